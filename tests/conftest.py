@@ -1,6 +1,8 @@
-"""The longest tests first, so that no process of pytest-xdist is left with one at the end; and no property fails because the machine is busy."""
+"""Selection and order of tests: `verify` on request, the longest first; no property has a deadline."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,6 +12,12 @@ settings.load_profile("untimed")
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = ("spark", "processes", "brokers")
+KEPT_FOR_VERIFY = pytest.StashKey[int]()
+"""Number of tests that this run leaves to `--verify`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--verify", action="store_true", help="also run tests marked verify")
 
 
 def _place(item: pytest.Item) -> tuple[int, bool]:
@@ -18,7 +26,42 @@ def _place(item: pytest.Item) -> tuple[int, bool]:
     return place, not item.path.stem.endswith("_killed")
 
 
+def _is_kept_for_verify(item: pytest.Item, config: pytest.Config) -> bool:
+    chosen = config.getoption("--verify") or "verify" in config.getoption("markexpr")
+    return not chosen and item.get_closest_marker("verify") is not None
+
+
 # First, because pytest-xdist reads the groups in a hook of the same name.
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_place)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept = [item for item in items if _is_kept_for_verify(item, config)]
+    if kept:
+        config.stash[KEPT_FOR_VERIFY] = len(kept)
+        config.hook.pytest_deselected(items=kept)
+    items[:] = sorted((item for item in items if item not in set(kept)), key=_place)
+
+
+# -- Processes of pytest-xdist each select; the one that reports has to be told how many. ----------
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["kept_for_verify"] = session.config.stash.get(KEPT_FOR_VERIFY, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    config: pytest.Config = node.config
+    count = getattr(node, "workeroutput", {}).get("kept_for_verify", 0)
+    if count and KEPT_FOR_VERIFY not in config.stash:
+        config.stash[KEPT_FOR_VERIFY] = count
+        config.hook.pytest_deselected(items=[SimpleNamespace() for _ in range(count)])
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    count = config.stash.get(KEPT_FOR_VERIFY, 0)
+    if count:
+        terminalreporter.line(f"{count} tests marked verify were deselected: --verify runs them")

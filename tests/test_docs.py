@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 import ensue  # noqa: F401 - what the page has
-from ensue.order import ORDERS
-from ensue.protocols.gossip.causality import LATE, OVERTAKEN
-from ensue.protocols.merge.merger import SKEWED
-from ensue.protocols.merge.subscriber import EARLY
+from ensue.core.order import ORDERS
+from ensue.protocols.deadline.causality import LATE, OVERTAKEN
+from ensue.protocols.merged.merger import SKEWED
+from ensue.protocols.merged.subscriber import EARLY
 
 ROOT = Path(__file__).resolve().parent.parent
+BUS = ROOT / "docs/reference/bus.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], key=lambda page: page.as_posix())
 
 
@@ -30,8 +31,36 @@ def test_the_readme_example_runs_and_prints_what_it_says() -> None:
     assert run.stdout == "1 orders one teapot\n2 payments paid\n"
 
 
-def test_the_readme_transaction_runs_and_prints_what_it_says() -> None:
-    (example,) = (each for each in blocks(ROOT / "README.md", "python") if "transaction(" in each)
+def test_the_readme_fits_on_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_tutorial_runs_and_prints_what_it_says() -> None:
+    (program,) = blocks(ROOT / "docs/tutorial/first-steps.md", "python")
+    for order, said in (("ensue.Total()", "True\n"), ("None", "False\n")):
+        run = subprocess.run(
+            [sys.executable, "-c", program.replace("ensue.Total()", order)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert run.returncode == 0, run.stderr
+        assert run.stdout == said
+
+
+def test_the_index_lists_every_page() -> None:
+    text = (ROOT / "docs/index.md").read_text()
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
+    assert {page for page in pages if f"]({page})" not in text} == {"index.md"}
+
+
+def test_the_transaction_of_the_guide_runs_and_prints_what_it_says() -> None:
+    (example,) = (
+        each
+        for each in blocks(ROOT / "docs/how-to/transactions.md", "python")
+        if "transaction(" in each
+    )
     run = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
     )
@@ -46,21 +75,21 @@ def test_the_readme_example_has_about_ten_lines_and_stands_on_the_first_screen()
     assert text.index("```python") < text.index("## ")
 
 
-def test_the_readme_shows_how_every_order_is_written() -> None:
-    (shown,) = (each for each in blocks(ROOT / "README.md", "python") if "ensue.Merged(" in each)
+def test_the_reference_shows_how_every_order_is_written() -> None:
+    (shown,) = (each for each in blocks(BUS, "python") if "ensue.Merged(" in each)
     orders = [eval(line) for line in shown.splitlines()]
     assert {type(order) for order in orders} == {*ORDERS, type(None)}
 
 
-def test_the_readme_has_every_verdict() -> None:
-    text = (ROOT / "README.md").read_text()
-    about = text[text.index("and `verdict`") : text.index("Orders are values")]
+def test_the_reference_has_every_verdict() -> None:
+    text = BUS.read_text()
+    about = text[text.index("Verdicts:") : text.index("adds a topic")]
     known = {"out_of_order", LATE, OVERTAKEN, SKEWED, EARLY}
     assert {each for each in known if f"`{each}`" in about} == known
 
 
-def test_the_readme_names_what_others_have_to_call_before_somebody_plans_for_them() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_guide_names_what_an_agent_calls_before_a_plan_subscribes_it() -> None:
+    text = (ROOT / "docs/how-to/transactions.md").read_text()
     assert "agent.on_subscription(handler)" in text
 
 

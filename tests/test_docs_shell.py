@@ -1,4 +1,4 @@
-"""Every line of the README's shell blocks runs as it stands there, in a directory of its own.
+"""Every line of the shell blocks in README and guides runs as it stands there.
 
 Lines of a block are run one after the other. What serves or reads for ever is left running, shown to work,
 and ended by Ctrl-C. Two things are changed: ports and brokers, which are spare ones, and how many seeds a
@@ -25,6 +25,13 @@ from tests.brokers.servers import Server, nats_server
 __all__ = ["nats_server"]
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = (
+    "README.md",
+    "docs/tutorial/first-steps.md",
+    "docs/how-to/servers-and-brokers.md",
+    "docs/how-to/check-a-run.md",
+    "docs/how-to/pipeline.md",
+)
 LINE_S = 900
 """A busy machine takes its time to start Spark."""
 RECORD = "ensue sim examples/scenarios/rough-day.toml --seed 3 --record runs/rough"
@@ -33,11 +40,13 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("readme-shell")
 
 
 def shell_blocks() -> list[list[str]]:
-    text = (ROOT / "README.md").read_text()
-    found = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [
-        [_without_comment(line) for line in block.splitlines() if line.strip()] for block in found
-    ]
+    text = "\n".join((ROOT / page).read_text() for page in PAGES)
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    found = (
+        tuple(_without_comment(line) for line in block.splitlines() if line.strip())
+        for block in blocks
+    )
+    return [list(lines) for lines in dict.fromkeys(found)]
 
 
 def _without_comment(line: str) -> str:
@@ -45,7 +54,7 @@ def _without_comment(line: str) -> str:
 
 
 BLOCKS = shell_blocks()
-LINES = [line for block in BLOCKS for line in block]
+LINES = list(dict.fromkeys(line for block in BLOCKS for line in block))
 INSTALLED = [line for line in LINES if line.startswith(("make ", "pip install "))]
 TOGETHER = [
     [line for line in block if line not in INSTALLED]
@@ -138,7 +147,13 @@ def test_what_a_line_installs_or_makes_is_there(line: str) -> None:
     assert {each for each in (extras or "").split(",") if each} <= known.keys()
 
 
-@pytest.mark.parametrize("line", ALONE)
+def _marks(line: str) -> list[pytest.MarkDecorator]:
+    """Mark lines that start a Spark of their own verify; `ensue audit` stands for them."""
+    starts_spark = line.startswith(("ensue pipeline", "ensue report")) or "--master" in line
+    return [pytest.mark.verify] if starts_spark else []
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, marks=_marks(line)) for line in ALONE])
 def test_a_line_runs(line: str, place: Place) -> None:
     if "--record" in line:
         shutil.rmtree(place.root / line.rsplit(maxsplit=1)[-1])

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import ensue
-from ensue import errors, order
 from ensue.client import policies
+from ensue.core import errors, order
 
 INTERRUPTED_WHILE_IMPORTING = """
 import sys

@@ -22,20 +22,19 @@ MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 
 LAYERS = (
-    ("event", "order", "clock", "errors", "trace", "wire", "quantities", "tables"),
+    ("core",),
     ("protocols",),
-    ("transports", "journal", "recorder", "checkers"),
+    ("orders",),
+    ("transports", "journal", "checkers"),
     ("store",),
     ("runtime", "simulation"),
     ("client", "server", "spark", "testing"),
-    ("experiments",),
     ("",),  # the root package, from which users import
     ("cli", "web"),
     ("__main__",),
 )
 """From the bottom up, as in ARCHITECTURE.md. An import points to a lower layer or stays at home."""
 LEVELS = {part: level for level, layer in enumerate(LAYERS) for part in layer}
-VALUES = LAYERS[0]
 
 IMPURE_MODULES = (
     "asyncio",
@@ -55,6 +54,11 @@ IMPURE_CALLS = ("hash", "id")
 ORDER_BLIND = ("all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum")
 """Functions whose result does not depend on the order in which they are given things."""
 ORDER_BOUND = ("enumerate", "iter", "list", "tuple")
+
+ORDER_CLASSES = ("Total", "Causal", "Merged", "Deadline")
+ORDER_NAMES = ("total", "causal", "causal-topic", "merged", "deadline", "none", "transactions")
+OF_ONE_ORDER = ("orders/", "core/order.py", "protocols/", "spark/merged_order.py")
+"""Where an order may be known: in its own module, as a value, in its own protocol, in its own pipeline."""
 
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|tmp)/")
 
@@ -98,22 +102,51 @@ def part_imported(root: Path, name: str) -> str | None:
     return part if known else ""
 
 
+def deferred(tree: ast.Module) -> set[int]:
+    """The lines of imports that do not happen when the module is imported."""
+    scopes = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    return {
+        node.lineno
+        for scope in scopes
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+
 def imports_point_downwards(root: Path) -> list[str]:
+    """Orders name what lies above them, and import it when they are asked for it: a registry."""
     found = []
     for path, tree in modules(root):
         part = part_of(root, path)
         if part not in LEVELS:
             found.append(breach(root, path, 1, f"{part!r} has no place in the layers"))
             continue
+        excused = deferred(tree) if part == "orders" else ()
         for line, name in imports(root, path, tree):
             target = part_imported(root, name)
-            if target is None or target == part or (part in VALUES and target in VALUES):
+            if target is None or target == part or line in excused:
                 continue
             if target not in LEVELS:
                 found.append(breach(root, path, line, f"{target!r} has no place in the layers"))
-            elif LEVELS[target] >= LEVELS[part] or (part == "checkers" and target not in VALUES):
+            elif LEVELS[target] >= LEVELS[part] or (part == "checkers" and target != "core"):
                 found.append(breach(root, path, line, f"{part or 'ensue'} may not import {name}"))
     return found
+
+
+def transports_import_no_protocol(root: Path) -> list[str]:
+    """Transports carry bytes and opaque frames: they know the interface of nodes and no more."""
+    return [
+        breach(root, path, line, f"a transport may not import {name}")
+        for path, tree in modules(root, "transports")
+        for line, name in imports(root, path, tree)
+        if f"{name}.".startswith("ensue.protocols.")
+        and not name.startswith("ensue.protocols.interface.")
+    ]
 
 
 def protocols_import_nothing_impure(root: Path) -> list[str]:
@@ -205,6 +238,74 @@ def modules_are_short(root: Path) -> list[str]:
     return found
 
 
+def modules_are_nouns(root: Path) -> list[str]:
+    return [
+        breach(root, path, 1, "a module is a thing: name it by a noun")
+        for path, _ in modules(root)
+        for name in (path.parent.name if path.name == "__init__.py" else path.stem,)
+        if name.endswith("ing") and name != "testing"
+    ]
+
+
+def named_orders(node: ast.AST) -> list[str]:
+    """The names of orders that stand in an expression."""
+    return [
+        each.value
+        for each in ast.walk(node)
+        if isinstance(each, ast.Constant) and each.value in ORDER_NAMES
+    ]
+
+
+def is_of_orders(*nodes: ast.AST) -> bool:
+    """Whether expressions speak of orders by their own names, not of rules or columns."""
+    return any(re.search("order(?!ed)|protocol", ast.unparse(node).lower()) for node in nodes)
+
+
+def names_order_class(node: ast.AST) -> bool:
+    return any(
+        (isinstance(each, ast.Name) and each.id in ORDER_CLASSES)
+        or (isinstance(each, ast.Attribute) and each.attr in ORDER_CLASSES)
+        for each in ast.walk(node)
+    )
+
+
+def order_switch(node: ast.AST) -> bool:
+    """Whether a node decides by an order, or lists orders to decide by."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
+            return names_order_class(kinds)
+        case ast.MatchClass(cls=cls):
+            return names_order_class(cls)
+        case ast.Compare(left=left, comparators=others):
+            sides = [left, *others]
+            plain = [side for side in sides if not named_orders(side)]
+            named = len(plain) < len(sides) and is_of_orders(*plain)
+            return named or any(map(names_order_class, others))
+        case ast.Assign(targets=targets, value=value):
+            return len(named_orders(value)) > 1 and is_of_orders(*targets)
+        case ast.AnnAssign(target=target, annotation=annotation, value=value):
+            listed = named_orders(annotation) + (named_orders(value) if value else [])
+            return len(listed) > 1 and is_of_orders(target)
+        case ast.keyword(arg=str(arg), value=value):
+            return len(named_orders(value)) > 1 and "order" in arg
+        case ast.ClassDef(body=body):
+            values = [each.value for each in body if isinstance(each, ast.Assign)]
+            return sum(bool(named_orders(value)) for value in values) > 1
+        case _:
+            return False
+
+
+def only_orders_switch_on_an_order(root: Path) -> list[str]:
+    """A new order is a package of its own: all others ask `ensue.orders`."""
+    return [
+        breach(root, path, getattr(node, "lineno", 1), "ask ensue.orders instead of switching")
+        for path, tree in modules(root)
+        if not path.relative_to(root).as_posix().startswith(OF_ONE_ORDER)
+        for node in ast.walk(tree)
+        if order_switch(node)
+    ]
+
+
 def functions_are_short(root: Path) -> list[str]:
     found = []
     for path, tree in modules(root):
@@ -273,34 +374,47 @@ def source(*lines: str) -> str:
 LONG_FUNCTION = source("def long() -> None:", *["    pass"] * FUNCTION_LINES_MAX)
 
 RED: list[tuple[Rule, str, str]] = [
-    (imports_point_downwards, "event.py", "from ensue.protocols.core import Node"),
-    (imports_point_downwards, "protocols/core.py", "from ensue.runtime import driver"),
-    (imports_point_downwards, "protocols/core.py", "import ensue.store"),
+    (imports_point_downwards, "core/event.py", "from ensue.protocols.interface import Node"),
+    (imports_point_downwards, "protocols/interface.py", "from ensue.runtime import driver"),
+    (imports_point_downwards, "protocols/interface.py", "import ensue.store"),
     (imports_point_downwards, "protocols/merge/node.py", "from ...simulation import world"),
     (imports_point_downwards, "checkers/total.py", "from ensue.protocols import core"),
     (imports_point_downwards, "checkers/total.py", "from ensue.simulation import world"),
     (imports_point_downwards, "client/bus.py", "from ensue import connect"),
     (imports_point_downwards, "client/bus.py", "def f():\n    from ensue.cli import main"),
     (imports_point_downwards, "helpers.py", ""),
-    (protocols_import_nothing_impure, "protocols/core.py", "import time"),
+    (
+        transports_import_no_protocol,
+        "transports/tcp/messages.py",
+        "from ensue.protocols.total.config import SequencerConfig",
+    ),
+    (transports_import_no_protocol, "transports/memory.py", "from ensue.protocols import causal"),
+    (transports_import_no_protocol, "transports/memory.py", "import ensue.protocols.total.frames"),
+    (imports_point_downwards, "orders/total.py", "from ensue.simulation import run"),
+    (imports_point_downwards, "checkers/total.py", "from ensue import orders"),
+    (protocols_import_nothing_impure, "protocols/interface.py", "import time"),
     (protocols_import_nothing_impure, "protocols/merge/node.py", "from os.path import join"),
-    (protocols_import_nothing_impure, "protocols/core.py", "from random import Random"),
-    (protocols_call_nothing_impure, "protocols/core.py", "key = hash('topic')"),
-    (protocols_call_nothing_impure, "protocols/core.py", "def f(x):\n    return id(x)"),
-    (protocols_iterate_over_no_set, "protocols/core.py", "def f():\n    for x in {1, 2}: g(x)"),
+    (protocols_import_nothing_impure, "protocols/interface.py", "from random import Random"),
+    (protocols_call_nothing_impure, "protocols/interface.py", "key = hash('topic')"),
+    (protocols_call_nothing_impure, "protocols/interface.py", "def f(x):\n    return id(x)"),
     (
         protocols_iterate_over_no_set,
-        "protocols/core.py",
+        "protocols/interface.py",
+        "def f():\n    for x in {1, 2}: g(x)",
+    ),
+    (
+        protocols_iterate_over_no_set,
+        "protocols/interface.py",
         "def f(xs):\n    known = set(xs)\n    return [g(x) for x in known]",
     ),
     (
         protocols_iterate_over_no_set,
-        "protocols/core.py",
+        "protocols/interface.py",
         "def f(known: set[str], other):\n    return list(known - other)",
     ),
     (
         protocols_iterate_over_no_set,
-        "protocols/core.py",
+        "protocols/interface.py",
         source(
             "class A:",
             "    def __init__(self):",
@@ -309,30 +423,84 @@ RED: list[tuple[Rule, str, str]] = [
             "        for peer in self.peers: g(peer)",
         ),
     ),
-    (modules_are_short, "event.py", source(*["pass"] * (MODULE_LINES_MAX + 1))),
-    (functions_are_short, "event.py", LONG_FUNCTION),
-    (functions_are_short, "event.py", f"async {LONG_FUNCTION}"),
-    (packages_say_what_they_export, "__init__.py", "from ensue.event import Event"),
+    (only_orders_switch_on_an_order, "client/bus.py", "a = isinstance(order, Total)"),
+    (only_orders_switch_on_an_order, "client/bus.py", "a = isinstance(x, core.Causal | None)"),
+    (only_orders_switch_on_an_order, "client/bus.py", "a = type(self.order) is Merged"),
+    (only_orders_switch_on_an_order, "cli/sim.py", "a = scenario.order == 'deadline'"),
+    (only_orders_switch_on_an_order, "cli/sim.py", "a = file.order in ('causal', 'total')"),
+    (only_orders_switch_on_an_order, "simulation/run.py", "ORDERS = ('total', 'causal')"),
+    (only_orders_switch_on_an_order, "simulation/run.py", "PROTOCOLS = {'total': 1, 'causal': 2}"),
+    (only_orders_switch_on_an_order, "transports/tcp.py", "a = f(orders=('total', 'none'))"),
+    (
+        only_orders_switch_on_an_order,
+        "simulation/run.py",
+        "order: Literal['total', 'causal'] = 'total'",
+    ),
+    (
+        only_orders_switch_on_an_order,
+        "cli/check.py",
+        "class Order(StrEnum):\n    TOTAL = 'total'\n    CAUSAL = 'causal'",
+    ),
+    (
+        only_orders_switch_on_an_order,
+        "client/bus.py",
+        "match order:\n    case Deadline():\n        pass",
+    ),
+    (modules_are_short, "core/event.py", source(*["pass"] * (MODULE_LINES_MAX + 1))),
+    (modules_are_nouns, "client/running.py", ""),
+    (modules_are_nouns, "spark/auditing/__init__.py", ""),
+    (functions_are_short, "core/event.py", LONG_FUNCTION),
+    (functions_are_short, "core/event.py", f"async {LONG_FUNCTION}"),
+    (packages_say_what_they_export, "__init__.py", "from ensue.core.event import Event"),
     (packages_say_what_they_export, "client/__init__.py", "from .bus import Bus"),
     (packages_say_what_they_export, "client/__init__.py", "def connect(): ..."),
-    (ignored_types_name_the_error, "event.py", "x: int = ''  # type: ignore"),
-    (ignored_types_name_the_error, "event.py", "x: int = ''  # type: ignore[]"),
+    (ignored_types_name_the_error, "core/event.py", "x: int = ''  # type: ignore"),
+    (ignored_types_name_the_error, "core/event.py", "x: int = ''  # type: ignore[]"),
 ]
 
 GREEN: list[tuple[Rule, str, str]] = [
-    (imports_point_downwards, "event.py", "from ensue.errors import EnsueError\nimport msgspec"),
-    (imports_point_downwards, "protocols/merge/node.py", "from ensue.protocols.core import Node"),
+    (
+        imports_point_downwards,
+        "core/event.py",
+        "from ensue.core.errors import EnsueError\nimport msgspec",
+    ),
+    (
+        imports_point_downwards,
+        "protocols/merge/node.py",
+        "from ensue.protocols.interface import Node",
+    ),
     (imports_point_downwards, "protocols/merge/node.py", "from ..core import Node\nimport json"),
-    (imports_point_downwards, "checkers/total.py", "from ensue.trace import Row"),
+    (imports_point_downwards, "checkers/total.py", "from ensue.core.trace import Row"),
     (imports_point_downwards, "simulation/run.py", "from ensue import checkers"),
     (imports_point_downwards, "cli/main.py", "import ensue\nfrom ensue import connect"),
     (imports_point_downwards, "__init__.py", "from ensue.client import connect"),
+    (
+        transports_import_no_protocol,
+        "transports/base.py",
+        "from ensue.protocols.interface import Frame\nfrom ensue.core.lineage import Lineage",
+    ),
+    (transports_import_no_protocol, "runtime/hub.py", "from ensue.protocols.causal import frames"),
+    (
+        imports_point_downwards,
+        "orders/total.py",
+        source(
+            "from ensue.protocols.interface import Node",
+            "if TYPE_CHECKING:",
+            "    from ensue.simulation.scenario import Scenario",
+            "def draw():",
+            "    from ensue.simulation.swarms import total",
+        ),
+    ),
     (protocols_import_nothing_impure, "runtime/driver.py", "import asyncio, time"),
-    (protocols_import_nothing_impure, "protocols/core.py", "import hashlib, timeit_free"),
-    (protocols_call_nothing_impure, "protocols/core.py", "def f(event):\n    return event.id()"),
+    (protocols_import_nothing_impure, "protocols/interface.py", "import hashlib, timeit_free"),
+    (
+        protocols_call_nothing_impure,
+        "protocols/interface.py",
+        "def f(event):\n    return event.id()",
+    ),
     (
         protocols_iterate_over_no_set,
-        "protocols/core.py",
+        "protocols/interface.py",
         source(
             "def f(xs):",
             "    known = set(xs)",
@@ -342,19 +510,26 @@ GREEN: list[tuple[Rule, str, str]] = [
     ),
     (
         protocols_iterate_over_no_set,
-        "protocols/core.py",
+        "protocols/interface.py",
         "def f(xs):\n    known = set(xs)\n    return known\ndef g(known):\n    return list(known)",
     ),
-    (modules_are_short, "event.py", source(*["pass"] * MODULE_LINES_MAX)),
-    (functions_are_short, "event.py", LONG_FUNCTION.removesuffix("    pass\n")),
+    (only_orders_switch_on_an_order, "orders/total.py", "a = isinstance(order, Total)"),
+    (only_orders_switch_on_an_order, "protocols/merged/x.py", "a = order == 'merged'"),
+    (only_orders_switch_on_an_order, "checkers/total.py", "a = 'causal' in rules"),
+    (only_orders_switch_on_an_order, "client/bus.py", "def connect(order=Total()): ..."),
+    (only_orders_switch_on_an_order, "cli/pub.py", "order: str = 'total'"),
+    (only_orders_switch_on_an_order, "server/tls.py", "a = tls.clients != 'none'"),
+    (modules_are_short, "core/event.py", source(*["pass"] * MODULE_LINES_MAX)),
+    (modules_are_nouns, "testing.py", ""),
+    (functions_are_short, "core/event.py", LONG_FUNCTION.removesuffix("    pass\n")),
     (packages_say_what_they_export, "client/__init__.py", '"""Only a docstring."""'),
     (
         packages_say_what_they_export,
         "__init__.py",
-        'from ensue.event import Event\n__all__ = ["Event"]',
+        'from ensue.core.event import Event\n__all__ = ["Event"]',
     ),
-    (ignored_types_name_the_error, "event.py", "x: int = ''  # type: ignore[assignment]"),
-    (ignored_types_name_the_error, "event.py", 'x = "# type: ignore"'),
+    (ignored_types_name_the_error, "core/event.py", "x: int = ''  # type: ignore[assignment]"),
+    (ignored_types_name_the_error, "core/event.py", 'x = "# type: ignore"'),
 ]
 
 RULES = list(dict.fromkeys(rule for rule, _, _ in RED))

@@ -99,7 +99,19 @@ def run(name: str, *options: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", LABELS)
+VERIFY = ("cube_processes", "transactions")
+"""Benchmarks that take longest even in their quick form, besides those that start Spark."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.verify] if name.startswith(("spark_", *VERIFY)) else []
+        )
+        for name in LABELS
+    ],
+)
 def test_it_runs_quickly_and_prints_its_labels(name: str) -> None:
     printed = run(name, "--quick")
     missing = [label for label in LABELS[name] if label not in printed]

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.timeout(600)
     ("server", "cases"),
     [
         ("", ("ensue", "hub")),
-        ("nats-server", ("ensue-nats", "jetstream-one")),
-        ("redis-server", ("redis", "redis-pubsub")),
+        pytest.param("nats-server", ("ensue-nats", "jetstream-one"), marks=pytest.mark.verify),
+        pytest.param("redis-server", ("redis", "redis-pubsub"), marks=pytest.mark.verify),
     ],
 )
 def test_it_runs_and_prints_its_tables(server: str, cases: Sequence[str], tmp_path: Path) -> None:

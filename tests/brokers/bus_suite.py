@@ -5,16 +5,16 @@ from secrets import token_hex
 from typing import ClassVar
 
 import pytest
+from tests.brokers.deadlines import until
 from tests.brokers.proxy import UP, Proxy
 from tests.brokers.servers import Server
-from tests.brokers.waiting import until
 from tests.transports.remote_suite import RemoteSuite, fresh
 from tests.transports.stations import StationThread, broker_station
 from tests.transports.suite import take
 
 import ensue
-from ensue.runtime.hub import order_name
-from ensue.transports import broker
+from ensue.core.order import order_name
+from ensue.transports.brokers import base
 
 
 class BusSuite(RemoteSuite):
@@ -179,5 +179,5 @@ class BusSuite(RemoteSuite):
                         pass
                 await bus.publish(fresh("t"), b"the bus goes on")
 
-        monkeypatch.setattr(broker, "MESSAGE_BYTES_MAX", 20_000)
+        monkeypatch.setattr(base, "MESSAGE_BYTES_MAX", 20_000)
         asyncio.run(main())

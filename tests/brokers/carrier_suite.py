@@ -12,12 +12,12 @@ from secrets import token_hex
 from typing import Any, ClassVar
 
 import pytest
+from tests.brokers.deadlines import until
 from tests.brokers.proxy import DOWN, Proxy
 from tests.brokers.servers import PASSWORD, PASSWORD_IN_URL, Server, spare_port
-from tests.brokers.waiting import until
 
-from ensue.errors import BadInput, LimitReached, LocalProtocolError, TransportError
-from ensue.transports.broker import BrokerCarrier
+from ensue.core.errors import BadInput, LimitReached, LocalProtocolError, TransportError
+from ensue.transports.brokers.base import BrokerCarrier
 from ensue.transports.carrier import Carrier
 
 SEED = 20260116
@@ -736,7 +736,6 @@ class CarrierSuite:
             async with self.started(server, prefix) as a:
                 contract: Carrier = a
                 assert contract.name.endswith("://")
-                assert a.capabilities.orders == ("none", "total")
                 assert not a.capabilities.conditional
                 # Frames are lost or repeated when a connection is: none of these is exactly once.
                 assert not a.capabilities.fifo
@@ -750,7 +749,7 @@ def missing_extra(module: str, client: str) -> Callable[[pytest.MonkeyPatch], st
     import importlib  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
-    from ensue.errors import MissingExtra  # noqa: PLC0415
+    from ensue.core.errors import MissingExtra  # noqa: PLC0415
 
     def attempt(monkeypatch: pytest.MonkeyPatch) -> str:
         for name in list(sys.modules):

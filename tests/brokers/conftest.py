@@ -1,8 +1,13 @@
-"""What every test of brokers is given; each broker's tests stay in one process of pytest-xdist."""
+"""Servers for the tests of brokers, one of each kind for every process of pytest-xdist.
+
+`make test` runs both suites in full on NATS, which restarts at once, and on other brokers without the
+tests in `SLOW`; a bus only in the mode that a URL without options selects. The rest is marked verify.
+"""
 
 from pathlib import Path
 
 import pytest
+from tests.brokers.bus_suite import BusSuite
 from tests.brokers.servers import (
     missing,
     mosquitto_server,
@@ -14,6 +19,43 @@ from tests.brokers.servers import (
 __all__ = ["mosquitto_server", "nats_server", "rabbitmq_server", "redis_server"]
 
 HERE = Path(__file__).parent
+IN_FULL = ("TestNats", "TestNatsBus")
+RESTART = "test_a_restarted_broker_is_found_again"
+SLOW = frozenset(
+    {
+        RESTART,
+        "test_a_restarted_broker_loses_nothing",
+        "test_a_broker_that_falls_silent_is_given_up",
+        "test_a_slow_reader_of_merged_order_holds_nobody_up_and_is_told_what_it_lost",
+        "test_a_slow_reader_with_deadlines_holds_nobody_up_and_is_told_what_it_missed",
+        "test_a_station_that_comes_back_with_another_log_is_not_gone_on_with",
+        "test_merged_order_needs_no_station_and_goes_on_after_a_cut",
+        "test_merged_subscriptions_come_and_go",
+        "test_order_by_clocks_or_causes_goes_on_after_a_restarted_station",
+        "test_who_has_other_terms_of_merged_order_is_told_both",
+    }
+)
+"""Tests of the suites that take seconds, in which they wait for time to pass or for a server."""
+
+
+def _group(item: pytest.Item) -> str:
+    """Name the group of all tests that use one server, so that it is started once."""
+    used = [name for name in getattr(item, "fixturenames", ()) if name in __all__]
+    spec = getattr(item, "callspec", None)
+    named = spec.params.get("fixture") if spec is not None else None
+    suite = getattr(getattr(item, "cls", None), "server_fixture", None)
+    return f"broker-{named or suite or (used[0] if used else item.path.stem)}"
+
+
+def _is_for_verify(item: pytest.Item) -> bool:
+    suite = getattr(item, "cls", None)
+    if suite is None or suite.__name__ in IN_FULL:
+        return False
+    second_mode = getattr(suite, "options", "") not in ("", "qos=0")
+    if item.name == f"{RESTART}[killed]":
+        return second_mode
+    name = item.name.partition("[")[0]
+    return name in SLOW or (second_mode and issubclass(suite, BusSuite))
 
 
 # First, because pytest-xdist reads the groups in a hook of the same name.
@@ -21,7 +63,9 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.xdist_group(f"broker-{item.path.stem}"))
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+            if _is_for_verify(item):
+                item.add_marker(pytest.mark.verify)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

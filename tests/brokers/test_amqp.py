@@ -4,9 +4,9 @@ import pytest
 from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, missing_extra
 
-from ensue.errors import BadInput
-from ensue.transports.amqp import AmqpCarrier, AmqpOptions
-from ensue.transports.broker import BrokerCarrier
+from ensue.core.errors import BadInput
+from ensue.transports.brokers.amqp import AmqpCarrier, AmqpOptions
+from ensue.transports.brokers.base import BrokerCarrier
 
 
 class AmqpSuite(CarrierSuite):
@@ -53,7 +53,7 @@ def test_a_url_is_read() -> None:
 def test_a_missing_client_is_said_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
-    said = missing_extra("ensue.transports.amqp", client)(monkeypatch)
+    said = missing_extra("ensue.transports.brokers.amqp", client)(monkeypatch)
     assert said == "amqp:// needs an extra: pip install 'ensue[amqp]'"
 
 

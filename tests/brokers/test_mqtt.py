@@ -10,10 +10,12 @@ from paho.mqtt.reasoncodes import ReasonCode
 from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, missing_extra
 from tests.brokers.servers import MQTT_PACKET_BYTES_MAX, Server
+from tests.server.helpers import within
 
-from ensue.errors import BadInput
-from ensue.transports.broker import BrokerCarrier
-from ensue.transports.mqtt import PACKET_BYTES_OVERHEAD, MqttCarrier, MqttOptions, _Client
+import ensue
+from ensue.core.errors import BadInput, HandshakeFailed
+from ensue.transports.brokers.base import BrokerCarrier
+from ensue.transports.brokers.mqtt import PACKET_BYTES_OVERHEAD, MqttCarrier, MqttOptions, _Client
 
 
 class MqttSuite(CarrierSuite):
@@ -31,6 +33,29 @@ class MqttSuite(CarrierSuite):
                 assert a.capabilities.message_bytes_max == largest
 
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "wanted"),
+    [
+        ("ensue", "an Ensue server"),
+        ("nats", "a NATS server"),
+        ("redis", "a Redis server"),
+        ("amqp", "an AMQP broker"),
+    ],
+)
+def test_behind_another_scheme_the_broker_is_named(
+    mosquitto_server: Server, scheme: str, wanted: str
+) -> None:
+    url = f"{scheme}://127.0.0.1:{mosquitto_server.port}"
+
+    async def main() -> None:
+        named = f"an MQTT broker answers there, not {wanted}: check the port"
+        with pytest.raises(HandshakeFailed, match=named) as caught:
+            await within(ensue.connect(url).__aenter__())
+        assert not caught.value.retriable
+
+    asyncio.run(main())
 
 
 def test_a_socket_lost_before_the_loop_heard_of_it_is_left_alone() -> None:
@@ -107,7 +132,7 @@ def test_a_url_is_read() -> None:
 def test_a_missing_client_is_said_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
-    said = missing_extra("ensue.transports.mqtt", client)(monkeypatch)
+    said = missing_extra("ensue.transports.brokers.mqtt", client)(monkeypatch)
     assert said == "mqtt:// needs an extra: pip install 'ensue[mqtt]'"
 
 

@@ -10,7 +10,7 @@ from tests.brokers.servers import Server
 from tests.transports.stations import broker_station
 
 import ensue
-from ensue.errors import ConfigurationError
+from ensue.core.errors import ConfigurationError
 from ensue.server import ServerConfig
 from ensue.server.brokered import BrokeredServer
 

@@ -8,13 +8,13 @@ import pytest
 from nats.aio.client import Client
 from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, Taker, Watch, missing_extra
+from tests.brokers.deadlines import until
 from tests.brokers.servers import Nats, Server
-from tests.brokers.waiting import until
 
-from ensue.errors import BadInput, TransportError
-from ensue.transports.broker import BrokerCarrier
-from ensue.transports.nats import STREAM_AGE_S, STREAM_BYTES_MAX, NatsCarrier, NatsOptions
-from ensue.transports.session import Session
+from ensue.core.errors import BadInput, TransportError
+from ensue.transports.brokers.base import BrokerCarrier
+from ensue.transports.brokers.nats import STREAM_AGE_S, STREAM_BYTES_MAX, NatsCarrier, NatsOptions
+from ensue.transports.brokers.session import Session
 
 
 class NatsSuite(CarrierSuite):
@@ -82,7 +82,7 @@ def test_a_url_is_read() -> None:
 def test_a_missing_client_is_said_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = missing_extra("ensue.transports.nats", "nats")(monkeypatch)
+    said = missing_extra("ensue.transports.brokers.nats", "nats")(monkeypatch)
     assert said == "nats:// needs an extra: pip install 'ensue[nats]'"
 
 

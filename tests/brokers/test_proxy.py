@@ -4,8 +4,8 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 
 import pytest
+from tests.brokers.deadlines import until
 from tests.brokers.proxy import DOWN, UP, Proxy
-from tests.brokers.waiting import until
 
 
 @asynccontextmanager

@@ -6,9 +6,14 @@ from tests.brokers.bus_suite import BusSuite
 from tests.brokers.carrier_suite import CarrierSuite, Taker, Watch, missing_extra
 from tests.brokers.servers import Redis, Server
 
-from ensue.errors import BadInput
-from ensue.transports.broker import BrokerCarrier
-from ensue.transports.redis import STREAM_IDLE_S, STREAM_MESSAGES_MAX, RedisCarrier, RedisOptions
+from ensue.core.errors import BadInput
+from ensue.transports.brokers.base import BrokerCarrier
+from ensue.transports.brokers.redis import (
+    STREAM_IDLE_S,
+    STREAM_MESSAGES_MAX,
+    RedisCarrier,
+    RedisOptions,
+)
 
 
 class RedisSuite(CarrierSuite):
@@ -122,7 +127,7 @@ class TestRedisStreams(RedisSuite):
                 assert await said() == before + 1
                 assert isinstance(a, RedisCarrier)
                 a._prolong_at_s.clear()
-                monkeypatch.setattr("ensue.transports.redis.REFRESH_S", 0.0)
+                monkeypatch.setattr("ensue.transports.brokers.redis.REFRESH_S", 0.0)
                 await say(b"four")
                 await say(b"five")
                 assert await said() == before + 3
@@ -132,7 +137,7 @@ class TestRedisStreams(RedisSuite):
     def test_a_stream_is_capped(
         self, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("ensue.transports.redis.STREAM_MESSAGES_MAX", 500)
+        monkeypatch.setattr("ensue.transports.brokers.redis.STREAM_MESSAGES_MAX", 500)
         assert STREAM_MESSAGES_MAX >= 10_000
 
         async def main() -> None:
@@ -212,7 +217,7 @@ def test_a_url_is_read() -> None:
 def test_a_missing_client_is_said_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = missing_extra("ensue.transports.redis", "redis")(monkeypatch)
+    said = missing_extra("ensue.transports.brokers.redis", "redis")(monkeypatch)
     assert said == "redis:// needs an extra: pip install 'ensue[redis]'"
 
 

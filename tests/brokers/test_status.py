@@ -10,10 +10,10 @@ from tests.brokers.servers import Server
 from tests.transports.stations import StationThread
 
 import ensue
-from ensue.runtime.looking import look
+from ensue.runtime.status import look
 from ensue.server import ServerConfig
 from ensue.server.brokered import BrokeredServer
-from ensue.transports.tcp_messages import Member
+from ensue.transports.tcp.messages import Member
 
 
 @pytest.mark.parametrize("fixture", ["nats_server", "redis_server", "mosquitto_server"])

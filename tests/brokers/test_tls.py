@@ -10,7 +10,7 @@ from tests.brokers.carrier_suite import Taker
 from tests.brokers.servers import Mosquitto, Nats, RabbitMQ, Redis, Server
 from tests.server import certificates
 
-from ensue.errors import BadInput, TransportError
+from ensue.core.errors import BadInput, TransportError
 from ensue.transports.schemes import BrokerOptions, parse_url
 
 

@@ -1,14 +1,14 @@
 """The rules of the checkers once more: slow, obvious, and sharing nothing with the checkers.
 
 Every function walks over all pairs of whatever there is, straight from the definitions in
-`docs/trace.md`. All rows are of one run.
+`docs/reference/trace.md`. All rows are of one run.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 Who = tuple[str, str]
 """A node and one of its subscriptions."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from random import Random
 
-from ensue.event import event_id
-from ensue.trace import Row
+from ensue.core.event import event_id
+from ensue.core.trace import Row
 
 TOPICS = ("x", "y", "z")
 FAULTS = (

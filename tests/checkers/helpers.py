@@ -1,6 +1,6 @@
 """Writes small traces in the words of the domain."""
 
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 
 class Script:

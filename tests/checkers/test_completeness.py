@@ -94,7 +94,7 @@ def test_a_second_delivery_is_a_duplicate_even_if_tagged() -> None:
 
 def test_an_event_nobody_published_is_a_phantom() -> None:
     report = check(Script().subscribe("s1", "x").deliver("s1", "ghost").rows)
-    assert told(report) == [("phantom", "s1 delivered ghost (its 1st), but nobody published it")]
+    assert told(report) == [("phantom", "s1 delivered ghost (its 1st), but no client published it")]
 
 
 def test_an_event_under_another_number_is_a_phantom() -> None:
@@ -179,7 +179,7 @@ def test_an_event_of_a_publisher_that_stays_down_is_in_doubt_until_somebody_deli
     report = check(script.rows)
     assert report.verdict == Verdict.VALID
     assert report["complete"].notes == (
-        "1 events are in doubt: their publisher crashed for good and nobody delivered them",
+        "1 events are in doubt: their publisher crashed for good and no subscriber delivered them",
     )
     script.deliver("s2", "b")
     assert told(check(script.rows)) == [lost("b", "was subscribed to the end")]

@@ -9,7 +9,7 @@ import pytest
 from tests.checkers.helpers import Script
 
 from ensue.checkers import check
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 
 def agreed(event_count: int) -> list[Row]:

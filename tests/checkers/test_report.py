@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from tests.checkers.helpers import Script
 
-from ensue.checkers import ORDERS, Verdict, check, cycles
-from ensue.errors import BadInput
-from ensue.trace import Row
+from ensue.checkers import Verdict, check, cycles, promises
+from ensue.core.errors import BadInput
+from ensue.core.trace import Row
 
 
 def good() -> list[Row]:
@@ -100,7 +100,8 @@ def test_a_witness_in_one_run_outweighs_a_run_that_cannot_be_judged() -> None:
 
 def test_each_order_has_its_rules() -> None:
     checked = {
-        order: [finding.checker for finding in check(good(), order).findings] for order in ORDERS
+        order: [finding.checker for finding in check(good(), order).findings]
+        for order in promises()
     }
     assert checked == {
         "total": ["fifo", "total", "causal", "positions", "complete"],
@@ -142,8 +143,8 @@ def test_violations_beyond_the_limit_are_counted() -> None:
     assert report["complete"].violation_count == 7
     assert report.sentences() == [
         "invalid: checked positions, complete on 7 deliveries of 0 events to 1 subscriber",
-        "complete (phantom): s1 delivered ghost0 (its 1st), but nobody published it",
-        "complete (phantom): s1 delivered ghost1 (its 2nd), but nobody published it",
+        "complete (phantom): s1 delivered ghost0 (its 1st), but no client published it",
+        "complete (phantom): s1 delivered ghost1 (its 2nd), but no client published it",
         "complete: and 5 more",
     ]
 

@@ -4,7 +4,7 @@ import pytest
 from tests.checkers.helpers import Script
 
 from ensue.checkers.statistics import percentile, statistics
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 MS = 1_000_000
 

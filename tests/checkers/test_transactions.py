@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ensue.checkers import Verdict, check
-from ensue.checkers.content import attributes_of, matches
-from ensue.trace import Row
+from ensue.checkers.content_filters import attributes_of, matches
+from ensue.core.trace import Row
 
 
 class Trace:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -27,7 +28,13 @@ class Ended(msgspec.Struct):
 class Shell:
     """`shell("sim", path)` runs `ensue sim <path>`."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        run: Callable[[], None] = main,
+    ) -> None:
+        self._run = run
         self._capsys = capsys
         self._monkeypatch = monkeypatch
         # Wide enough that no sentence of an error box is broken in two.
@@ -38,7 +45,7 @@ class Shell:
         self._monkeypatch.setattr(sys, "argv", ["ensue", *map(str, words)])
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main()
+            self._run()
         out, err = self._capsys.readouterr()
         code = ended.value.code
         assert isinstance(code, int)

@@ -7,8 +7,8 @@ import pytest
 from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
 
-from ensue import trace
-from ensue.trace import Row
+from ensue.core import trace
+from ensue.core.trace import Row
 
 
 def good() -> list[Row]:
@@ -135,10 +135,10 @@ def test_three_witnesses_are_told_unless_all_are_asked_for(shell: Shell, tmp_pat
     few = shell(*words).stdout.splitlines()
     assert sum(line.startswith("total: s") for line in few) == 3
     assert "total: and 17 more" in few
-    assert few[-1] == "--all tells every one"
+    assert few[-1] == "--all explains every one"
     every = shell(*words, "--all").stdout.splitlines()
     assert sum(line.startswith("total: s") for line in every) == 28
-    assert "--all tells every one" not in every
+    assert "--all explains every one" not in every
     assert len(shell(*words, "--json").json()["findings"][1]["violations"]) == 20
 
 

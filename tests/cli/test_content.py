@@ -13,8 +13,8 @@ from tests.cli.helpers import Shell
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.cli import publishing
-from ensue.cli.transacting import read_plan
+from ensue.cli import pub
+from ensue.cli.tx import read_plan
 from ensue.server import Server
 
 ENSUE = (sys.executable, "-c", "from ensue.cli import main; main()")
@@ -53,8 +53,8 @@ def test_events_go_by_their_content(tmp_path: Path) -> None:
             lines = b"".join(
                 b'{"symbol": "ACME", "price": %d}\n' % price for price in (9, 11, 10, 12)
             )
-            publishing = await started(server, "pub", "--where", "symbol = 'ACME'", "--name", "p")
-            assert await ended(publishing, lines) == (0, "", "")
+            pub = await started(server, "pub", "--where", "symbol = 'ACME'", "--name", "p")
+            assert await ended(pub, lines) == (0, "", "")
             wanted = [{"price": 11, "symbol": "ACME"}, {"price": 12, "symbol": "ACME"}]
             code, out, _ = await ended(plain)
             assert (code, [json.loads(line) for line in out.splitlines()]) == (0, wanted)
@@ -62,8 +62,8 @@ def test_events_go_by_their_content(tmp_path: Path) -> None:
             assert code == 0
             assert [line.partition("~")[0] for line in out.splitlines()] == ["p"] * 3
             words = ("--json", "-m", '{"attributes": {"note": "x"}, "payload": {"a": 1}}')
-            publishing = await started(server, "pub", "--where", "note exists", *words)
-            assert await ended(publishing) == (0, "", "")
+            pub = await started(server, "pub", "--where", "note exists", *words)
+            assert await ended(pub) == (0, "", "")
             code, out, _ = await ended(shown)
             row = json.loads(out)
             assert (row["attributes"], row["payload"], row["position"]) == (
@@ -100,7 +100,7 @@ def test_how_many_events_may_wait_is_said_with_an_option(tmp_path: Path) -> None
 def test_a_line_that_can_t_be_published_is_named(tmp_path: Path) -> None:
     second = {
         b'{"x": ': "line 2: is not JSON",
-        b'{"y": 1}': "line 2: nobody gets it: no advertisement of",
+        b'{"y": 1}': "line 2: no subscriber gets it: no advertisement of",
         b'{"x": [1]}': "line 2: x: expected true or false, a number or text in quotes",
         b"7": "line 2: expected an object in { }, not a whole number",
         b'{"x": 9223372036854775808}': "line 2: a whole number lies between",
@@ -109,8 +109,8 @@ def test_a_line_that_can_t_be_published_is_named(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
             for line, wrong in second.items():
-                publishing = await started(server, "pub", "--where", "x exists")
-                code, out, err = await ended(publishing, b'{"x": 1}\n%b\n{"x": 2}\n' % line)
+                pub = await started(server, "pub", "--where", "x exists")
+                code, out, err = await ended(pub, b'{"x": 1}\n%b\n{"x": 2}\n' % line)
                 assert (code, out) == (2, "")
                 assert wrong in err
                 assert "1 was published before it" in err
@@ -198,7 +198,7 @@ def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) ->
             file.write_text('[[operations]]\nclient = "nobody"\nsubscribe = "x = 1"\n')
             code, out, err = await ended(await started(server, "tx", str(file)))
             assert (code, out) == (2, "")
-            assert "nobody here is called 'nobody" in err
+            assert "no client is called 'nobody" in err
 
     asyncio.run(main())
 
@@ -210,11 +210,11 @@ def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) ->
         ("[[operation]]\npublish = { x = 1 }", ": there is no key 'operation' here; did you mean 'operations'?"),
         ("[operations]\npublish = { x = 1 }", "write [[operations]] with two brackets"),
         ("operations = []", "has no operations"),
-        ("[[operations]]\npayload = 'x'", "operation 1: it is one of publish, advertise"),
+        ("[[operations]]\npayload = 'x'", "operation 1: expected one of publish, advertise"),
         ("[[operations]]\nadvertise = 'x = 1'\nsubscribe = 'x = 1'", "this has advertise and subscribe"),
-        ("[[operations]]\nsubscribe = 'x = 1'", "say whose subscription it is with client"),
+        ("[[operations]]\nsubscribe = 'x = 1'", "name the subscriber with client"),
         ("[[operations]]\nadvertise = 'x >'", "operation 1: expected a number or a text to compare with"),
-        ("[[operations]]\nadvertise = 'x = 1'\npayload = 'p'", "only an event that is published has a payload"),
+        ("[[operations]]\nadvertise = 'x = 1'\npayload = 'p'", "payload is for publish alone"),
         (
             "[[operations]]\npublish = { x = 1, y = [1] }",
             ', operation 1: publish.y: expected true or false, a number or text in quotes, such as "orders", not a list',
@@ -223,8 +223,8 @@ def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) ->
         ("[[operations]]\nfoo = 1", "expected one of publish, advertise, unadvertise, subscribe, unsubscribe, payload, client, together"),
         ("[[operations]]\npayload = 3", ", operation 1: payload: expected text in quotes"),
         ("[[operations", "is not TOML"),
-        ("[[operations]]\nunadvertise = 'a exists'", ", operation 1: unadvertise is given a name, not a filter such as 'a exists'"),
-        ("[[operations]]\nclient = 'c'\nunsubscribe = 'a = 1'", "the one that bus.content_name(events) says"),
+        ("[[operations]]\nunadvertise = 'a exists'", ", operation 1: unadvertise takes a name, not a filter such as 'a exists'"),
+        ("[[operations]]\nclient = 'c'\nunsubscribe = 'a = 1'", "the one that bus.content_name(events) returns"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_plan_is_said(
@@ -267,9 +267,7 @@ def test_what_is_wrong_with_a_plan_of_json_is_said_in_the_words_of_json(
     ],
 )
 def test_what_is_wrong_with_a_line_of_json_is_said(line: str, wrong: str) -> None:
-    source = publishing._Source(
-        "t", key=None, key_separator=None, headers={}, json=True, what="message"
-    )
+    source = pub._Source("t", key=None, key_separator=None, headers={}, json=True, what="message")
 
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
@@ -282,14 +280,14 @@ def test_what_is_wrong_with_a_line_of_json_is_said(line: str, wrong: str) -> Non
 def test_the_help_of_tx_shows_how_an_operation_is_written(shell: Shell) -> None:
     shown = " ".join(shell("tx", "--help").stdout.split())
     assert "The file has an `[[operations]]` for each" in shown
-    assert "and no `ensue sub` is" in shown
+    assert "`ensue sub` has none" in shown
 
 
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("pub",), "say on which TOPIC to publish, or what by content with --where"),
-        (("sub",), "say which TOPIC to read, or what by content with --where"),
+        (("pub",), "TOPIC is missing: name the topic to publish on, or use --where"),
+        (("sub",), "TOPIC is missing: name the topics to read, or use --where"),
         (("pub", "topic", "--where", "x = 1"), "--where is by content, and 'topic' is a topic"),
         (("sub", "topic", "--where", "x = 1"), "--where is by content, and 'topic' is a topic"),
         (("pub", "--where", "x = "), "at character 5"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.cli.helpers import Shell
 
-from ensue.cli.helping import Command
+from ensue.cli.help_format import Command
 
 
 @pytest.mark.parametrize("words", [("sub", "a"), ("pub", "a"), ("tx", "plan.toml")])

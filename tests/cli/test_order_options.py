@@ -3,7 +3,7 @@
 import pytest
 
 import ensue
-from ensue.cli.ordering import chosen_order
+from ensue.cli.order_options import chosen_order
 
 
 @pytest.mark.parametrize(

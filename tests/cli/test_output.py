@@ -4,10 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.helpers import Shell
 
 from ensue.cli import output
-from ensue.experiments.catalogue import EXPERIMENTS
 
 
 def test_a_title_is_not_wrapped_where_its_table_ends(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,16 +35,3 @@ def test_a_hint_calls_the_program_as_it_was_called(
     assert output.program() == "ensue"
     monkeypatch.setattr(sys, "argv", ["-c"])
     assert output.program() == "ensue"
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-def test_names_of_experiments_and_papers_are_shown_whole(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    shown = shell("experiment", "list").stdout
-    assert "…" not in shown
-    for each in EXPERIMENTS.values():
-        assert each.name in shown
-        assert each.paper in shown
-    assert max(map(len, shown.splitlines())) <= columns

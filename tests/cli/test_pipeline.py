@@ -9,11 +9,11 @@ import pytest
 from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
 
-from ensue import trace
 from ensue.checkers import Verdict
-from ensue.cli.spark_work import Work
-from ensue.spark.lake_pipeline import Outcome
-from ensue.spark.lake_runs import RunVerdict
+from ensue.cli.spark_runs import Work
+from ensue.core import trace
+from ensue.spark.lake.pipeline import Outcome
+from ensue.spark.lake.runs import RunVerdict
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
     ("words", "told"),
     [
         (["--every", "5"], "--every: expected a duration"),
-        (["--every", "0s"], "--every: expected more than nothing"),
+        (["--every", "0s"], "--every: expected a duration above 0, not 0s"),
         (["--topics", "a,,b"], "--topics: expected names between commas like a,b, not 'a,,b'"),
         (["--order", "alphabetical"], "Invalid value for '--order'"),
     ],
@@ -125,7 +125,7 @@ def test_the_exit_code_is_that_of_what_was_done(
         yield None, Work()
 
     monkeypatch.setattr("ensue.cli.pipeline.on_spark", no_spark)
-    monkeypatch.setattr("ensue.spark.lake_pipeline.pipeline", lambda *_, **__: found)
+    monkeypatch.setattr("ensue.spark.lake.pipeline.pipeline", lambda *_, **__: found)
     words = ["pipeline", run, "--lake", run.parent / "lake", "--once"]
     ended = shell(*words)
     assert ended.code == code

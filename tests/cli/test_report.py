@@ -6,7 +6,7 @@ import pytest
 from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
 
-from ensue import trace
+from ensue.core import trace
 
 
 @pytest.fixture

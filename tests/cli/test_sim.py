@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.helpers import Shell
 
-from ensue import trace
+from ensue.core import trace
 from ensue.simulation import run
 from ensue.store import open_log
 

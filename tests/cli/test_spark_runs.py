@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,9 +15,9 @@ from pyspark.errors import PySparkException
 from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
 
-from ensue import trace
 from ensue.cli import output
-from ensue.cli.spark_work import Work
+from ensue.cli.spark_runs import Work, start
+from ensue.core import trace
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("command", ["audit", "report", "pipeline", "swarm", "experiment"])
+@pytest.mark.parametrize("command", ["audit", "report", "pipeline", "swarm"])
 @pytest.mark.parametrize(
     ("master", "told"),
     [
@@ -41,7 +42,6 @@ def test_a_master_that_is_none_is_refused_before_spark_starts(
         "report": ["report", run, "-o", run.parent / "report.html"],
         "pipeline": ["pipeline", run, "--lake", run.parent / "lake", "--once"],
         "swarm": ["swarm", "total", "--seeds", "0:3"],
-        "experiment": ["experiment", "run", "vcube-single", "--quick", "--out", run.parent / "out"],
     }
     ended = shell(*commands[command], "--master", master, "--json")
     assert ended.code == 2
@@ -72,6 +72,23 @@ def test_a_place_without_a_trace_is_refused_before_spark_starts(
     ended = shell(command, tmp_path, *order, "--json")
     assert ended.code == 2
     assert "holds no Parquet file" in ended.json()["error"]
+    assert "starting Spark" not in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["audit", "report", "pipeline"])
+def test_a_file_that_is_no_parquet_is_refused_before_spark_starts(
+    shell: Shell, run: Path, command: str
+) -> None:
+    more: dict[str, list[object]] = {
+        "audit": ["--order", "total"],
+        "report": ["-o", run.parent / "report.html"],
+        "pipeline": ["--lake", run.parent / "lake", "--once"],
+    }
+    path = run / "trace" / "trace.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    ended = shell(command, run, *more[command], "--json")
+    assert ended.code == 2
+    assert ended.json()["error"].startswith(f"{path} can't be read as Parquet: ")
     assert "starting Spark" not in ended.stderr
 
 
@@ -118,6 +135,24 @@ def test_a_mistake_of_our_own_is_not_hidden() -> None:
         output.command(fail)()
 
 
+def test_what_sparks_processes_write_is_filtered(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = "import sys; sys.stderr.write('WARNING: Using incubator modules: x\\nkept\\n')"
+
+    def session(master: str | None, *, app: str) -> None:
+        del master, app
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    monkeypatch.setattr("ensue.spark.session", session)
+    monkeypatch.setattr("ensue.spark.failures.log_failures", lambda _, *, written: written)
+    start(None, "ensue tests")
+    for thread in threading.enumerate():
+        if thread.name == "ensue-stderr":
+            thread.join(60)
+    assert capfd.readouterr().err == "kept\n"
+
+
 class Tracker:
     """Knows of one stage, of which two tasks of four are done."""
 
@@ -139,7 +174,7 @@ def test_on_a_terminal_a_bar_tells_how_many_tasks_are_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("ensue.cli.spark_work.LOOK_S", 0.01)
+    monkeypatch.setattr("ensue.cli.spark_runs.LOOK_S", 0.01)
     reader, writer = os.pipe()
     monkeypatch.setattr(os, "dup", lambda _: writer)
     work, tracker = Work(), Tracker()

@@ -15,11 +15,12 @@ from tests.transports.stations import StationThread
 
 import ensue
 from ensue.cli import status as command
-from ensue.protocols.sequencer.frames import OrderRequest
-from ensue.runtime import looking
-from ensue.runtime.looking import look
-from ensue.server import Server, ServerConfig, state
-from ensue.transports.tcp_messages import Member
+from ensue.protocols.total.frames import OrderRequest
+from ensue.runtime import status
+from ensue.runtime.status import look
+from ensue.server import Server, ServerConfig
+from ensue.server import status as state
+from ensue.transports.tcp.messages import Member
 
 
 @pytest.fixture(autouse=True)
@@ -262,11 +263,11 @@ def test_a_chain_of_which_one_is_down(shell: Shell, tmp_path: Path, stack: ExitS
     up, down = found["servers"]
     assert (up["server"], up["health"]) == ("s0", "ok")
     assert (down["server"], down["rank"]) == ("s1", 2)
-    assert "nobody answers" in down["error"]
+    assert "no server answers" in down["error"]
     assert [each["topic"] for each in found["topics"]] == ["t0"]
     ended = shell("status", servers[0].url)
     assert ended.code == 2
-    assert "s1 does not answer: nobody answers" in ended.stdout
+    assert "s1 does not answer: no server answers" in ended.stdout
 
 
 def test_nobody_there_at_all_is_one_sentence(shell: Shell) -> None:
@@ -275,7 +276,7 @@ def test_nobody_there_at_all_is_one_sentence(shell: Shell) -> None:
         url = f"ensue://127.0.0.1:{spare.getsockname()[1]}"
         ended = shell("status", url, "--json")
     assert ended.code == 2
-    assert "nobody answers" in ended.json()["error"]
+    assert "no server answers" in ended.json()["error"]
     assert ended.stderr.count("\n") == 1
 
 
@@ -306,10 +307,10 @@ def test_what_makes_no_sense_is_refused(shell: Shell, words: list[str], why: str
 def test_the_password_of_a_broker_is_shown_to_nobody(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(*_: Any) -> looking._Chain:
-        return looking._Chain((Member("s0", "", ()),), closed=False)
+    async def nobody(*_: Any) -> status._Chain:
+        return status._Chain((Member("s0", "", ()),), closed=False)
 
-    monkeypatch.setattr(looking, "_stations", nobody)
+    monkeypatch.setattr(status, "_stations", nobody)
     for more in ((), ("--json",)):
         ended = shell("status", "redis://desk:secret@127.0.0.1:1?prefix=shop", *more)
         assert "redis://desk:***@127.0.0.1:1" in ended.stdout
@@ -372,4 +373,4 @@ def test_it_looks_again_and_goes_on_while_nobody_answers(
     assert ended.code == 0
     first, second = ended.stdout.splitlines()
     assert '"complete": true' in first
-    assert "nobody answers" in second
+    assert "no server answers" in second

@@ -13,9 +13,9 @@ from tests.cli.test_pub_sub import process as process  # noqa: PLC0414 - a fixtu
 from tests.cli.test_pub_sub import server as server  # noqa: PLC0414 - a fixture
 from tests.cli.test_pub_sub import topic as topic  # noqa: PLC0414 - a fixture
 
-from ensue.cli.streams import CHUNK_BYTES, LINE_BYTES_MAX
-from ensue.errors import BadInput
-from ensue.transports.tcp_options import TcpOptions
+from ensue.cli.stdio import CHUNK_BYTES, LINE_BYTES_MAX
+from ensue.core.errors import BadInput
+from ensue.transports.tcp.options import TcpOptions
 
 FULL = Path("/dev/full")
 
@@ -110,7 +110,7 @@ def test_bytes_of_options_are_taken_as_they_are(server: Served, topic: str) -> N
 
 def test_a_token_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENSUE_TOKEN", os.fsdecode(b"\xff"))
-    with pytest.raises(BadInput, match="a token is text that UTF-8 can carry"):
+    with pytest.raises(BadInput, match="a token must be valid UTF-8"):
         TcpOptions.parse("ensue://127.0.0.1")
 
 

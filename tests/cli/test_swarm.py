@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from tests.cli.helpers import Shell
 
-from ensue import trace
 from ensue.checkers import check
-from ensue.cli import describe, seeds
+from ensue.cli import narration, seed_pool
+from ensue.core import trace
 from ensue.simulation import run
 from ensue.simulation.run import Outcome
 from ensue.simulation.scenario import Change, Scenario, SubscriberSpec
@@ -56,7 +56,9 @@ def test_a_swarm_without_failures_ends_well(shell: Shell) -> None:
 
 def test_the_number_of_processes_does_not_change_what_is_found() -> None:
     chosen = range(30, 42)
-    assert list(seeds.play_all("total", chosen, 1)) == list(seeds.play_all("total", chosen, 3))
+    assert list(seed_pool.play_all("total", chosen, 1)) == list(
+        seed_pool.play_all("total", chosen, 3)
+    )
 
 
 def test_a_planted_failure_stops_the_swarm_with_the_line_that_replays_it(
@@ -139,7 +141,7 @@ def test_ctrl_c_ends_all_processes() -> None:
     # A shell that runs the tests in the background would have them ignore the signal.
     source = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from ensue.cli import main, seeds; seeds.PLAIN_SECONDS = 0; main()"
+        "from ensue.cli import main, seed_pool; seed_pool.PLAIN_SECONDS = 0; main()"
     )
     words = ["swarm", "total", "--seeds", "0:1000000", "--jobs", "2"]
     with subprocess.Popen(
@@ -220,7 +222,7 @@ def test_replay_of_a_stuck_run_shows_the_last_rows_of_whoever_waits(
 @pytest.mark.parametrize("seed", range(40))
 def test_every_scenario_can_be_told(seed: int) -> None:
     scenario = DRAWS["total"](seed)
-    told = "\n".join(describe.scenario_lines(scenario))
+    told = "\n".join(narration.scenario_lines(scenario))
     for group in (scenario.chain, scenario.ens, scenario.publishers, scenario.subscribers):
         for each in group:
             assert each.name in told
@@ -234,7 +236,7 @@ def test_leaving_and_joining_at_once_is_told_in_the_order_it_happens() -> None:
     change = Change(at_ns=1_000_000_000, subscribe=("a", "b"), unsubscribe=("a",))
     reader = SubscriberSpec(name="reader", topics=("a",), changes=(change,))
     scenario = Scenario(name="small", subscribers=(reader,))
-    assert "    at 1s leaves a, then joins a, b" in describe.scenario_lines(scenario)
+    assert "    at 1s leaves a, then joins a, b" in narration.scenario_lines(scenario)
 
 
 @pytest.mark.parametrize(("kept", "told"), [(True, "across topics"), (False, "within a topic")])
@@ -242,7 +244,7 @@ def test_how_far_a_publishers_order_goes_is_told(kept: bool, told: str) -> None:
     scenario = DRAWS["total"](1)
     sequencer = msgspec.structs.replace(scenario.sequencer, publisher_order=kept)
     scenario = msgspec.structs.replace(scenario, sequencer=sequencer)
-    assert f"publishers' order kept {told}" in "\n".join(describe.scenario_lines(scenario))
+    assert f"publishers' order kept {told}" in "\n".join(narration.scenario_lines(scenario))
 
 
 @pytest.mark.parametrize("protocol", sorted(DRAWS))

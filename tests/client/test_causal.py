@@ -9,11 +9,11 @@ import pytest
 from tests.server.helpers import serving, until
 
 import ensue
-from ensue import trace
 from ensue.checkers import Verdict, check
 from ensue.client.bus import Bus
-from ensue.protocols.enlistment import Lists
-from ensue.runtime import roster
+from ensue.core import trace
+from ensue.protocols.membership.client import KnownMembers
+from ensue.runtime import remote_membership
 from ensue.store import open_log
 
 ROUGH = "memory://{}?jitter_ms=5&loss=0.2&seed={}"
@@ -236,9 +236,11 @@ def test_who_is_not_told_in_time_that_it_is_in_is_not_waited_for(
             ensue.connect(server.url, order=ensue.Causal()) as stays,
         ):
             registry = server._registries[0].node
-            monkeypatch.setattr(roster, "ENROL_S", 0.2)
-            monkeypatch.setattr(Lists, "take", lambda _self, _members: False)
-            with pytest.raises(ensue.TransportError, match="does not answer"):
+            monkeypatch.setattr(remote_membership, "REGISTER_S", 0.2)
+            monkeypatch.setattr(KnownMembers, "take", lambda _self, _members: False)
+            with pytest.raises(
+                ensue.TransportError, match="no answer from node-1, the registry of causal order"
+            ):
                 await ensue.connect(server.url, order=ensue.Causal()).__aenter__()
             assert len(registry.names) == 2
             await until(lambda: registry.present == (stays.name,), "it is gone")

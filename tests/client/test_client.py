@@ -8,9 +8,9 @@ from tests.transports.suite import take
 
 import ensue
 from ensue.checkers import Verdict, check
-from ensue.client import room
-from ensue.protocols.core import Outcome, Settle
-from ensue.trace import read
+from ensue.client import backpressure
+from ensue.core.trace import read
+from ensue.protocols.interface import Outcome, Settle
 
 
 def test_publishers_wait_for_a_reader_that_has_no_room() -> None:
@@ -56,7 +56,7 @@ def test_a_reader_that_leaves_lets_publishers_go_on() -> None:
 def test_a_long_wait_is_logged_with_the_name_of_the_slow_subscription(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(backpressure, "PATIENCE_S", 0.01)
 
     async def main() -> None:
         logged = asyncio.Event()
@@ -79,7 +79,7 @@ def test_a_long_wait_is_logged_with_the_name_of_the_slow_subscription(
 
     with caplog.at_level(logging.WARNING, logger="ensue"):
         asyncio.run(main())
-    assert "'sleepy' has no room" in caplog.text
+    assert "subscription=sleepy: it has no room" in caplog.text
 
 
 def test_asking_for_the_next_event_acknowledges_the_last() -> None:

@@ -7,9 +7,9 @@ import pytest
 from examples import watch_together
 
 import ensue
-from ensue import trace
 from ensue.checkers import Verdict, check
-from ensue.protocols.gossip.handing import GossipCounts
+from ensue.core import trace
+from ensue.protocols.deadline.delivery import DeadlineCounts
 from ensue.store import open_log
 
 LONG = ensue.Deadline(ms=5_000)
@@ -26,9 +26,9 @@ async def read(events: ensue.Subscription, count: int) -> list[str]:
     return found
 
 
-def counts_of(events: ensue.Subscription) -> GossipCounts:
+def counts_of(events: ensue.Subscription) -> DeadlineCounts:
     counts = events.counts
-    assert isinstance(counts, GossipCounts)
+    assert isinstance(counts, DeadlineCounts)
     return counts
 
 
@@ -79,7 +79,7 @@ def test_what_comes_too_late_is_dropped_or_tagged(on_late: str, tmp_path: Path) 
     order = ensue.Deadline(ms=1, on_late=on_late)
     url = "memory://slow?jitter_ms=80&seed=3"
 
-    async def main() -> tuple[GossipCounts, list[str]]:
+    async def main() -> tuple[DeadlineCounts, list[str]]:
         async with (
             ensue.connect(url, order=order, name="shop", record=str(tmp_path / "run")) as shop,
             ensue.connect(url, order=order, name="desk") as desk,
@@ -201,7 +201,7 @@ def test_the_room_that_watches_together_never_undoes_a_pause_or_goes_back() -> N
 
 @pytest.mark.parametrize("order", [ensue.Deadline(ms=1_000), ensue.Causal()])
 def test_a_bus_hears_itself_whatever_a_hub_does_to_others(order: ensue.Order) -> None:
-    """As the README says."""
+    """As the reference says."""
 
     async def main() -> None:
         url = "memory://?jitter_ms=50000&loss=0.99"
@@ -213,8 +213,8 @@ def test_a_bus_hears_itself_whatever_a_hub_does_to_others(order: ensue.Order) ->
             assert not any(event.verdict for event in own)
 
     asyncio.run(main())
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert "In causal order and with deadlines a bus hears itself at once" in readme
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "bus.md").read_text()
+    assert "In causal order and with deadlines a bus hears itself at once" in page
 
 
 # -- Unread ---------------------------------------------------------------------------------------
@@ -233,8 +233,8 @@ class Late:
 def be_busy_until_after(bus: ensue.Bus, event: ensue.Event) -> None:
     """Have a bus find that the deadline of an event has passed."""
     assert event.stamp is not None
-    assert bus._shares is not None
-    bus._shares._clock = Late(event.stamp.entries["@d"] + 1)
+    assert bus._shared_node is not None
+    bus._shared_node._clock = Late(event.stamp.entries["@d"] + 1)
 
 
 async def until_waiting(events: ensue.Subscription, count: int) -> None:

@@ -9,9 +9,9 @@ import pytest
 from tests.server.helpers import People, serving, until, within
 
 import ensue
-from ensue.errors import AccessDenied, BadInput, SubscriptionLost
-from ensue.protocols.guide import GUIDE
-from ensue.runtime.remote import RemoteHub
+from ensue.core.errors import AccessDenied, BadInput, SubscriptionLost
+from ensue.protocols.total.discovery import DISCOVERY_NAME
+from ensue.runtime.hub_remote import RemoteHub
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Limits
 
@@ -59,7 +59,7 @@ def test_a_durable_subscription_that_never_got_its_records_can_be_entered_again(
 @pytest.fixture
 def refused_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give no server time to change its mind."""
-    monkeypatch.setattr("ensue.transports.tcp_link.REFUSED_S", 0.0)
+    monkeypatch.setattr("ensue.transports.tcp.link.REFUSED_S", 0.0)
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ def test_a_name_that_is_refused_on_coming_back_says_why(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("name", ["node-1", GUIDE])
+@pytest.mark.parametrize("name", ["node-1", DISCOVERY_NAME])
 def test_a_subscription_is_not_called_as_the_chain_is(tmp_path: Path, name: str) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:

@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 import ensue
-from ensue.runtime import hub as hub_module
+from ensue.runtime import hub_memory as hub_module
 
 
 def test_event_loops_are_not_kept_alive_by_buses_that_were_never_closed() -> None:

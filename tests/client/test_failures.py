@@ -9,8 +9,9 @@ import pytest
 from tests.server.helpers import read, serving, within
 
 import ensue
-from ensue.errors import InternalError, SubscriptionLost
-from ensue.runtime.hub import MemoryHub
+from ensue.client.reader import NodeReader
+from ensue.core.errors import InternalError, SubscriptionLost
+from ensue.runtime.hub_memory import MemoryHub
 
 
 class Fault(Exception):
@@ -22,7 +23,7 @@ def faulty(*_args: Any, **_named: Any) -> NoReturn:
 
 
 def driver_of(events: ensue.Subscription) -> Any:
-    assert events._reader is not None
+    assert isinstance(events._reader, NodeReader)
     return events._reader._driver
 
 
@@ -74,7 +75,7 @@ def test_a_bus_that_fails_says_so_to_everybody_who_waits(
         assert bus._driver is not None
         monkeypatch.setattr(bus._driver.node, "receive", faulty)
         with pytest.raises(
-            InternalError, match=r"x/1 may be out, or never be: .* a fault"
+            InternalError, match=r"x/1 may be delivered or not: .* a fault"
         ) as failed:
             await within(bus.publish("x", b"1"))
         assert isinstance(failed.value.__cause__, Fault)

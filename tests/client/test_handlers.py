@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from tests.transports.suite import take
 
 import ensue
-from ensue.client.running import ReadAhead, Runner
-from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.client.handlers import ReadAhead, Runner
+from ensue.client.reader import NodeReader
+from ensue.protocols.total.subscriber import Subscriber
 
 bounded = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -103,11 +104,11 @@ async def end(events: ensue.Subscription, run: "asyncio.Task[ensue.Progress]") -
 
 def unacknowledged(events: ensue.Subscription) -> list[int]:
     """The positions that the protocol still waits to hear of."""
-    assert events._reader is not None
+    assert isinstance(events._reader, NodeReader)
     assert events._reader._driver is not None
     node = events._reader._driver.node
     assert isinstance(node, Subscriber)
-    return [position for position, _, _ in node._unacknowledged]
+    return [position for position, _, _ in node.progress.unacknowledged]
 
 
 def by_key(keys: str, positions: list[int]) -> dict[str, list[int]]:
@@ -325,9 +326,9 @@ def test_a_run_takes_acknowledging_over_from_a_subscription_that_does_it_by_itse
             gate = Gate()
             run = await start(events, gate, concurrency=ensue.PerKey(2))
             # The one read before counts as handled, those that are being handled don't.
-            assert list(events._unacknowledged) == [2, 3, 4]
+            assert list(events._acknowledgements.open) == [2, 3, 4]
             await gate.open(3)
-            assert list(events._unacknowledged) == [2, 4]
+            assert list(events._acknowledgements.open) == [2, 4]
             await gate.open_all()
             assert events.pending == 0
             await end(events, run)
@@ -364,7 +365,7 @@ def test_publishers_wait_for_handlers() -> None:
             await rest()
             assert not publisher.done()
             assert gate.waiting == [1, 2]
-            assert len(events._queue) == 2, "reading has stopped at the limit of the run"
+            assert len(events._queue.unread) == 2, "reading has stopped at the limit of the run"
             await gate.open_all()
             async with asyncio.timeout(30):
                 await publisher
@@ -425,7 +426,7 @@ def test_cancelling_cancels_the_handlers_and_acknowledges_what_was_completed() -
                 await run
             assert gate.inside == {}
             assert sorted(gate.cancelled) == [2, 3]
-            assert list(events._unacknowledged) == [2, 3]
+            assert list(events._acknowledgements.open) == [2, 3]
             assert unacknowledged(events) == [2, 3, 4]
             assert progress == ensue.Progress(handled=2), "to be cancelled is no failure"
 
@@ -452,12 +453,12 @@ def test_cancelling_waits_for_handlers_that_tidy_up_and_counts_those_that_comple
             run.cancel()
             await rest()
             assert not run.done()
-            assert list(events._unacknowledged) == [1, 3]
+            assert list(events._acknowledgements.open) == [1, 3]
             tidied.set()
             with pytest.raises(asyncio.CancelledError):
                 await run
             assert calls == [1, 2]
-            assert list(events._unacknowledged) == [1, 3]
+            assert list(events._acknowledgements.open) == [1, 3]
 
     asyncio.run(main())
 
@@ -532,7 +533,7 @@ def test_stop_lets_running_handlers_finish_and_begins_nothing_more() -> None:
             assert (error.event.key, error.position, error.attempts) == (b"a", 1, 1)
             assert isinstance(error.cause, ValueError)
             assert error.__cause__ is error.cause
-            assert list(events._unacknowledged) == [1, 3, 4, 5]
+            assert list(events._acknowledgements.open) == [1, 3, 4, 5]
             assert unacknowledged(events) == [1, 2, 3, 4, 5]
 
     asyncio.run(main())
@@ -583,11 +584,11 @@ def test_what_fails_while_a_run_is_ending_is_logged(caplog: pytest.LogCaptureFix
             await gate.fail(3, End("at 3"))
             with pytest.raises(ensue.HandlerFailed, match="position 2"):
                 await run
-            assert list(events._unacknowledged) == [1, 2, 3]
+            assert list(events._acknowledgements.open) == [1, 2, 3]
 
     with caplog.at_level(logging.ERROR, logger="ensue"):
         asyncio.run(main())
-    assert "failed on <ReceivedEvent 1:" in caplog.text
+    assert "handler_failed_while_stopping event=<ReceivedEvent 1:" in caplog.text
     assert "ValueError: at 1" in caplog.text
     assert "End: at 3" in caplog.text
 
@@ -677,7 +678,7 @@ def test_stop_does_not_wait_for_what_waits_to_be_tried_again() -> None:
             with pytest.raises(ensue.HandlerFailed, match="position 1"):
                 await run
             assert gate.calls == [1, 2, 1]
-            assert list(events._unacknowledged) == [1, 2]
+            assert list(events._acknowledgements.open) == [1, 2]
 
     asyncio.run(main())
 
@@ -814,8 +815,8 @@ def test_a_limit_of_parking_ends_the_run(
             assert caught.value.attempts == attempts
             said = "1 attempt" if attempts == 1 else f"{attempts} attempts"
             assert f" after {said}: " in str(caught.value)
-            assert stopped_at in events._unacknowledged
-            assert 1 not in events._unacknowledged
+            assert stopped_at in events._acknowledgements.open
+            assert 1 not in events._acknowledgements.open
 
     asyncio.run(main())
 
@@ -869,7 +870,7 @@ def test_what_is_to_end_the_program_is_no_failure_of_a_handler(kind: type[BaseEx
             try:
                 await events.run(handle, on_failure=ensue.Retry(3, then=ensue.Park()))
             finally:
-                acknowledged.extend(p for p in (1, 2, 3) if p not in events._unacknowledged)
+                acknowledged.extend(p for p in (1, 2, 3) if p not in events._acknowledgements.open)
 
     with pytest.raises(kind):
         asyncio.run(main())
@@ -927,7 +928,7 @@ def test_a_subscription_has_one_run_at_a_time_and_one_reader() -> None:
         async with filled("") as events:
             reader = asyncio.ensure_future(anext(events))
             await rest()
-            with pytest.raises(ensue.LocalProtocolError, match="somebody is already reading"):
+            with pytest.raises(ensue.LocalProtocolError, match="another task is already reading"):
                 await events.run(gate)
             reader.cancel()
 
@@ -956,9 +957,9 @@ def test_handlers_are_async_functions() -> None:
             plain: Any = lambda _event: None  # noqa: E731 - a plain function says at once what it is
             with pytest.raises(ensue.BadInput, match="this one returned NoneType"):
                 await events.run(plain, on_failure=ensue.Park())
-            with pytest.raises(ensue.BadInput, match=r"Park\.to is an async function"):
+            with pytest.raises(ensue.BadInput, match=r"Park\.to must be an async function"):
                 await events.run(fail, on_failure=ensue.Park(to=plain))
-            assert list(events._unacknowledged) == [1, 2]
+            assert list(events._acknowledgements.open) == [1, 2]
 
     asyncio.run(main())
 
@@ -966,12 +967,15 @@ def test_handlers_are_async_functions() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"handler": None}, "a handler is an async function of an event, not None"),
-        ({"concurrency": 16}, "concurrency is a value such as"),
-        ({"concurrency": ensue.PerKey}, "concurrency is a value such as"),
-        ({"on_failure": "stop"}, "on_failure is a value such as"),
+        ({"handler": None}, "a handler must be an async function of an event, got None"),
+        ({"concurrency": 16}, "concurrency must be a value such as"),
+        ({"concurrency": ensue.PerKey}, "concurrency must be a value such as"),
+        ({"on_failure": "stop"}, "on_failure must be a value such as"),
         ({"pending_max": 0}, "pending_max must be at least 1"),
-        ({"concurrency": ensue.PerKey(9), "pending_max": 8}, "9 workers never have enough to do"),
+        (
+            {"concurrency": ensue.PerKey(9), "pending_max": 8},
+            "pending_max must be at least the number of workers, 9, got 8",
+        ),
     ],
 )
 def test_what_a_run_can_not_be_is_refused(given: dict[str, Any], complaint: str) -> None:
@@ -991,13 +995,16 @@ untyped: Any = ensue
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: untyped.PerKey(0), "workers must be at least 1, not 0"),
-        (lambda: untyped.PerKey(True), "workers is a whole number, not True"),
-        (lambda: untyped.PerKey(1, key=b"k"), "key is a function of an event, or None"),
-        (lambda: untyped.Park(to=b"x"), r"Park\.to is an async function of what is parked, not"),
-        (lambda: untyped.Park(rest_of_key=1), "rest_of_key is True or False, not 1"),
+        (lambda: untyped.PerKey(0), "workers must be at least 1, got 0"),
+        (lambda: untyped.PerKey(True), "workers must be a whole number, got True"),
+        (lambda: untyped.PerKey(1, key=b"k"), "key must be a function of an event or None"),
+        (
+            lambda: untyped.Park(to=b"x"),
+            r"Park\.to must be an async function of what is parked, got",
+        ),
+        (lambda: untyped.Park(rest_of_key=1), "rest_of_key must be True or False, got 1"),
         (lambda: untyped.Park(collected_max=0), "collected_max must be at least 1"),
-        (lambda: untyped.Park(keys_max=1.5), "keys_max is a whole number"),
+        (lambda: untyped.Park(keys_max=1.5), "keys_max must be a whole number"),
         (lambda: untyped.Retry(0), "attempts must be at least 1"),
         (lambda: untyped.Retry(backoff_s=-1), "backoff_s must be at least 0 and finite"),
         (lambda: untyped.Retry(factor=0.5), "factor must be at least 1 and finite"),
@@ -1006,8 +1013,8 @@ untyped: Any = ensue
             "backoff_s_max must be at least 0.1 and",
         ),
         (lambda: untyped.Retry(backoff_s=60), "backoff_s_max must be at least 60 and"),
-        (lambda: untyped.Retry(backoff_s="1"), "backoff_s is a number, not '1'"),
-        (lambda: untyped.Retry(then=ensue.Retry()), "then is ensue.Stop"),
+        (lambda: untyped.Retry(backoff_s="1"), "backoff_s must be a number, got '1'"),
+        (lambda: untyped.Retry(then=ensue.Retry()), "then must be ensue.Stop"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(make: Callable[[], object], complaint: str) -> None:

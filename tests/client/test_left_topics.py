@@ -11,8 +11,8 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.protocols.core import Frame
-from ensue.protocols.keeping import Remembered
+from ensue.protocols.interface import Frame
+from ensue.protocols.shared.state_store import Remembered
 
 
 @contextmanager

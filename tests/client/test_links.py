@@ -7,18 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.brokers.proxy import Proxy
-from tests.client.test_ending import running
+from tests.client.test_end import running
 from tests.client.test_takeover import port, through
 from tests.server.certificates import make
 from tests.server.helpers import People, read, serving, until, within
-from tests.transports.test_tcp import spare_port
+from tests.transports.tcp.test_carrier import spare_port
 
 import ensue
-from ensue.errors import AccessDenied
+from ensue.core.errors import AccessDenied
 from ensue.server import Server, ServerConfig
-from ensue.server.access import Access
 from ensue.server.config import Tls
-from ensue.transports.tcp_messages import Member
+from ensue.server.permissions import Access
+from ensue.transports.tcp.messages import Member
 
 NO_LOGIN = Access()
 
@@ -146,7 +146,7 @@ def test_a_client_outlasts_a_login_that_is_wrong_for_a_while(
 def test_a_server_of_a_chain_outlasts_every_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensue.transports.tcp_link.REFUSED_S", 0.0)
+    monkeypatch.setattr("ensue.transports.tcp.link.REFUSED_S", 0.0)
     people = People(somebody=(["*"], ["*"]))
     right, wrong = (
         Access(users=people.access.users, station_secret=letter * 40) for letter in "rw"
@@ -157,7 +157,7 @@ def test_a_server_of_a_chain_outlasts_every_refusal(
         async with running(one):
             assert one.listener is not None
             async with running(other):
-                await until(lambda: one.listener and "b" in one.listener.neighbours)
+                await until(lambda: one.listener and "b" in one.listener.neighbors)
             refusing = Server(msgspec.structs.replace(other.config, access=wrong))
             async with running(refusing):
                 assert refusing.listener is not None

@@ -10,7 +10,7 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.runtime.hub import CLOSE_TIMEOUT_S
+from ensue.runtime.hub_memory import CLOSE_TIMEOUT_S
 from ensue.server import Server, ServerConfig
 
 IMPATIENT_S = 0.3
@@ -306,7 +306,7 @@ def test_a_close_waits_for_all_subscriptions_at_once(tmp_path: Path) -> None:
         async with away(tmp_path) as (bus, server):
             for number in range(8):
                 events = await bus.subscribe("t", name=f"r{number}", durable=True).__aenter__()
-                events._safety.acknowledged = 1
+                events._acknowledgements.acknowledged = 1
             await server.stop()
             begun_s = loop.time()
             await within(bus.close())
@@ -321,7 +321,7 @@ def test_a_name_can_be_entered_again_after_its_block_was_left_in_a_hurry(tmp_pat
 
             async def use() -> None:
                 async with bus.subscribe("t", name="reader", durable=True) as events:
-                    events._safety.acknowledged = 1  # That will never be safe.
+                    events._acknowledgements.acknowledged = 1  # That will never be safe.
 
             using = asyncio.create_task(use())
             await asyncio.sleep(0.3)

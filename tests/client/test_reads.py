@@ -7,9 +7,10 @@ import pytest
 from tests.transports.suite import take
 
 import ensue
+from ensue.client.reader import NodeReader
 from ensue.client.subscription import Subscription
-from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.runtime.hub import Slow
+from ensue.protocols.total.subscriber import Subscriber
+from ensue.runtime.hub_memory import Slow
 
 
 async def read_one(events: ensue.Subscription) -> bytes:
@@ -21,7 +22,7 @@ def test_a_second_reader_is_refused_and_the_first_gets_its_event() -> None:
         async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
             first = asyncio.create_task(read_one(events))
             await asyncio.sleep(0)
-            with pytest.raises(ensue.LocalProtocolError, match="somebody is already reading"):
+            with pytest.raises(ensue.LocalProtocolError, match="another task is already reading"):
                 async with asyncio.timeout(10):
                     await anext(events)
             await bus.publish("a", b"1")
@@ -83,11 +84,11 @@ def test_a_subscription_and_a_bus_are_entered_once() -> None:
 
 def unacknowledged(events: Subscription) -> list[int]:
     """The positions that the protocol still waits to hear of."""
-    assert events._reader is not None
+    assert isinstance(events._reader, NodeReader)
     assert events._reader._driver is not None
     node = events._reader._driver.node
     assert isinstance(node, Subscriber)
-    return [position for position, _, _ in node._unacknowledged]
+    return [position for position, _, _ in node.progress.unacknowledged]
 
 
 @pytest.mark.parametrize("sequence", [*permutations((1, 2, 3)), tuple(range(10, 0, -1))], ids=str)

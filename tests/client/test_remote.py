@@ -10,7 +10,7 @@ import pytest
 from tests.server.helpers import People, read, serving, until, within
 
 import ensue
-from ensue.errors import (
+from ensue.core.errors import (
     BadInput,
     ConfigurationError,
     EventRefused,
@@ -149,7 +149,7 @@ def test_connecting_to_nobody_says_who_should_answer_and_how_to_start_it() -> No
         with pytest.raises(TransportError) as error:
             await within(bus.__aenter__())
         text = str(error.value)
-        assert text.startswith(f"nobody answers at 127.0.0.1:{port} (")
+        assert text.startswith(f"no server answers at 127.0.0.1:{port} (")
         assert f"ensue serve --listen 127.0.0.1:{port} --data DIR" in text
         assert error.value.retriable
 
@@ -365,7 +365,7 @@ def test_of_two_processes_the_later_wins_and_the_earlier_is_told(
                 with pytest.raises(SubscriptionLost):
                     await read(earlier, 100)
                 assert lost.value.reason == "superseded"
-                assert "another process has taken its name up" in str(lost.value)
+                assert "another process took over its name" in str(lost.value)
                 earlier.close()
                 await publish(two, "x", 5, 6)
                 assert await read(later, 2) == numbers(5, 6)
@@ -458,7 +458,7 @@ def test_what_can_not_be_durable_is_refused_in_words(tmp_path: Path) -> None:
             with pytest.raises(BadInput, match="which marks generated names"):
                 bus.subscribe("x", durable=True, name="de~sk")
         async with ensue.connect("memory://") as bus:
-            with pytest.raises(ConfigurationError, match="keeps nothing"):
+            with pytest.raises(ConfigurationError, match="keeps no positions"):
                 bus.subscribe("x", durable=True, name="desk")
             with pytest.raises(ConfigurationError, match="keeps no log to start from"):
                 bus.subscribe("x", start="earliest")

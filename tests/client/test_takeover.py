@@ -9,10 +9,10 @@ from tests.server.helpers import serving, until, within
 from tests.server.raw import Raw
 
 import ensue
-from ensue.errors import SubscriptionLost
+from ensue.core.errors import SubscriptionLost
 from ensue.server import Server
-from ensue.server.visitor import Visitor
-from ensue.transports.tcp_messages import Enter, Entered
+from ensue.server.connection import Connection
+from ensue.transports.tcp.messages import Enter, Entered
 
 
 def port(server: Server) -> int:
@@ -28,7 +28,7 @@ async def took_over(
     first: ensue.Subscription, second: ensue.Subscription, writer: ensue.Bus
 ) -> None:
     """The earlier reader is told that it is over, having got nothing more; the later goes on."""
-    with pytest.raises(SubscriptionLost, match="another process has taken its name up"):
+    with pytest.raises(SubscriptionLost, match="another process took over its name"):
         await within(anext(first))
     await within(writer.publish("t", b"3"))
     event = await within(anext(second))
@@ -128,18 +128,18 @@ def test_whoever_asks_again_on_one_connection_is_told_again(tmp_path: Path) -> N
 def test_an_answer_that_is_lost_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr("ensue.transports.tcp_link.HEARTBEAT_S", 0.05)
+    monkeypatch.setattr("ensue.transports.tcp.link.HEARTBEAT_S", 0.05)
     lose = [False]
-    tell = Visitor.entered
+    tell = Connection.entered
 
-    def entered(visitor: Visitor, name: str, turn: int) -> None:
+    def entered(connection: Connection, name: str, turn: int) -> None:
         if lose[0]:
             lose[0] = False
-            visitor.names[name] = turn  # As if too much had been pending.
+            connection.names[name] = turn  # As if too much had been pending.
         else:
-            tell(visitor, name, turn)
+            tell(connection, name, turn)
 
-    monkeypatch.setattr(Visitor, "entered", entered)
+    monkeypatch.setattr(Connection, "entered", entered)
 
     async def main() -> None:
         async with (

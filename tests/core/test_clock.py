@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import ensue
-from ensue.clock import SLEW_FACTOR, SystemClock, system_clock
+from ensue.core.clock import SLEW_FACTOR, SystemClock, system_clock
 from ensue.transports import MemoryOptions, MemoryTransport
 
 MS = 1_000_000

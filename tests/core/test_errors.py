@@ -2,7 +2,7 @@
 
 import pytest
 
-from ensue.errors import limit_in, limit_reason
+from ensue.core.errors import limit_in, limit_reason
 
 
 def test_a_reason_names_its_limit() -> None:

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ensue.event import COUNT_MAX, Event, Stamp, wire_bytes
+from ensue.core.event import COUNT_MAX, Event, Stamp, wire_bytes
 
 names = st.text(min_size=1, max_size=40)
 counts = st.one_of(st.integers(0, COUNT_MAX), st.just(COUNT_MAX))

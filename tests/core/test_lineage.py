@@ -1,21 +1,6 @@
-"""Which log a server has: what is gone on with, and what contradicts what was told before."""
+"""The lineage of a log: what continues it, and what contradicts it."""
 
-import msgspec
-import pytest
-
-from ensue.protocols.lineage import (
-    INCARNATIONS_MAX,
-    REPLACED,
-    ROLLED_BACK,
-    Identified,
-    Identify,
-    Lineage,
-    contradiction,
-)
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.station import FRAMES, Station
-from ensue.wire import Codec
+from ensue.core.lineage import INCARNATIONS_MAX, REPLACED, ROLLED_BACK, Lineage, contradiction
 
 FIRST = Lineage("a" * 16, ()).begin(token=11, begun=0)
 SECOND = FIRST.begin(token=22, begun=100)
@@ -63,22 +48,3 @@ def test_few_incarnations_are_told_and_older_ones_believed() -> None:
     assert lineage.incarnations[-1].number == 2 * INCARNATIONS_MAX + 1
     assert contradiction(FIRST, lineage) == ""
     assert contradiction(lineage, lineage.begin(token=1, begun=0)) == ""
-
-
-def test_what_is_told_is_read_strictly() -> None:
-    codec = Codec(FRAMES)
-    told = Identified(number=1, log=SECOND)
-    assert codec.decode(codec.encode(told), peer="x") == told
-    long = msgspec.msgpack.encode(Lineage("x" * 65, ()))
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(long, type=Lineage)
-
-
-def test_a_station_says_which_log_it_has() -> None:
-    station = Station(name="s", placement=Placement(["s"]), config=SequencerConfig(carries=True))
-    station.receive(Identify(number=7), source="c~1", now_ns=0)
-    assert not station.take_effects()
-    station.lineage = SECOND
-    station.receive(Identify(number=7), source="c~1", now_ns=0)
-    (sent,) = station.take_effects()
-    assert (sent.peer, sent.frame) == ("c~1", Identified(number=7, log=SECOND))  # type: ignore[union-attr]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-import ensue.order
-from ensue.errors import BadInput
-from ensue.order import Causal, Deadline, Merged, Total, parse
+import ensue.core.order
+from ensue.core.errors import BadInput
+from ensue.core.order import Causal, Deadline, Merged, Total, parse
 
-untyped: Any = ensue.order
+untyped: Any = ensue.core.order
 
 
 def test_orders_are_values() -> None:
@@ -71,9 +71,12 @@ def test_only_text_names_an_order() -> None:
         (lambda: untyped.Merged(epsilon=1), r"Merged needs delta: write"),
         (
             lambda: untyped.Deadline(200),
-            r"Deadline is told what by name, not 200: write ensue\.Deadline\(ms=…\)",
+            r"Deadline takes keyword arguments only, got 200: write ensue\.Deadline\(ms=…\)",
         ),
-        (lambda: untyped.Total(1), r"Total is told what by name, not 1: write ensue\.Total\(\)"),
+        (
+            lambda: untyped.Total(1),
+            r"Total takes keyword arguments only, got 1: write ensue\.Total\(\)",
+        ),
         (
             lambda: untyped.Total(ttl=1),
             "Total has no 'ttl'; expected time_to_live, held_max: write ensue",

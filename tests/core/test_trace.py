@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.checkers.generator import generate
 
-from ensue import trace
-from ensue.errors import BadInput, MissingExtra
-from ensue.trace import Row, digest, read, schema, write
+from ensue.core import trace
+from ensue.core.errors import BadInput, MissingExtra
+from ensue.core.trace import Row, digest, read, schema, write
 
 FULL = Row(
     run="r",
@@ -67,7 +67,12 @@ def test_random_traces_survive_the_disk(tmp_path: Path) -> None:
 
 
 def test_the_schema_is_the_documented_one() -> None:
-    page = Path(__file__).parents[2].joinpath("docs", "trace.md").read_text(encoding="utf-8")
+    page = (
+        Path(__file__)
+        .parents[2]
+        .joinpath("docs", "reference", "trace.md")
+        .read_text(encoding="utf-8")
+    )
     table = page.partition("| column |")[2].partition("\n\n")[0]
     cells = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
     documented = {name.strip().strip("`"): kind.split(", null")[0].strip() for name, kind in cells}

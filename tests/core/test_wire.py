@@ -7,18 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensue.errors import RemoteProtocolError
-from ensue.event import COUNT_MAX, NAME_LENGTH_MAX, Event, Stamp
-from ensue.protocols import ens, exchange, guide, keeping, lineage, link, looking
-from ensue.protocols.core import Frame
-from ensue.protocols.gossip import frames as gossip
-from ensue.protocols.hypercube import enrolment
-from ensue.protocols.hypercube import frames as cube
-from ensue.protocols.overlay import frames as overlay
-from ensue.protocols.sequencer import frames
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.station import FRAMES
-from ensue.wire import FRAME_BYTES_MAX, VERSION, Codec, Records
+from ensue.core import lineage
+from ensue.core.errors import RemoteProtocolError
+from ensue.core.event import COUNT_MAX, NAME_LENGTH_MAX, Event, Stamp
+from ensue.core.wire import FRAME_BYTES_MAX, VERSION, Codec, Records
+from ensue.protocols.causal import frames as cube
+from ensue.protocols.content import frames as overlay
+from ensue.protocols.deadline import frames as gossip
+from ensue.protocols.interface import Frame
+from ensue.protocols.membership import frames as membership
+from ensue.protocols.shared import link, state_store
+from ensue.protocols.topic_log import fanout, log_identity
+from ensue.protocols.topic_log import frames as ens
+from ensue.protocols.total import discovery, frames, status
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.station import FRAMES
 
 TOPICS = ("prices", "orders", "trades", "café")
 CODEC = Codec(FRAMES)
@@ -133,45 +136,45 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     },
     frames.Expired: {"name": names},
     frames.Out: {"origin": names, "slots": many_pairs},
-    keeping.Recall: {"number": counts},
-    keeping.Recalled: {"number": counts, "epoch": counts, "records": records},
-    keeping.Remember: {"epoch": counts, "number": counts, "writes": writes},
-    keeping.Remembered: {"epoch": counts, "number": counts},
-    keeping.NotKept: {"epoch": counts, "reason": names},
-    keeping.Dismiss: {"epoch": counts},
-    keeping.Dismissed: {"epoch": counts},
-    keeping.NotRecalled: {"number": counts, "reason": names},
-    guide.Discover: {"number": counts},
-    guide.Described: {
+    state_store.Recall: {"number": counts},
+    state_store.Recalled: {"number": counts, "epoch": counts, "records": records},
+    state_store.Remember: {"epoch": counts, "number": counts, "writes": writes},
+    state_store.Remembered: {"epoch": counts, "number": counts},
+    state_store.NotKept: {"epoch": counts, "reason": names},
+    state_store.Dismiss: {"epoch": counts},
+    state_store.Dismissed: {"epoch": counts},
+    state_store.NotRecalled: {"number": counts, "reason": names},
+    discovery.Discover: {"number": counts},
+    discovery.Described: {
         "number": counts,
         "nodes": st.lists(st.tuples(names, many_names), max_size=2).map(tuple),
         "closed": st.booleans(),
         "config": st.just(SequencerConfig(carries=True)),
     },
-    looking.Look: {
+    status.StatusRequest: {
         "number": counts,
         "readable": st.none() | many_names,
         "topics": many_names,
     },
-    looking.Seen: {
+    status.StatusReply: {
         "number": counts,
         "state": st.binary(max_size=20),
         "bounds": st.dictionaries(names, st.tuples(counts, counts), max_size=2),
     },
-    exchange.Declined: {"topic": names, "event": names, "reason": names},
-    exchange.Agree: {"terms": terms},
-    exchange.Agreed: {"terms": terms},
-    lineage.Identify: {"number": counts},
-    lineage.Identified: {"number": counts, "log": logs, "damage": names},
-    lineage.LogRefused: {"known": logs},
-    enrolment.Enrol: {
+    fanout.Declined: {"topic": names, "event": names, "reason": names},
+    fanout.Agree: {"terms": terms},
+    fanout.Agreed: {"terms": terms},
+    log_identity.Identify: {"number": counts},
+    log_identity.Identified: {"number": counts, "log": logs, "damage": names},
+    log_identity.LogRefused: {"known": logs},
+    membership.Register: {
         "epoch": counts,
         "known": counts,
         "gone": counts,
         "terms": names,
         "digest": st.binary(max_size=16),
     },
-    enrolment.Members: {
+    membership.Members: {
         "epoch": counts,
         "first": counts,
         "names": many_names,
@@ -181,12 +184,12 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "gone_total": counts,
         "digest": st.binary(max_size=16),
     },
-    enrolment.Expelled: {"reason": names},
-    enrolment.Resign: {"epoch": counts},
-    enrolment.Ask: {"topic": names, "action": actions},
-    enrolment.Granted: {"topic": names, "action": actions},
-    enrolment.Denied: {"topic": names, "action": actions, "reason": names},
-    enrolment.Leave: {"topic": names},
+    membership.Evicted: {"reason": names},
+    membership.Deregister: {"epoch": counts},
+    membership.TopicRequest: {"topic": names, "action": actions},
+    membership.TopicGranted: {"topic": names, "action": actions},
+    membership.TopicDenied: {"topic": names, "action": actions, "reason": names},
+    membership.TopicReleased: {"topic": names},
     cube.Publication: {"token": counts, "height": heights, "below": sets, "items": items},
     cube.Change: {
         "token": counts,

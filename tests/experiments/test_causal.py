@@ -3,10 +3,7 @@
 from random import Random
 
 import pytest
-
-from ensue.experiments.experiment import Point, Table
-from ensue.experiments.hypercube.model import TOPIC_NAME, Cost, Run
-from ensue.experiments.hypercube.playing import (
+from experiments.causal.cases import (
     answers,
     churn,
     play_churn,
@@ -16,8 +13,10 @@ from ensue.experiments.hypercube.playing import (
     play_topics,
     system,
 )
-from ensue.experiments.hypercube.srpt import Plan, broker_plan, subscriber_plan
-from ensue.experiments.vcube_wider import EXPERIMENTS
+from experiments.causal.figures_wider import EXPERIMENTS
+from experiments.causal.model import TOPIC_NAME, Cost, Run
+from experiments.causal.srpt import Plan, broker_plan, subscriber_plan
+from experiments.experiment import Point, Table
 
 
 def test_latencies_are_those_counted_by_hand() -> None:

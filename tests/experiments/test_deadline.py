@@ -2,15 +2,15 @@
 
 import msgspec
 import pytest
+from experiments.deadline.figures import EXPERIMENTS
+from experiments.deadline.model import Load, frame_bytes, gossip, reliable
+from experiments.deadline.reliable import Acknowledgement, Copy, ReliableMember
+from experiments.deadline.sizes import between_members, from_brokers
 
-from ensue.event import CLOCK, DEADLINE, Event, Stamp
-from ensue.experiments.deadlines import EXPERIMENTS
-from ensue.experiments.gossip.model import Load, frame_bytes, gossip, reliable
-from ensue.experiments.gossip.reliable import Acknowledgement, Copy, ReliableMember
-from ensue.experiments.gossip.sizes import between_members, from_brokers
-from ensue.protocols.core import Deliver, Send
-from ensue.protocols.gossip.frames import Message
-from ensue.protocols.gossip.letters import rows_of
+from ensue.core.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.protocols.deadline.codec import rows_of
+from ensue.protocols.deadline.frames import Message
+from ensue.protocols.interface import Deliver, Send
 
 QUIET = Load(
     subscribers=12, perturbed=0.0, per_second=10.0, duration_ns=500_000_000, loss=0.0, crashes=0.0
@@ -102,8 +102,8 @@ def test_a_member_sends_again_until_everybody_has_acknowledged() -> None:
 def test_ordering_information_grows_slowly() -> None:
     few, many = from_brokers(4, turns=2), from_brokers(16, turns=2)
     assert many.differences <= many.whole < many.plain / 4
-    assert few.rumour < 30
-    assert many.rumour < 3 * few.rumour
+    assert few.rumor < 30
+    assert many.rumor < 3 * few.rumor
     assert between_members(200, 200) > 10 * many.differences
 
 

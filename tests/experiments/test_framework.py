@@ -4,11 +4,9 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.cli.helpers import Shell
-
-from ensue.errors import BadInput
-from ensue.experiments.catalogue import EXPERIMENTS, chosen
-from ensue.experiments.experiment import (
+from experiments.__main__ import main
+from experiments.catalog import EXPERIMENTS, chosen
+from experiments.experiment import (
     Chart,
     Claim,
     Experiment,
@@ -19,14 +17,17 @@ from ensue.experiments.experiment import (
     close_to,
     row,
 )
-from ensue.experiments.page import figure_table, write
-from ensue.experiments.plots import draw
-from ensue.experiments.running import Result, code_version
+from experiments.page import figure_table, write
+from experiments.plots import draw
+from experiments.runner import Result, code_version
+from tests.cli.helpers import Shell
+
+from ensue.core.errors import BadInput
 
 
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    return Shell(capsys, monkeypatch)
+    return Shell(capsys, monkeypatch, run=main)
 
 
 def point(series: str, x: float, mean: float, **others: float) -> Point:
@@ -60,8 +61,8 @@ def test_an_experiment_is_whole(experiment: Experiment) -> None:
         assert all(experiment.work(each) > 0 for each in cases)
     # What is played is in a package below, whose code is part of the version of results.
     module = experiment.play.__module__.split(".")
-    assert module[:2] == ["ensue", "experiments"]
-    assert len(module) == 4
+    assert module[0] == "experiments"
+    assert len(module) == 3
     judged = experiment.judge(Table([]))
     assert all(each.expected and each.criterion for each in judged)
 
@@ -96,18 +97,39 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 
 
 def test_the_commands_tell_what_there_is(shell: Shell) -> None:
-    told = shell("experiment", "list", "--json").json()
+    told = shell("list", "--json").json()
     assert [each["name"] for each in told["experiments"]] == list(EXPERIMENTS)
     assert all(each["quick_cases"] <= each["cases"] for each in told["experiments"])
-    listed = shell("experiment", "list").stdout
+    listed = shell("list").stdout
     assert "Figure 4" in listed
     assert all(f" {name} " in listed for name in EXPERIMENTS), "names can't be copied"
-    refused = shell("experiment", "run", "nope")
+    refused = shell("run", "nope")
     assert refused.code == 2
     assert "there are total-stamps" in refused.stderr
-    nowhere = shell("experiment", "run", "merge-growth", "--docs", "nowhere")
+    nowhere = shell("run", "merge-growth", "--docs", "nowhere")
     assert nowhere.code == 2
     assert "nowhere is no directory" in nowhere.stderr
+
+
+def test_a_master_that_is_none_is_refused_before_spark_starts(shell: Shell, tmp_path: Path) -> None:
+    words = ["run", "vcube-single", "--quick", "--out", tmp_path / "out"]
+    ended = shell(*words, "--master", "locla[2]", "--json")
+    assert ended.code == 2
+    assert ended.json()["error"].startswith("--master: 'locla[2]' is no master of Spark")
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_names_of_experiments_and_papers_are_shown_whole(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = shell("list").stdout
+    assert "…" not in shown
+    for each in EXPERIMENTS.values():
+        assert each.name in shown
+        assert each.paper in shown
+    assert max(map(len, shown.splitlines())) <= columns
 
 
 def test_without_java_it_says_how_to_get_one(
@@ -117,7 +139,7 @@ def test_without_java_it_says_how_to_get_one(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("ensue.spark.java._packaged", lambda: None)
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
-    ended = shell("experiment", "run", "merge-growth", "--quick")
+    ended = shell("run", "merge-growth", "--quick")
     assert ended.code == 2
     assert "pip install 'ensue[java]'" in ended.stderr
 
@@ -243,7 +265,7 @@ def test_a_page_keeps_what_was_not_run_again(tmp_path: Path) -> None:
     page = path.read_text()
     assert "Of 3 criteria, 2 are met, 1 are not, 0 are not judged" in page
     assert page.count("* [merge-growth](#how-c-grows-") == 1
-    assert page.index("ensue experiment run total-stamps`") < page.index("run merge-growth`")
+    assert page.index("python -m experiments run total-stamps`") < page.index("run merge-growth`")
     assert "| merge-growth | 2 | 1,200 | 5 | 12,000 |" in page
     assert "| all | 4 | 1,230 | | 12,300 |" in page
     write([result("total-stamps", met, seconds=30)], tmp_path)

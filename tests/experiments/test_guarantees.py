@@ -1,10 +1,9 @@
 """The comparison of all guarantees: each delivers everything in calm, and only the reliable ones after losses."""
 
 import pytest
-
-from ensue.experiments.choices import EXPERIMENTS
-from ensue.experiments.choosing.playing import FAULTS, MIDDLE, ORDERS, play_choice
-from ensue.experiments.experiment import Point, Table
+from experiments.experiment import Point, Table
+from experiments.guarantees.cases import FAULTS, MIDDLE, ORDERS, play_choice
+from experiments.guarantees.figures import EXPERIMENTS
 
 
 def found(order: str, faults: str) -> dict[str, float]:

@@ -2,22 +2,15 @@
 
 import msgspec
 import pytest
+from experiments.experiment import Point, Table
+from experiments.transactions import model
+from experiments.transactions.cases import play_dispatching, waited
+from experiments.transactions.figures import EXPERIMENTS
+from experiments.transactions.model import BL_WAIT, OVERLAYS, SCHEMES, Dispatching, Setting, play
+from experiments.transactions.regular_events import disturb
+from experiments.transactions.wait_baseline import shortest_wait
 
-from ensue.experiments.dispatching import EXPERIMENTS
-from ensue.experiments.experiment import Point, Table
-from ensue.experiments.transactions import model
-from ensue.experiments.transactions.model import (
-    BL_WAIT,
-    OVERLAYS,
-    SCHEMES,
-    Dispatching,
-    Setting,
-    play,
-)
-from ensue.experiments.transactions.playing import play_dispatching, waited
-from ensue.experiments.transactions.regular import disturb
-from ensue.experiments.transactions.waiting import shortest_wait
-from ensue.protocols.overlay.nodes import check_tree
+from ensue.protocols.content.topology import check_tree
 from ensue.simulation import Constant
 
 MS = 1_000_000
@@ -113,10 +106,20 @@ def test_regular_events_all_arrive_while_instances_are_dispatched(scheme: str) -
     assert found.lost == 0
     assert found.per_second == pytest.approx(1000, rel=0.05)
     assert found.delay_ms_during >= found.delay_ms
-    # What chance does and what transactions do are told apart.
     assert found.per_second_least <= found.per_second
     assert found.per_second_least_during <= found.per_second_during
     assert found.delay_ms_most_during >= found.delay_ms_during
+
+
+def test_the_worst_windows_with_and_without_a_transaction_are_measured_apart() -> None:
+    """Each of the seeds has its worst window, or its longest delay, on another side."""
+    found = disturb("D-TX", wait_ns=0, rounds=2, between=1_500, seed=3)
+    assert found.per_second_least_during < found.per_second_least
+    assert found.delay_ms_most < found.delay_ms_most_during
+    found = disturb("BL-WAIT", wait_ns=500 * MS, rounds=2, between=1_500, seed=1)
+    assert found.per_second_least < found.per_second_least_during
+    found = disturb("BL-WAIT", wait_ns=500 * MS, rounds=2, between=1_500, seed=2)
+    assert found.delay_ms_most_during < found.delay_ms_most
 
 
 def test_figure_6g_is_not_met_by_what_chance_does() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ensue.journal import Journal
-from ensue.protocols.core import Persist
+from ensue.protocols.interface import Persist
 
 VALUE = b"v" * 100
 RECORDS = 200_000

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from ensue.errors import LogDamaged
+from ensue.core.errors import LogDamaged
 from ensue.journal import Journal
-from ensue.protocols.core import Persist
+from ensue.protocols.interface import Persist
 
 Batch = Sequence[tuple[str, bytes | None]]
 

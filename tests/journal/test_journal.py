@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 from tests.journal.model import check, files, no_disk, persists, prefixes, retain, sample
 
-from ensue.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
+from ensue.core.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
 from ensue.journal import UNSYNCED_SEGMENTS_MAX, Journal, journal, segments
 from ensue.journal.index import HOLES_MAX, EventIndex, TopicIndex
-from ensue.protocols.core import Persist
+from ensue.protocols.interface import Persist
 
 
 def open_files() -> set[str]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.journal.model import Batch, Model, check, copied, files, no_disk, persists, retain
 
-from ensue.errors import LogDamaged
+from ensue.core.errors import LogDamaged
 from ensue.journal import Journal
 
 VALUES = st.binary(max_size=30)

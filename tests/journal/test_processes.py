@@ -10,7 +10,7 @@ import pytest
 from tests.journal.model import Model
 from tests.journal.writer import batch_of
 
-from ensue.errors import LogInUse
+from ensue.core.errors import LogInUse
 from ensue.journal import Journal
 
 ROOT = Path(__file__).parents[2]

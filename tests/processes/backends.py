@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 from tests.brokers.proxy import Proxy
 from tests.brokers.servers import BROKERS, RabbitMQ, Server, spare_port
-from tests.processes.running import Process, worker
+from tests.processes.runs import Process, worker
 
 __all__ = ["Backend", "backend_for"]
 

@@ -1,6 +1,7 @@
 """What is done to processes and connections meanwhile, drawn from one seed."""
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from tests.brokers.proxy import DOWN, UP, Proxy
-from tests.processes.running import Process
+from tests.processes.runs import Process
 from tests.processes.worker import EXIT_LOST
 
 __all__ = ["Chaos"]
@@ -149,11 +150,12 @@ class Chaos:
 
     async def _disturb(self) -> None:
         random = self._random["network"]
-        while True:
+        faults = itertools.chain(["cut all"], iter(lambda: random.choice(FAULTS), None))
+        while True:  # The first fault is a cut: a short run has time for few.
             await asyncio.sleep(random.uniform(0.0, CALM_S_MAX))
             name = random.choice(list(self._proxies))
             proxy = self._proxies[name]
-            sort = random.choice(FAULTS)
+            sort = next(faults)
             fault_s = random.uniform(0.0, FAULT_S_MAX)
             match sort:
                 case "cut":

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 import ensue
-from ensue.recorder import Recorder
+from ensue.core.trace import Row
+from ensue.protocols.recorder import Recorder
 from ensue.server import Server
 from ensue.server.config_file import load
-from ensue.trace import Row
 
 
 class Lines:

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 import ensue
-from ensue.errors import AccessDenied, TransportError
-from ensue.event import event_id
-from ensue.runtime import cube
+from ensue.core.errors import AccessDenied, TransportError
+from ensue.core.event import event_id
+from ensue.runtime import causal_nodes
 
 __all__ = ["ORDERS", "TOPICS", "main"]
 
@@ -160,7 +160,7 @@ def main() -> int:
     parser.add_argument("--pace", type=float, default=0.02)
     parser.add_argument("--until", type=Path, help="instead of a count: a file that ends it")
     peer = Peer(parser.parse_args())
-    cube.PATIENCE_NS = 2 * cube.SUSPECT_NS
+    causal_nodes.PATIENCE_NS = 2 * causal_nodes.SUSPECT_NS
 
     async def until_told() -> None:
         task = asyncio.create_task(peer.run())

@@ -12,13 +12,13 @@ from random import Random
 import msgspec
 import pytest
 from tests.brokers.servers import spare_port
-from tests.processes.running import Process
+from tests.processes.runs import Process
 from tests.server.helpers import within
 
 import ensue
-from ensue import trace
 from ensue.checkers import Verdict, check
-from ensue.trace import Row
+from ensue.core import trace
+from ensue.core.trace import Row
 
 SERVERS = ("s0", "s1", "s2")
 KILLS = 5
@@ -215,7 +215,9 @@ def rows_of(run: Run) -> list[Row]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.verify) for seed in range(2, 10))]
+)
 def test_transactions_survive_while_brokers_and_clients_are_killed(
     seed: int, tmp_path: Path
 ) -> None:

@@ -12,13 +12,13 @@ import pytest
 from tests.brokers.proxy import DOWN, UP
 from tests.cli.helpers import Shell
 from tests.processes.peer import ORDERS
-from tests.processes.running import Process
+from tests.processes.runs import Process
 from tests.processes.test_peers import COUNT, Peers
 
 import ensue
-from ensue import trace
-from ensue.runtime.timely import SLACK_NS_MAX
-from ensue.trace import Row
+from ensue.core import trace
+from ensue.core.trace import Row
+from ensue.runtime.deadline_nodes import SLACK_NS_MAX
 
 SEED = 11
 PACE_S = "0.15"

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.processes.judging import judge
 from tests.processes.records import Records, Tail
+from tests.processes.verdicts import judge
 
 Files = dict[str, list[str]]
 
@@ -113,7 +113,7 @@ def test_a_good_run_is_good(tmp_path: Path) -> None:
         (lose_receipted, "never delivered two~2/y/2"),
         (lose_delivered, "never delivered one~1/x/2"),
         (repeat, "had delivered it before"),
-        (invent, "nobody published it"),
+        (invent, "no client published it"),
         (bring_void, "discarded it as void"),
         (skip_a_position, "at position 3"),
         (change_a_payload, "brought two:2, not two:3"),

@@ -29,9 +29,9 @@ from random import Random
 from tests.brokers.proxy import DOWN, UP
 from tests.processes.backends import Backend, backend_for
 from tests.processes.chaos import Chaos
-from tests.processes.judging import judge
 from tests.processes.records import Records
-from tests.processes.running import Process, worker
+from tests.processes.runs import Process, worker
+from tests.processes.verdicts import judge
 from tests.processes.worker import EXIT_LOST, EXIT_WRONG
 
 __all__ = ["Failure", "Plan", "Result", "main", "torture"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from tests.processes.records import Records
 
 from ensue.checkers import Verdict, check
-from ensue.trace import Row
+from ensue.core.trace import Row
 
 __all__ = ["judge", "rows_of"]
 

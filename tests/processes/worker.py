@@ -36,8 +36,8 @@ import msgspec
 from msgspec.structs import replace
 
 import ensue
-from ensue.errors import EventVoided, SubscriptionLost, TransportError
-from ensue.event import event_id
+from ensue.core.errors import EventVoided, SubscriptionLost, TransportError
+from ensue.core.event import event_id
 
 if TYPE_CHECKING:
     from ensue.server import Server, ServerConfig
@@ -262,7 +262,7 @@ class Reading:
 def tell(events: ensue.Subscription) -> None:
     """Say on standard error what a subscription waits for."""
     node = None if events._reader is None else events._reader.node
-    waits = [] if node is None else list(node.waits({}))  # type: ignore[union-attr]
+    waits = [] if node is None else list(node.waits({}))
     sys.stderr.write(
         f"{events.name}: joined {events.topics}, {events.pending} pending, "
         f"{events.held_back} held back; {'; '.join(waits) or 'waits for nothing'}\n"
@@ -328,7 +328,7 @@ async def serve_on_broker(given: argparse.Namespace) -> int:
 def _config(given: argparse.Namespace) -> "ServerConfig":
     from ensue.server import ServerConfig  # noqa: PLC0415 - for servers alone
     from ensue.server.config import Retention  # noqa: PLC0415 - as above
-    from ensue.transports.tcp_messages import Member  # noqa: PLC0415 - as above
+    from ensue.transports.tcp.messages import Member  # noqa: PLC0415 - as above
 
     return ServerConfig(
         data=str(given.data),

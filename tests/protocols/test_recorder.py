@@ -1,7 +1,9 @@
 from tests.simulation.fakes import STEADY, Diary, Note, NoteCodec, add, build, do
 
-from ensue.event import Event, Stamp
-from ensue.protocols.core import (
+from ensue.core.event import Event, Stamp
+from ensue.core.trace import Row
+from ensue.core.wire import Codec
+from ensue.protocols.interface import (
     Broadcast,
     Deliver,
     Discard,
@@ -15,12 +17,10 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
-from ensue.protocols.ens import Accepted, Notify, Put
-from ensue.protocols.topic_log import TopicLog
-from ensue.recorder import Recorder
+from ensue.protocols.recorder import Recorder
+from ensue.protocols.topic_log.frames import Accepted, Notify, Put
+from ensue.protocols.topic_log.log import TopicLog
 from ensue.simulation import ClockConfig, Constant, DiskConfig, World
-from ensue.trace import Row
-from ensue.wire import Codec
 
 EVENT = Event(
     topic="t", payload=b"p", publisher="p", publisher_seq=3, stamp=Stamp({"t": 7, "u": 2})

@@ -4,10 +4,10 @@ from typing import NoReturn
 
 import pytest
 
-from ensue.clock import ManualClock, SystemClock
-from ensue.errors import BadInput, LocalProtocolError
-from ensue.event import Event
-from ensue.protocols.core import (
+from ensue.core.clock import ManualClock, SystemClock
+from ensue.core.errors import BadInput, LocalProtocolError
+from ensue.core.event import Event
+from ensue.protocols.interface import (
     Attach,
     Broadcast,
     Deliver,
@@ -20,7 +20,7 @@ from ensue.protocols.core import (
     Publish,
     Send,
 )
-from ensue.recorder import Recorder
+from ensue.protocols.recorder import Recorder
 from ensue.runtime import Driver
 from ensue.runtime.driver import Failed
 from ensue.transports.base import Capabilities, Receiver
@@ -64,9 +64,7 @@ class FakeTransport:
 
     name = "fake://"
     lazy = False
-    capabilities = Capabilities(
-        orders=("none",), fifo=True, durable=False, replay=False, conditional=False
-    )
+    capabilities = Capabilities(fifo=True, durable=False, replay=False, conditional=False)
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -82,7 +80,7 @@ class FakeTransport:
     def multicast(self, effect: Multicast) -> None:
         self.log.append(f"multicast to {effect.topic}")
 
-    def ask(self, effect: Broadcast | Attach | Detach) -> None:
+    def ask(self, effect: Broadcast | Attach | Detach, request: Frame) -> None:
         self.log.append(type(effect).__name__)
 
     def flush(self) -> None:
@@ -255,7 +253,7 @@ def test_a_manual_clock_moves_only_forward() -> None:
     clock = ManualClock(5)
     assert clock.advance(2) == 7
     assert clock.now_ns() == 7
-    with pytest.raises(BadInput, match="only moved forward"):
+    with pytest.raises(BadInput, match="by_ns must not be negative, got -1"):
         clock.advance(-1)
 
 

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.brokers.waiting import until
+from tests.brokers.deadlines import until
 
-from ensue.errors import LogLost
-from ensue.protocols.core import Frame
-from ensue.protocols.lineage import Identified, Identify, Lineage
-from ensue.runtime import log_watch
-from ensue.runtime.log_watch import LogWatch
+from ensue.core.errors import LogLost
+from ensue.core.lineage import Lineage
+from ensue.protocols.interface import Frame
+from ensue.protocols.topic_log.log_identity import Identified, Identify
+from ensue.runtime import log_monitor
+from ensue.runtime.log_monitor import LogMonitor
 from ensue.transports.base import Receiver
 
 FIRST = Lineage("a" * 16, ()).begin(token=1, begun=0)
@@ -45,19 +46,19 @@ class Wire:
 
 async def watching(
     wire: Any, stations: Sequence[str], lost: list[LogLost], *, refuses: str = ""
-) -> LogWatch:
+) -> LogMonitor:
     def learn(station: str, _log: Lineage, _number: int) -> None:
         if station == refuses:
             raise LogLost("not that one", server=station, reason="replaced")
 
-    watch = LogWatch(wire, stations, on_log=learn, on_lost=lost.append)
+    watch = LogMonitor(wire, stations, on_log=learn, on_lost=lost.append)
     await watch.start()
     await asyncio.sleep(0)
     return watch
 
 
 def test_each_station_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_watch, "ASK_S", 0.0)
+    monkeypatch.setattr(log_monitor, "ASK_S", 0.0)
 
     async def main() -> None:
         wire = Wire()
@@ -115,7 +116,7 @@ def test_damage_and_what_is_refused_are_told() -> None:
 
 
 def test_a_server_goes_on_asking_and_is_told_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_watch, "ASK_S", 0.0)
+    monkeypatch.setattr(log_monitor, "ASK_S", 0.0)
 
     async def main() -> None:
         wire, lost, known = Wire(), list[LogLost](), list[Lineage]()
@@ -125,7 +126,7 @@ def test_a_server_goes_on_asking_and_is_told_each_time(monkeypatch: pytest.Monke
                 raise LogLost("not that one", server=station, reason="replaced")
             known.append(log)
 
-        watch = LogWatch(wire, ("s0",), on_log=learn, on_lost=lost.append, goes_on=True)  # type: ignore[arg-type]
+        watch = LogMonitor(wire, ("s0",), on_log=learn, on_lost=lost.append, goes_on=True)  # type: ignore[arg-type]
         await watch.start()
         other = Lineage("b" * 16, FIRST.incarnations)
         for log in (FIRST, other, other, FIRST):

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ensue.clock import ManualClock
-from ensue.errors import LocalProtocolError
-from ensue.event import Event
-from ensue.protocols.core import (
+from ensue.core.clock import ManualClock
+from ensue.core.errors import LocalProtocolError
+from ensue.core.event import Event
+from ensue.protocols.interface import (
     Attach,
     Broadcast,
     Deliver,
@@ -61,9 +61,7 @@ class Wire:
     """A transport that writes down what leaves."""
 
     name = "wire://"
-    capabilities = Capabilities(
-        orders=("none",), fifo=True, durable=False, replay=False, conditional=False
-    )
+    capabilities = Capabilities(fifo=True, durable=False, replay=False, conditional=False)
 
     def __init__(self, *, lazy: bool = False) -> None:
         self.lazy = lazy
@@ -81,7 +79,7 @@ class Wire:
     def multicast(self, effect: Multicast) -> None:
         self.log.append(f"multicast {effect.topic}")
 
-    def ask(self, effect: Broadcast | Attach | Detach) -> None:
+    def ask(self, effect: Broadcast | Attach | Detach, request: Frame) -> None:
         self.log.append(type(effect).__name__)
 
     def flush(self) -> None:

@@ -6,9 +6,9 @@ import pytest
 from tests.transports.suite import take
 
 import ensue
-from ensue.runtime import sink as sink_module
-from ensue.runtime.sink import ParquetSink
-from ensue.trace import Row, read
+from ensue.core.trace import Row, read
+from ensue.runtime import trace_writer as sink_module
+from ensue.runtime.trace_writer import ParquetSink
 
 
 def row(step: int) -> Row:

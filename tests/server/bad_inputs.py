@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 from tests.server.raw import Raw
 
-from ensue.event import COUNT_MAX, Event, Stamp
-from ensue.protocols import link
-from ensue.protocols.core import Frame
-from ensue.protocols.ens import (
+from ensue.core.event import COUNT_MAX, Event, Stamp
+from ensue.core.wire import FRAME_BYTES_MAX, VERSION, Codec
+from ensue.protocols.content import frames as content
+from ensue.protocols.interface import Frame
+from ensue.protocols.shared import link
+from ensue.protocols.shared.state_store import NotKept, Recalled, Remember, Remembered
+from ensue.protocols.topic_log.frames import (
     Accepted,
     Attached,
     AttachRequest,
@@ -24,12 +27,10 @@ from ensue.protocols.ens import (
     Put,
     Taken,
 )
-from ensue.protocols.keeping import NotKept, Recalled, Remember, Remembered
-from ensue.protocols.overlay import frames as content
-from ensue.protocols.sequencer import frames
-from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.total import frames
+from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.transactions import frames as transactions
-from ensue.transports.tcp_messages import (
+from ensue.transports.tcp.messages import (
     CONTROL,
     Begin,
     Control,
@@ -46,7 +47,6 @@ from ensue.transports.tcp_messages import (
     encode_control,
     framed,
 )
-from ensue.wire import FRAME_BYTES_MAX, VERSION, Codec
 
 BAD = "bad~1"
 SERVER = "node-1"
@@ -160,7 +160,10 @@ def content_event(**given: Any) -> content.Publication:
 STAMP = Stamp({TOPIC: 1})
 HELLO = Hello(client="bad")
 WELCOMED = Welcome(
-    server="evil", chain=(Member("evil", ""),), config=SequencerConfig(), message_bytes_max=1
+    server="evil",
+    chain=(Member("evil", ""),),
+    config=msgspec.Raw(msgspec.msgpack.encode(SequencerConfig())),
+    message_bytes_max=1,
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import ensue
 from ensue.server import Server, ServerConfig
-from ensue.server.access import Access, User, new_token
+from ensue.server.permissions import Access, User, new_token
 
 DEADLINE_S = 60.0
 """How long a test waits for what must happen; the machine may be busy."""

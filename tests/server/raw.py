@@ -7,11 +7,12 @@ from typing import Any, Literal, Self
 
 from tests.server.helpers import within
 
-from ensue.errors import AccessDenied
-from ensue.protocols.core import Frame
-from ensue.protocols.station import FRAMES
+from ensue.core.errors import AccessDenied
+from ensue.core.wire import Codec, bundle
+from ensue.protocols.interface import Frame
+from ensue.protocols.total.station import FRAMES
 from ensue.server import Server
-from ensue.transports.tcp_messages import (
+from ensue.transports.tcp.messages import (
     CONTROL,
     Begin,
     Control,
@@ -26,7 +27,6 @@ from ensue.transports.tcp_messages import (
     encode_control,
     framed,
 )
-from ensue.wire import Codec, bundle
 
 CODEC = Codec(FRAMES)
 

@@ -15,16 +15,17 @@ from tests.server.exposition import BadExpositionError, Exposed
 from tests.server.helpers import DEADLINE_S, People, read, serving, until, within
 
 import ensue
-from ensue.errors import BadInput, ConfigurationError, TransportError
-from ensue.event import Event
+from ensue.core.errors import BadInput, ConfigurationError, TransportError
+from ensue.core.event import Event
 from ensue.journal.files import JournalFailed
-from ensue.protocols.core import Persist
-from ensue.protocols.keeping import Recall, Remember
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import OrderRequest
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.server import Server, ServerConfig, admin, config_file, state
+from ensue.protocols.interface import Persist
+from ensue.protocols.shared.state_store import Recall, Remember
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import OrderRequest
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
+from ensue.server import Server, ServerConfig, admin, config_file
+from ensue.server import status as state
 from ensue.server.config import Limits
 from ensue.server.metrics import Exposition, Histogram, TopicCounts
 
@@ -189,7 +190,7 @@ class Counting:
     """A node whose topics are counted as if by its publishers."""
 
     def __init__(self) -> None:
-        self.node = SequencerNode(
+        self.node = Sequencer(
             name="n",
             placement=Placement(["n"]),
             config=SequencerConfig(carries=True),
@@ -249,7 +250,7 @@ def test_counters_grow_by_exactly_what_was_done(tmp_path: Path) -> None:
                 during = await exposed(server)
             assert server.listener is not None
             listener = server.listener
-            await until(lambda: not listener.visitors)
+            await until(lambda: not listener.connections)
             after = await exposed(server)
         assert during["ensue_events_total"] - before["ensue_events_total"] == 8
         assert during.labelled("ensue_topic_events_total") == {"x": 7, 'we"ird\\': 1, "": 0}
@@ -396,10 +397,10 @@ def test_a_reader_that_is_too_slow_is_counted(tmp_path: Path) -> None:
         async with serving(tmp_path / "d", admin=ADMIN, limits=limits) as server:
             async with ensue.connect(server.url):
                 assert server.listener is not None
-                (visitor,) = server.listener.visitors
+                (connection,) = server.listener.connections
                 # In one turn: nothing of it has left when the second comes.
-                visitor.write(b"\0\0\0\1\1")
-                visitor.write(b"\0\0\0\1\1")
+                connection.write(b"\0\0\0\1\1")
+                connection.write(b"\0\0\0\1\1")
                 told = await exposed(server)
             assert told.labelled("ensue_messages_dropped_total") == {
                 "slow": 1,
@@ -541,8 +542,8 @@ def test_those_who_keep_an_order_among_themselves_are_shown(tmp_path: Path) -> N
                 told = await exposed(server)
                 assert told.labelled("ensue_room_members")["causal"] == 1
                 assert told["ensue_room_numbers", "order", "causal"] == 2, "one of them is gone"
-                assert server.view is not None
-                server.view._answers.clear()
+                assert server.status is not None
+                server.status._answers.clear()
                 rooms = json.loads((await get(server, "/status")).text)["rooms"]
                 assert [room["order"] for room in rooms] == ["causal", "merged"]
                 assert rooms[0]["numbers"] == 2
@@ -596,7 +597,7 @@ def test_what_takes_long_to_make_is_made_less_often(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     monkeypatch.setattr(state, "SHARE_MAX", 0.1)
-    remembered = state._Remembered(make)
+    remembered = state._Cached(make)
     assert remembered.get() == 1
     now_s = 5.4
     assert remembered.get() == 1
@@ -741,8 +742,8 @@ def test_a_page_that_can_not_be_made_costs_nothing_else(
 ) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
-            assert server.view is not None
-            monkeypatch.setattr(server.view, "listeners", lambda: 1 / 0)
+            assert server.status is not None
+            monkeypatch.setattr(server.status, "listeners", lambda: 1 / 0)
             assert (await get(server, "/metrics")).status == 500
             assert (await get(server, "/healthz")).status == 200
 

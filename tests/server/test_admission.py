@@ -9,21 +9,14 @@ from tests.server.helpers import People, read, serving, until, within
 from tests.server.raw import Raw
 
 import ensue
-from ensue.errors import AccessDenied
-from ensue.event import Event
-from ensue.protocols.sequencer import departed
-from ensue.protocols.sequencer.frames import Forget, OrderRequest, Out
+from ensue.core.errors import AccessDenied
+from ensue.core.event import Event
+from ensue.protocols.total import tombstones
+from ensue.protocols.total.frames import Forget, OrderRequest, Out
 from ensue.server.admission import STATION_CONNECTIONS_MAX, Admission, source_of
 from ensue.server.config import Limits
 from ensue.server.listener import Listener
-from ensue.transports.tcp_messages import (
-    Begin,
-    Enter,
-    Hello,
-    Member,
-    Welcome,
-    encode_control,
-)
+from ensue.transports.tcp.messages import Begin, Enter, Hello, Member, Welcome, encode_control
 
 # -- Sessions -----------------------------------------------------------------------------------
 
@@ -50,7 +43,7 @@ def test_a_recorded_session_can_not_be_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So few are remembered that the publisher is forgotten when the session is played again.
-    monkeypatch.setattr(departed, "DEPARTED_MAX", 1)
+    monkeypatch.setattr(tombstones, "TOMBSTONES_MAX", 1)
 
     async def publish(raw: Raw, name: str, topic: str) -> None:
         assert await raw.enter(name) is None
@@ -123,7 +116,7 @@ def test_a_thousand_silent_connections_shut_nobody_out(tmp_path: Path) -> None:
                 async with ensue.connect(people.url(server, "alice")) as bus:
                     await within(bus.publish("t", b"x"))
             await until(lambda: listener.arrivals >= 1_010)
-            assert len(listener.visitors) <= 51
+            assert len(listener.connections) <= 51
             assert listener.errors["limit"] >= 950
             assert listener.admission.waiting in (49, 50)
             for raw in silent:
@@ -144,7 +137,7 @@ def test_one_address_may_not_take_all_places(tmp_path: Path) -> None:
             both[0].close()
             assert server.listener is not None
             listener = server.listener
-            await until(lambda: len(listener.visitors) == 1)
+            await until(lambda: len(listener.connections) == 1)
             both.append(await Raw.hello(server))
             for raw in both:
                 raw.close()

@@ -14,23 +14,16 @@ from tests.server.helpers import DEADLINE_S, People, read, serving, until, withi
 from tests.server.raw import Raw
 
 import ensue
-from ensue.errors import AccessDenied, limit_in
-from ensue.event import Event
-from ensue.protocols.core import Frame
-from ensue.protocols.ens import Attached, AttachRequest, Fetch, Taken
-from ensue.protocols.keeping import NotKept, Recall, Recalled, Remember, Remembered
-from ensue.protocols.sequencer.frames import (
-    Changed,
-    ChangeRequest,
-    Forget,
-    OrderRequest,
-    Out,
-    Refused,
-)
+from ensue.core.errors import AccessDenied, limit_in
+from ensue.core.event import Event
+from ensue.protocols.interface import Frame
+from ensue.protocols.shared.state_store import NotKept, Recall, Recalled, Remember, Remembered
+from ensue.protocols.topic_log.frames import Attached, AttachRequest, Fetch, Taken
+from ensue.protocols.total.frames import Changed, ChangeRequest, Forget, OrderRequest, Out, Refused
 from ensue.server import Server
 from ensue.server.config import Limits
-from ensue.server.visitor import BUNDLES_MAX
-from ensue.transports.tcp_messages import Enter, Exited, Farewell, Ping, Pong, encode_control
+from ensue.server.connection import BUNDLES_MAX
+from ensue.transports.tcp.messages import Enter, Exited, Farewell, Ping, Pong, encode_control
 
 LIMITS = Limits(
     topics_per_subscription=bad.TOPICS_MAX,
@@ -222,7 +215,7 @@ def test_whoever_does_not_say_hello_is_hung_up_on(tmp_path: Path, name: str, sen
             assert await raw.hung_up() == "no hello within 0.3 s", name
             assert server.listener is not None
             assert server.listener.errors == {"silent": 1}
-            assert server.listener.visitors == {}
+            assert server.listener.connections == {}
 
     asyncio.run(main())
 
@@ -291,16 +284,16 @@ def test_whoever_waits_for_the_server_is_not_silent(tmp_path: Path) -> None:
             listener._barrier = held.append  # A disk that takes its time.
             raw = await Raw.hello(server)
             assert await raw.enter("patient~1") is None
-            visitor = listener.routes["patient~1"]
+            connection = listener.routes["patient~1"]
             for number in range(1, BUNDLES_MAX + 1):
                 raw.bundle("patient~1", Forget(number=number, publisher=True))
             await until(lambda: held)
-            visitor.heard_s -= 10 * listener.limits.silence_s
-            visitor._look()
-            assert not visitor.closing
+            connection.heard_s -= 10 * listener.limits.silence_s
+            connection._look()
+            assert not connection.closing
             held.pop()()
-            await until(lambda: not visitor._waiting)
-            visitor._look()
+            await until(lambda: not connection._waiting)
+            connection._look()
             assert (await raw.hung_up() or "").startswith("no whole message for")
 
     asyncio.run(main())
@@ -318,7 +311,7 @@ def test_connections_are_limited_and_room_is_made_when_one_goes(tmp_path: Path) 
             first.close()
             assert server.listener is not None
             listener = server.listener
-            await until(lambda: len(listener.visitors) == 1)
+            await until(lambda: len(listener.connections) == 1)
             (await Raw.hello(server)).close()
             second.close()
             assert listener.errors == {"limit": 1}
@@ -345,7 +338,7 @@ def test_messages_that_are_not_whole_are_bounded_over_all_connections(tmp_path: 
             await until(lambda: listener.unfinished <= 660_000)
             for raw in (*held, last):
                 raw.close()
-            await until(lambda: listener.unfinished == 0 or len(listener.visitors) == 2)
+            await until(lambda: listener.unfinished == 0 or len(listener.connections) == 2)
 
     asyncio.run(main())
 
@@ -361,17 +354,17 @@ def test_who_does_not_read_costs_no_more_than_what_may_be_pending(tmp_path: Path
             deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
             assert server.listener is not None
             listener = server.listener
-            visitor = listener.routes["deaf~1"]
+            connection = listener.routes["deaf~1"]
             async with ensue.connect(server.url) as bus, bus.subscribe("x") as events:
                 for number in range(300):
                     # A receipt now and then, so that those who read are not overrun.
                     payload = b"%06d" % number + bytes(50_000)
                     await within(bus.publish("x", payload, receipt=number % 10 == 0))
-                    assert visitor.pending < 6_000_000
+                    assert connection.pending < 6_000_000
                 seen = await read(events, 300)
                 assert [int(each[:6]) for each in seen] == list(range(300))
-            assert visitor.dropped > 0
-            assert listener.dropped >= visitor.dropped
+            assert connection.dropped > 0
+            assert listener.dropped >= connection.dropped
             deaf.close()
 
     asyncio.run(main())
@@ -484,7 +477,7 @@ def test_a_flood_of_pings_is_answered_as_far_as_it_is_read(tmp_path: Path) -> No
             assert server.listener is not None
             listener = server.listener
             await until(lambda: listener.dropped > 0)
-            assert max(each.pending for each in listener.visitors) < 1_000_000
+            assert max(each.pending for each in listener.connections) < 1_000_000
             raw.close()
 
     asyncio.run(main())
@@ -503,7 +496,7 @@ def test_entering_under_thousands_of_names_leaves_nothing_behind(tmp_path: Path)
             raw.close()
             assert server.listener is not None
             listener = server.listener
-            await until(lambda: not listener.visitors)
+            await until(lambda: not listener.connections)
             assert listener.routes == {}
 
     asyncio.run(main())

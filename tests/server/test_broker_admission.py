@@ -9,13 +9,15 @@ import msgspec
 import pytest
 from tests.server.helpers import until
 
-from ensue.errors import BadInput, limit_in
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Frame
-from ensue.protocols.ens import AttachRequest, Put
-from ensue.protocols.hypercube.enrolment import Enrol, Members, registry_of
-from ensue.protocols.keeping import Recalled
-from ensue.protocols.sequencer.frames import (
+from ensue.core.errors import BadInput, limit_in
+from ensue.core.event import Event, Stamp
+from ensue.core.wire import Codec, bundle
+from ensue.protocols.interface import Frame
+from ensue.protocols.membership.frames import Members, Register
+from ensue.protocols.membership.registry import registry_of
+from ensue.protocols.shared.state_store import Recalled
+from ensue.protocols.topic_log.frames import AttachRequest, Put
+from ensue.protocols.total.frames import (
     Changed,
     ChangeRepeat,
     ChangeRequest,
@@ -25,17 +27,16 @@ from ensue.protocols.sequencer.frames import (
     Refused,
     StampRequest,
 )
-from ensue.protocols.station import FRAMES
-from ensue.server import ServerConfig, claiming, gate
-from ensue.server.access import Access, User, new_token
+from ensue.protocols.total.station import FRAMES
+from ensue.server import ServerConfig, broker_admission, name_claim
+from ensue.server.authorization import BUNDLE_ITEMS_MAX
 from ensue.server.brokered import BrokeredServer
 from ensue.server.config import Limits, Tls
-from ensue.server.listener import FAULTS_TOLD
-from ensue.server.rules import BUNDLE_ITEMS_MAX
+from ensue.server.listener import FAULTS_LOGGED_MAX
+from ensue.server.permissions import Access, User, new_token
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
-from ensue.transports.tcp_messages import Member
-from ensue.wire import Codec, bundle
+from ensue.transports.tcp.messages import Member
 
 pytest.importorskip("nats")
 CODEC = Codec(FRAMES)
@@ -49,7 +50,7 @@ class Loopback:
     on_reconnect: Callable[[], None] | None = None
     dropped = 0
     capabilities = Capabilities(
-        orders=("total",), fifo=True, durable=False, replay=False, conditional=False, multicast=True
+        fifo=True, durable=False, replay=False, conditional=False, multicast=True
     )
 
     def __init__(self) -> None:
@@ -86,8 +87,8 @@ class Rig:
 
     @property
     def errors(self) -> dict[str, int]:
-        assert self.server.view is not None
-        return self.server.view.errors
+        assert self.server.status is not None
+        return self.server.status.errors
 
     def write(self, *frames: Frame, source: str = ME, target: str = "node-1") -> None:
         bodies = [CODEC.body(frame) for frame in frames]
@@ -121,7 +122,7 @@ async def station(data: Path, **options: object) -> AsyncIterator[Rig]:
 
 @pytest.fixture(autouse=True)
 def _quick_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "TRY_S", 0.0)
+    monkeypatch.setattr(name_claim, "TRY_S", 0.0)
 
 
 def event(topic: str = "x", number: int = 1, **more: object) -> Event:
@@ -197,13 +198,13 @@ def test_of_many_bundles_that_no_client_would_send_the_first_are_logged_and_all_
                 else:
                     rig.carrier.inboxes["node-1"](b"no bundle at all")
             lines = said()
-            assert len(lines) == FAULTS_TOLD
-            assert lines[1] == "broker://: a request to order no events"
+            assert len(lines) == FAULTS_LOGGED_MAX
+            assert lines[1] == "broker://: order request has no events"
             assert rig.errors == {"protocol": 100}
-            monkeypatch.setattr(gate, "TOLD_EVERY_S", 0.0)
+            monkeypatch.setattr(broker_admission, "LOG_EVERY_S", 0.0)
             rig.write(order())
             assert said() == [
-                f"broker://: {100 - FAULTS_TOLD} more bundles were dropped that no client would send",
+                f"broker://: {100 - FAULTS_LOGGED_MAX} more invalid bundles dropped",
                 lines[1],
             ]
             rig.write(order())
@@ -245,7 +246,7 @@ def test_who_goes_beyond_a_limit_is_told_and_its_other_events_go_out(tmp_path: P
 def test_a_subscription_has_so_many_topics_on_a_broker_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gate, "GUESTS_MAX", 2)
+    monkeypatch.setattr(broker_admission, "PEERS_MAX", 2)
 
     async def main() -> None:
         limits = Limits(topics_per_subscription=3)
@@ -295,7 +296,7 @@ def test_a_registry_hears_nothing_but_what_is_for_it(tmp_path: Path) -> None:
             registry = registry_of("node-1", "causal")
             rig.write(order(event()), target=registry)
             assert rig.errors == {"protocol": 1}
-            answers = await rig.ask(Enrol(epoch=0, known=0, gone=0), target=registry)
+            answers = await rig.ask(Register(epoch=0, known=0, gone=0), target=registry)
             assert isinstance(answers[0], Members)
 
     asyncio.run(main())
@@ -325,5 +326,7 @@ def test_what_would_protect_nothing_there_is_refused(
     table: str, options: dict[str, object], tmp_path: Path
 ) -> None:
     config = ServerConfig(data=str(tmp_path), **options)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=rf"{table}: on a broker it has no effect.*at the broker"):
+    with pytest.raises(
+        BadInput, match=rf"{table}: it has no effect on a broker.*configure the broker"
+    ):
         BrokeredServer(config, "nats://127.0.0.1")

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.brokers.waiting import until
+from tests.brokers.deadlines import until
 
-from ensue.errors import BadInput, LogLost, TransportError
+from ensue.core.errors import BadInput, LogLost, TransportError
 from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
-from ensue.protocols.core import Persist
-from ensue.protocols.guide import GUIDE
-from ensue.runtime import log_watch
-from ensue.server import ServerConfig, claiming
+from ensue.protocols.interface import Persist
+from ensue.protocols.total.discovery import DISCOVERY_NAME
+from ensue.runtime import log_monitor
+from ensue.server import ServerConfig, name_claim
 from ensue.server.brokered import BrokeredServer
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
-from ensue.transports.tcp_messages import Member
+from ensue.transports.tcp.messages import Member
 
 pytest.importorskip("nats")
 SAID = "the broker said no"
@@ -32,7 +32,7 @@ class Broker:
     on_reconnect: Callable[[], None] | None = None
     dropped = 0
     capabilities = Capabilities(
-        orders=("total",), fifo=True, durable=False, replay=False, conditional=False, multicast=True
+        fifo=True, durable=False, replay=False, conditional=False, multicast=True
     )
 
     def __init__(self, refuses: str) -> None:
@@ -100,10 +100,10 @@ def station_on(broker: Broker, data: Path, *, admin: str = "") -> BrokeredServer
 
 @pytest.fixture(autouse=True)
 def _quick_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claiming, "TRY_S", 0.0)
+    monkeypatch.setattr(name_claim, "TRY_S", 0.0)
 
 
-@pytest.mark.parametrize("step", ["start", "node-1", GUIDE, "admin"])
+@pytest.mark.parametrize("step", ["start", "node-1", DISCOVERY_NAME, "admin"])
 def test_one_that_can_not_start_leaves_nothing_behind(step: str, tmp_path: Path) -> None:
     before = set(threading.enumerate())
     broker = Broker(step)
@@ -142,7 +142,7 @@ def test_one_whose_disk_fails_ends_with_what_to_do(
 
         monkeypatch.setattr(server.journal, "append", refuse)
         server._commit.write([Persist("a", b"b")], lambda: None)
-        with pytest.raises(JournalFailed, match=r"no space left.*free or mend the disk"):
+        with pytest.raises(JournalFailed, match=r"no space left.*free or repair the disk"):
             async with asyncio.timeout(30):
                 await server.wait()
         monkeypatch.undo()
@@ -154,7 +154,7 @@ def test_one_whose_disk_fails_ends_with_what_to_do(
 def test_one_of_a_chain_that_comes_back_with_another_log_ends_and_the_others_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log_watch, "ASK_S", 0.01)
+    monkeypatch.setattr(log_monitor, "ASK_S", 0.01)
     inboxes: dict[str, Inbox] = {}
     chain = (Member("s1", "127.0.0.1:1"), Member("s2", "127.0.0.1:2"))
 
@@ -177,8 +177,8 @@ def test_one_of_a_chain_that_comes_back_with_another_log_ends_and_the_others_wai
             async with asyncio.timeout(30):
                 await second.wait()
         await second.stop()
-        assert first.view is not None
-        gate = first.view.gate
+        assert first.status is not None
+        gate = first.status.broker_admission
         assert gate is not None
         assert gate.refused == {"s2"}
         assert sum("log lost server=s2" in line for line in caplog.messages) == 1

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "operations.md"
 PROGRAM = f"{shlex.quote(sys.executable)} -c 'from ensue.cli import main; main()' "
 
 

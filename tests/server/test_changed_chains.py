@@ -8,13 +8,13 @@ import pytest
 from tests.server.helpers import serving, within
 
 import ensue
-from ensue.errors import ConfigurationError
+from ensue.core.errors import ConfigurationError
 from ensue.journal import Journal
-from ensue.protocols.core import Persist
-from ensue.protocols.sequencer.records import INT, PLACEMENT
+from ensue.protocols.interface import Persist
+from ensue.protocols.total.records import INT, PLACEMENT
 from ensue.server import Server
-from ensue.server.stations import claim
-from ensue.transports.tcp_messages import Member
+from ensue.server.station_builder import claim
+from ensue.transports.tcp.messages import Member
 
 ADDRESS, ELSEWHERE = "127.0.0.1:1", "127.0.0.1:2"
 

@@ -19,8 +19,9 @@ from tests.cli.helpers import Shell
 from tests.server.helpers import DEADLINE_S, serving
 
 import ensue
-from ensue.server import config_file
-from ensue.server.access import Access
+from ensue.cli import serve as serving_command
+from ensue.server import ServerConfig, config_file
+from ensue.server.permissions import Access
 
 ENSUE = [sys.executable, "-c", "from ensue.cli import main; main()"]
 
@@ -290,8 +291,8 @@ def test_a_log_that_lost_its_tail_is_refused_until_that_is_accepted(tmp_path: Pa
             ("--url", "nats://127.0.0.1:1", "--data", "d", "--lease-lost", "1s"),
             "--lease-lost: on a broker no server sees connections; leave --lease-lost out, or --url",
         ),
-        (("--data", "d", "--name", "a/b"), "the name of a server holds no '/' and no '~'"),
-        (("--data", "d", "--name", "chain"), "'chain' is what all servers are called"),
+        (("--data", "d", "--name", "a/b"), "the name of a server must not contain '/' or '~'"),
+        (("--data", "d", "--name", "chain"), "the name 'chain' is reserved"),
         (("--data", "d", "--listen", "no.such.host.invalid:7"), "there is no host 'no.such.host"),
     ],
 )
@@ -302,6 +303,35 @@ def test_a_bad_option_is_named(shell: Shell, words: tuple[str, ...], said: str) 
     assert shell("serve", *words, "--json").json()["error"] in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "lease_s", "lost_s"),
+    [
+        ((), 10, 1),
+        (("--lease", "20s"), 20, 1),
+        (("--lease", "300ms"), 0.3, 0.3),
+        (("--lease-lost", "500ms"), 10, 0.5),
+    ],
+)
+def test_leases_are_options(
+    shell: Shell,
+    words: tuple[str, ...],
+    lease_s: float,
+    lost_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A publisher has 10 s for an event that it has a stamp for, and 1 s once its connection is lost."""
+    served: list[ServerConfig] = []
+
+    async def serve(config: ServerConfig, *_: object, **_options: object) -> None:
+        served.append(config)
+
+    monkeypatch.setattr(serving_command, "_serve", serve)
+    assert shell("serve", "--data", "d", *words).code == 0
+    (config,) = served
+    leases = (config.sequencer.lease_ns, config.sequencer.lease_lost_ns)
+    assert leases == (lease_s * 10**9, lost_s * 10**9)
+
+
 def test_a_directory_is_of_one_server_for_good(tmp_path: Path) -> None:
     words = ("--listen", "127.0.0.1:0", "--data", tmp_path / "d")
     with running(*words, "--name", "first") as (process, _):
@@ -309,7 +339,7 @@ def test_a_directory_is_of_one_server_for_good(tmp_path: Path) -> None:
         process.communicate(timeout=DEADLINE_S)
     code, err = run(*words, "--name", "other")
     assert code == 2
-    assert "is of the server 'first', and this one is 'other'" in err
+    assert "belongs to the server 'first', and this one is 'other'" in err
     on_a_broker = run("--url", "nats://127.0.0.1:1", "--data", tmp_path / "d", "--name", "other")
     assert on_a_broker == (2, err)
     with running(*words, "--name", "first") as (_, ready):

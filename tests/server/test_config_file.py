@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ensue.errors import BadInput, ConfigurationError
+from ensue.core.errors import BadInput, ConfigurationError
 from ensue.server import ServerConfig, config_file
-from ensue.server.access import Access, User
 from ensue.server.config import Limits, Retention, Tls
-from ensue.transports.tcp_messages import Member
+from ensue.server.permissions import Access, User
+from ensue.transports.tcp.messages import Member
 
 ONE = '[[servers]]\nname = "a"\nlisten = "127.0.0.1:7400"\ndata = "d"\n'
 TWO = ONE + '[[servers]]\nname = "b"\nlisten = "127.0.0.1:7401"\ndata = "e"\n'
@@ -21,6 +21,8 @@ def test_one_server_needs_three_lines(tmp_path: Path) -> None:
     (tmp_path / "ensue.toml").write_text(ONE)
     config = config_file.load(tmp_path / "ensue.toml")
     assert config == ServerConfig(name="a", listen="127.0.0.1:7400", data=str(tmp_path / "d"))
+    assert config.sequencer.lease_ns == 10_000_000_000
+    assert config.sequencer.lease_lost_ns == 1_000_000_000
 
 
 def test_everything_of_a_chain_is_read() -> None:
@@ -56,7 +58,7 @@ def test_everything_of_a_chain_is_read() -> None:
     ("text", "said"),
     [
         ("", "the key 'servers' is missing; add it"),
-        ("servers = []", "servers: there is none; add [[servers]]"),
+        ("servers = []", "servers is empty; add [[servers]]"),
         ("nonsense", "is not TOML"),
         (
             'lease = "2s"\nlease_lost = "3s"\n' + ONE,
@@ -79,32 +81,35 @@ def test_everything_of_a_chain_is_read() -> None:
         ('sync = "often"\n' + ONE, 'sync: expected "always" or a duration such as "100ms"'),
         ("sync = 1\n" + ONE, 'sync: expected "always" or a duration such as "100ms"'),
         ('closed = "yes"\n' + ONE, "closed: expected true or false"),
-        ("closed = true\n" + ONE, "closed: there would be no topics at all"),
+        ("closed = true\n" + ONE, "closed: a closed chain needs topics"),
         (ONE + "[limits]\nconnections = 0", "limits.connections must be above 0"),
         (ONE + '[limits]\nsilence = "long"', "limits.silence: expected a duration like"),
         (ONE + "[limits]\nsilence = 5", "limits.silence: a duration needs a unit"),
         (ONE + '[limits]\npending_bytes = "x"', "limits.pending_bytes: expected a size in bytes"),
-        (ONE + '[limits]\nmessage_bytes = "1GiB"', "no message has more than"),
-        (ONE + "[limits]\ntopic_length = 256", "no name has more than 255 characters"),
+        (ONE + '[limits]\nmessage_bytes = "1GiB"', "limits.message_bytes must be at most"),
+        (ONE + "[limits]\ntopic_length = 256", "limits.topic_length must be at most 255"),
         (ONE + "[limits]\nnames = 3", "limits: there is no key 'names' here"),
         (ONE + '[retention]\nage = "0s"', "retention.age_s must be above 0"),
         (ONE + '[tls]\ncert = "c"', "tls: the key 'key' is missing; add it"),
         (ONE + '[tls]\ncert = "c"\nkey = "k"\nclients = "some"', "tls.clients: there is no 'some'"),
         (ONE + '[tls]\ncert = "c"\nkey = "k"\nclients = "required"', "add tls.ca"),
-        (ONE + "[users.al]\n", "nothing proves that somebody is al"),
+        (ONE + "[users.al]\n", "users.al: a user needs a token or a certificate"),
         (ONE + '[users.al]\ntoken = "ensue_secret"', "users.al.token: expected sha256:SALT:HASH"),
-        (ONE + f'[users.al]\ntoken = "{HASH}"\npublish = ["a*b"]', "users.al: 'a*b' is no pattern"),
+        (
+            ONE + f'[users.al]\ntoken = "{HASH}"\npublish = ["a*b"]',
+            "users.al: 'a*b' is not a pattern",
+        ),
         (
             ONE + f'[users.al]\ntoken = "{HASH}"\npublsh = ["a"]',
             "users.al: there is no key 'publsh'",
         ),
-        (ONE + '[users.al]\ncertificate = "al"', "is to show a certificate, and nobody is asked"),
-        (ONE + "[stations]\ncertificates = true", "nobody is asked for one"),
+        (ONE + '[users.al]\ncertificate = "al"', "users.al.certificate has no effect"),
+        (ONE + "[stations]\ncertificates = true", "stations.certificates has no effect"),
         (ONE + '[stations]\nsecret_file = "none"', "none: there is no such file"),
-        (TWO.replace("7401", "7400"), "servers: two of them have the same listen"),
-        (TWO.replace('"e"', '"d"'), "servers: two of them have the same data"),
+        (TWO.replace("7401", "7400"), "servers: two servers have the same listen"),
+        (TWO.replace('"e"', '"d"'), "servers: two servers have the same data"),
         (TWO.replace('"b"', '"a"'), "the chain names a server twice: a, a"),
-        (TWO.replace('"b"', '"b/c"'), "the name of a server holds no '/'"),
+        (TWO.replace('"b"', '"b/c"'), "the name of a server must not contain '/'"),
         (TWO.replace("data", 'topics = ["x"]\ndata'), "topic 'x' is placed on a and on b"),
         (
             TWO + f'[users.al]\ntoken = "{HASH}"',
@@ -145,7 +150,9 @@ def test_the_one_server_of_this_machine_is_found_by_its_address() -> None:
     # Addresses for documentation: no machine has them.
     text = "insecure = true\n" + TWO.replace("127.0.0.1:7401", "203.0.113.7:7401")
     assert config_file.loads(text).name == "a"
-    with pytest.raises(BadInput, match=r"which of a, b is this.*may be a, b: say it with --name"):
+    with pytest.raises(
+        BadInput, match=r"which of a, b is this.*may be a, b: choose one with --name"
+    ):
         config_file.loads(TWO)
     with pytest.raises(BadInput, match="may be none of them"):
         config_file.loads(text.replace("127.0.0.1", "203.0.113.8"))
@@ -189,7 +196,7 @@ def test_on_this_machine_nothing_is_needed(listen: str) -> None:
     ServerConfig(data="d", listen=listen)
 
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[2] / "docs" / "how-to" / "operations.md"
 
 
 def test_the_example_of_the_manual_is_what_a_server_takes(tmp_path: Path) -> None:

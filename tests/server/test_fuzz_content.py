@@ -5,7 +5,8 @@ from random import Random
 import pytest
 from fuzz import content
 
-from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.operations import Operations
 
 
 def inputs(count: int) -> list[bytes]:
@@ -19,10 +20,18 @@ def test_nothing_but_protocol_errors_comes_of_random_choices() -> None:
 
 
 @pytest.mark.parametrize(
-    "handler", ["_operate", "_begin", "_end", "_submit", "_goodbye", "_invite"]
+    ("owner", "handler"),
+    [
+        (TransactionBroker, "_operate"),
+        (TransactionBroker, "_begin"),
+        (TransactionBroker, "_end"),
+        (TransactionBroker, "_submit"),
+        (TransactionBroker, "_goodbye"),
+        (Operations, "invite"),
+    ],
 )
 def test_what_a_broker_does_for_clients_is_reached(
-    handler: str, monkeypatch: pytest.MonkeyPatch
+    owner: type, handler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_given: object, **_named: object) -> None:
         raise ValueError("planted")
@@ -31,6 +40,6 @@ def test_what_a_broker_does_for_clients_is_reached(
         for data in inputs(300):
             content.one_input(data)
 
-    monkeypatch.setattr(TransactionBroker, handler, broken)
+    monkeypatch.setattr(owner, handler, broken)
     with pytest.raises(ValueError, match="planted"):
         try_all()

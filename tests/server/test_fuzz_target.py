@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from fuzz import wire
 
-from ensue.errors import RemoteProtocolError
-from ensue.protocols import enlistment, exchange
-from ensue.protocols.exchange import Exchange
-from ensue.protocols.gossip.enrolled import EnrolledBroker
-from ensue.protocols.hypercube import enrolment, member, node, repair
-from ensue.protocols.hypercube.enrolled import EnrolledNode
-from ensue.protocols.hypercube.enrolment import Registry
-from ensue.protocols.station import FRAMES, Station
+from ensue.core.errors import RemoteProtocolError
+from ensue.protocols.causal import node, publications, repair, subscriptions
+from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.deadline.registered import RegisteredBroker
+from ensue.protocols.membership import client, member_list, registry
+from ensue.protocols.membership.registry import Registry
+from ensue.protocols.topic_log import fanout
+from ensue.protocols.topic_log.fanout import Exchange
+from ensue.protocols.total.station import FRAMES, Station
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
@@ -49,7 +50,7 @@ def test_every_kind_of_frame_reaches_the_station(monkeypatch: pytest.MonkeyPatch
     assert missing <= {"LinkData", "LinkAck"}
 
 
-@pytest.mark.parametrize("kind", [EnrolledNode, EnrolledBroker, Registry, Exchange])
+@pytest.mark.parametrize("kind", [RegisteredNode, RegisteredBroker, Registry, Exchange])
 def test_what_runs_beside_a_station_is_reached_too(
     kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,31 +78,36 @@ def lines_of(code: CodeType) -> set[int]:
 
 
 @pytest.mark.parametrize(
-    ("module", "rig", "share"),
+    ("modules", "rig", "share"),
     [
-        (exchange, wire.EXCHANGE, 0.85),
-        (enrolment, wire.REGISTRY, 0.9),
-        (enlistment, wire.NODE, 0.7),
-        (node, wire.NODE, 0.6),
-        (member, wire.NODE, 0.55),
-        (repair, wire.NODE, 0.55),
+        ((fanout,), wire.EXCHANGE, 0.85),
+        ((registry, member_list), wire.REGISTRY, 0.9),
+        ((client,), wire.NODE, 0.7),
+        ((node,), wire.NODE, 0.6),
+        ((publications,), wire.NODE, 0.55),
+        ((subscriptions,), wire.NODE, 0.55),
+        ((repair,), wire.NODE, 0.55),
     ],
-    ids=lambda each: each.__name__.rpartition(".")[2] if isinstance(each, ModuleType) else "",
+    ids=lambda each: each[0].__name__.rpartition(".")[2] if isinstance(each, tuple) else "",
 )
 def test_most_of_what_runs_beside_a_station_is_run(
-    module: ModuleType, rig: int, share: float
+    modules: tuple[ModuleType, ...], rig: int, share: float
 ) -> None:
     """Not only its door: of what a message could do there, most is done."""
-    path = str(module.__file__)
-    wanted = lines_of(compile(Path(path).read_text(encoding="utf-8"), path, "exec"))
-    seen: set[int] = set()
+    wanted: set[tuple[str, int]] = set()
+    for module in modules:
+        path = str(module.__file__)
+        code = compile(Path(path).read_text(encoding="utf-8"), path, "exec")
+        wanted |= {(path, line) for line in lines_of(code)}
+    paths = {path for path, _ in wanted}
+    seen: set[tuple[str, int]] = set()
 
     def within(frame: FrameType, _what: str, _given: object) -> TraceFunction:
-        seen.add(frame.f_lineno)
+        seen.add((frame.f_code.co_filename, frame.f_lineno))
         return within
 
     def trace(frame: FrameType, what: str, given: object) -> TraceFunction | None:
-        return within(frame, what, given) if frame.f_code.co_filename == path else None
+        return within(frame, what, given) if frame.f_code.co_filename in paths else None
 
     before = sys.gettrace()
     sys.settrace(trace)

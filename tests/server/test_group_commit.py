@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from ensue.errors import LimitReached
+from ensue.core.errors import LimitReached
 from ensue.journal import Journal
-from ensue.protocols.core import Persist
-from ensue.server.commit import GroupCommit
+from ensue.protocols.interface import Persist
+from ensue.server.group_commit import GroupCommit
 
 DEADLINE_S = 60.0
 

@@ -6,10 +6,22 @@ from typing import Any
 
 import pytest
 
-from ensue.errors import limit_in
-from ensue.event import COUNT_MAX, Event, Stamp
-from ensue.protocols.core import Effect, Frame, Persist, Send
-from ensue.protocols.ens import (
+from ensue.core.errors import limit_in
+from ensue.core.event import COUNT_MAX, Event, Stamp
+from ensue.core.wire import Codec
+from ensue.protocols.interface import Effect, Frame, Persist, Send
+from ensue.protocols.shared.link import Linked
+from ensue.protocols.shared.state_store import (
+    Dismiss,
+    NotKept,
+    Recall,
+    Recalled,
+    Remember,
+    Remembered,
+    StateStore,
+    StateStoreConfig,
+)
+from ensue.protocols.topic_log.frames import (
     Accepted,
     Attached,
     AttachRequest,
@@ -21,35 +33,16 @@ from ensue.protocols.ens import (
     Put,
     Surveyed,
 )
-from ensue.protocols.keeping import (
-    Dismiss,
-    Keeper,
-    KeeperConfig,
-    NotKept,
-    Recall,
-    Recalled,
-    Remember,
-    Remembered,
-)
-from ensue.protocols.link import Linked
-from ensue.protocols.looking import Look, Seen
-from ensue.protocols.sequencer import node
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
-    Changed,
-    ChangeFill,
-    ChangeRequest,
-    Fill,
-    OrderRequest,
-    Out,
-)
-from ensue.protocols.sequencer.groups import Groups
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.records import INT
-from ensue.protocols.station import FRAMES, UNNUMBERED, Station, StationConfig
-from ensue.protocols.topic_state import Topic
-from ensue.server import stations
-from ensue.wire import Codec
+from ensue.protocols.topic_log.topic import Topic
+from ensue.protocols.total import sequencer
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import Changed, ChangeFill, ChangeRequest, Fill, OrderRequest, Out
+from ensue.protocols.total.groups import Groups
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.slots import decode_session
+from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
+from ensue.protocols.total.status import StatusReply, StatusRequest
+from ensue.server import station_builder
 
 SECOND_NS = 1_000_000_000
 
@@ -214,12 +207,12 @@ def test_a_change_asked_for_often_is_answered_once() -> None:
 
 def test_whoever_looks_often_is_answered_once_and_holds_up_nobody_else() -> None:
     rig = Rig()
-    rig.station.on_look = lambda look, _now: Seen(number=look.number, state=b"{}", bounds={})
-    looks = [Look(number=number) for number in range(1, 101)]
-    assert [each for each in rig.ask("c~1", *looks) if isinstance(each, Seen)] == [
-        Seen(number=1, state=b"{}", bounds={})
+    rig.station.on_look = lambda look, _now: StatusReply(number=look.number, state=b"{}", bounds={})
+    looks = [StatusRequest(number=number) for number in range(1, 101)]
+    assert [each for each in rig.ask("c~1", *looks) if isinstance(each, StatusReply)] == [
+        StatusReply(number=1, state=b"{}", bounds={})
     ]
-    both = rig.ask("c~1", Look(number=101)) + rig.ask("c~2", Look(number=1))
+    both = rig.ask("c~1", StatusRequest(number=101)) + rig.ask("c~2", StatusRequest(number=1))
     assert len(both) == 2
 
 
@@ -227,7 +220,7 @@ def test_whoever_looks_often_is_answered_once_and_holds_up_nobody_else() -> None
 def test_what_goes_out_at_once_is_bounded_and_asking_again_gets_the_rest(
     nodes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "BATCH_BYTES_MAX", 100_000)
+    monkeypatch.setattr(sequencer, "BATCH_BYTES_MAX", 100_000)
     rig = Rig(nodes)
     placed = rig.station.placement
     names = [f"{number:03}{'x' * 200}" for number in range(60)]
@@ -248,7 +241,7 @@ def test_what_goes_out_at_once_is_bounded_and_asking_again_gets_the_rest(
         fresh = [rig.records[key] for key in rig.records if key not in before]
         stamps = [topic for each in passed for topic in each.stamp.entries]
         assert sum(map(len, (*fresh, *stamps))) < 200_000
-        known = INT.decode(rig.records["publisher/c~1"])
+        known, _ = decode_session(rig.records["publisher/c~1"])
         assert known > settled
         settled = known
         if settled == 301:
@@ -275,7 +268,7 @@ def test_topics_that_somebody_only_says_it_had_are_not_remembered() -> None:
     for number in range(1, 20):
         had = tuple(f"t{number}.{n}" for n in range(50))
         assert rig.ask("c~1", ChangeRequest(number=number, old=had, new=()))
-    assert rig.station.node._counters.by_topic == {}
+    assert rig.station.node.state.counters.by_topic == {}
 
 
 def test_attaching_and_detaching_leaves_nothing_behind() -> None:
@@ -328,10 +321,10 @@ def test_what_is_dropped_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -
     for number in range(1, 31):
         rig.publish("h~1", f"t{number % 10}", 1, number)
     with caplog.at_level(logging.INFO, logger="ensue"):
-        stations._trim(rig.station, {f"t{number}": 3 for number in range(10)}, rig.station, 0)
-    assert [each.message for each in caplog.records] == [
-        "20 events of 10 topics are no longer kept"
-    ]
+        station_builder._trim(
+            rig.station, {f"t{number}": 3 for number in range(10)}, rig.station, 0
+        )
+    assert [each.message for each in caplog.records] == ["events dropped events=20 topics=10"]
     assert set(rig.station.log.bounds().values()) == {(3, 4)}
 
 
@@ -377,14 +370,14 @@ def test_pairs_of_topics_are_limited_and_leaving_is_not_refused() -> None:
     rig = Rig(pairs_max=1000)
     topics = tuple(f"t{n}" for n in range(30))
     assert isinstance(rig.ask("c~1", ChangeRequest(number=1, old=(), new=topics))[0], Changed)
-    assert rig.station.node._groups.pairs == 30 * 29
+    assert rig.station.node.groups.pairs == 30 * 29
     others = tuple(f"u{n}" for n in range(30))
     refused = rig.ask("c~2", ChangeRequest(number=1, old=(), new=others))
     assert [limit_in(one.reason) for one in refused] == [("pairs_max", 1000)]  # type: ignore[attr-defined]
     fewer = ChangeRequest(number=2, old=topics, new=topics[:25])
     assert isinstance(rig.ask("c~1", fewer)[0], Changed)
     assert isinstance(rig.ask("c~1", ChangeRequest(number=3, old=topics[:25], new=()))[0], Changed)
-    assert rig.station.node._groups.pairs == 0
+    assert rig.station.node.groups.pairs == 0
     assert isinstance(rig.ask("c~2", ChangeRequest(number=2, old=(), new=others))[0], Changed)
 
 
@@ -430,14 +423,14 @@ def test_a_change_that_a_neighbour_would_not_pass_on_changes_nothing() -> None:
 # -- The keeper ---------------------------------------------------------------------------------
 
 
-def ask(keeper: Keeper, source: str, *frames: Frame) -> list[Frame]:
+def ask(keeper: StateStore, source: str, *frames: Frame) -> list[Frame]:
     for frame in frames:
         keeper.receive(frame, source=source, now_ns=0)
     return [effect.frame for effect in keeper.take_effects() if isinstance(effect, Send)]
 
 
 def test_recalling_often_is_answered_once_and_the_last_one_counts() -> None:
-    keeper = Keeper(name="k")
+    keeper = StateStore(name="k")
     answers = ask(keeper, "c", *(Recall(number=number) for number in range(1, 101)))
     assert answers == [Recalled(number=100, epoch=100, records={})]
     both = ask(keeper, "c", Recall(number=101)) + ask(keeper, "d", Recall(number=1))
@@ -449,7 +442,7 @@ def remember(number: int, *writes: tuple[str, bytes | None]) -> Remember:
 
 
 def test_a_name_keeps_no_more_bytes_than_its_limit_and_may_always_keep_less() -> None:
-    keeper = Keeper(name="k", config=KeeperConfig(bytes_max=100))
+    keeper = StateStore(name="k", config=StateStoreConfig(bytes_max=100))
     ask(keeper, "c", Recall(number=1))
     kept = Remembered(epoch=1, number=1)
     assert ask(keeper, "c", remember(1, ("a", bytes(60)))) == [kept]
@@ -466,9 +459,9 @@ def test_a_name_keeps_no_more_bytes_than_its_limit_and_may_always_keep_less() ->
 
 def test_all_names_together_are_limited_too_and_a_restart_counts_alike() -> None:
     records: dict[str, bytes] = {}
-    config = KeeperConfig(all_bytes_max=100)
+    config = StateStoreConfig(all_bytes_max=100)
 
-    def told(keeper: Keeper, source: str, *frames: Frame) -> list[Frame]:
+    def told(keeper: StateStore, source: str, *frames: Frame) -> list[Frame]:
         for frame in frames:
             keeper.receive(frame, source=source, now_ns=0)
         answers = []
@@ -482,14 +475,14 @@ def test_all_names_together_are_limited_too_and_a_restart_counts_alike() -> None
                     records[effect.key] = effect.value
         return answers
 
-    keeper = Keeper(name="k", config=config)
+    keeper = StateStore(name="k", config=config)
     for name in ("c", "d"):
         told(keeper, name, Recall(number=1))
     assert told(keeper, "c", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
     what = "the records of durable subscriptions are too large (limit all_bytes_max=100)"
     refused = [NotKept(epoch=1, reason=f"{what}: forget some with events.forget()")]
     assert told(keeper, "d", remember(1, ("a", bytes(70)))) == refused
-    keeper = Keeper(name="k", config=config, records=records)
+    keeper = StateStore(name="k", config=config, records=records)
     assert told(keeper, "d", remember(1, ("a", bytes(70)))) == refused
     told(keeper, "c", Dismiss(epoch=1))
     assert told(keeper, "d", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]

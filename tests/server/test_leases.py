@@ -11,10 +11,10 @@ import pytest
 from tests.server.helpers import read, until, within
 
 import ensue
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.runtime.remote import RemoteHub
+from ensue.protocols.total.config import SequencerConfig
+from ensue.runtime.hub_remote import RemoteHub
 from ensue.server import Server, ServerConfig
-from ensue.transports.tcp_messages import Member
+from ensue.transports.tcp.messages import Member
 
 MINUTE_NS = 60_000_000_000
 SHORT_NS = 50_000_000
@@ -119,7 +119,7 @@ def test_a_publisher_that_reconnects_in_time_keeps_its_stamp(
             for link in links(blinking):
                 link.connection.abort()
             await until(lambda: lost, "the loss was noticed")
-            await until(lambda: blinking.name not in node._lost, "it is back")
+            await until(lambda: blinking.name not in node.lost, "it is back")
             await within(blinking.flush())
             assert await read(events, 1) == [b"stalled"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ensue.server.logs import start_logging
+from ensue.server.log_format import start_logging
 
 
 @pytest.fixture

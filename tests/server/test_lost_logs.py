@@ -13,13 +13,14 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.errors import LogDamaged
+from ensue.core.errors import LogDamaged
+from ensue.core.lineage import Lineage
 from ensue.journal import Journal
-from ensue.protocols.lineage import Lineage
-from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.total.placement import Placement
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Retention
-from ensue.transports.tcp_messages import Member
+from ensue.server.station_builder import begin_incarnation
+from ensue.transports.tcp.messages import Member
 
 
 def logs(data: Path) -> list[Path]:
@@ -61,8 +62,8 @@ def test_a_damaged_segment_ends_the_server_and_clients_hear_why(
             ended = asyncio.ensure_future(server.wait())
             async with ensue.connect(server.url) as bus:
                 await bus.publish("other", b"1")
-                assert server.view is not None
-                assert server.view.illness() == ""
+                assert server.status is not None
+                assert server.status.unhealthy_reason() == ""
                 async with bus.subscribe("t", start="earliest") as events:
                     with pytest.raises(ensue.SubscriptionLost) as caught:
                         await read(events, 1_200)
@@ -72,7 +73,7 @@ def test_a_damaged_segment_ends_the_server_and_clients_hear_why(
                 with pytest.raises(ensue.LogLost, match=damaged.name) as lost:
                     await within(bus.publish("other", b"2"))
                 assert (lost.value.server, lost.value.reason) == ("node-1", "damaged")
-            assert "is damaged at byte" in server.view.illness()
+            assert "is damaged at byte" in server.status.unhealthy_reason()
             with pytest.raises(LogDamaged, match=rf"{damaged} is damaged at byte \d+.*has stopped"):
                 await within(ended)
 
@@ -207,6 +208,17 @@ def test_each_start_is_an_incarnation_that_is_on_the_disk_before_clients_are_tol
         assert told[2].incarnations[:2] == told[1].incarnations
 
     asyncio.run(main())
+
+
+def test_an_incarnation_is_synced_when_it_is_begun(tmp_path: Path) -> None:
+    """Told and then lost in a power cut, it would make a log that lost nothing look rolled back."""
+    with Journal(tmp_path / "d") as journal:
+        lineage = begin_incarnation(journal, 7)
+        assert journal._durable == journal.batch_count > 0
+        shutil.copytree(tmp_path / "d", tmp_path / "killed")
+    assert [(each.number, each.begun) for each in lineage.incarnations] == [(1, 7)]
+    with Journal(tmp_path / "killed") as journal:
+        assert msgspec.msgpack.decode(journal.records["lineage"], type=Lineage) == lineage
 
 
 def test_a_loss_that_is_accepted_makes_another_log(
@@ -379,7 +391,7 @@ def test_a_chain_accepts_a_loss_of_old_events_together(tmp_path: Path) -> None:
         log = logs(tmp_path / "s1")[-1]
         with log.open("r+b") as file:
             file.truncate(log.stat().st_size - 1)
-        with pytest.raises(LogDamaged, match="What the servers of a chain know of each other"):
+        with pytest.raises(LogDamaged, match="The state that the servers of a chain share"):
             await start(accept_loss=True)
         await servers[0].stop()
 

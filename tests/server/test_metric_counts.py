@@ -9,35 +9,35 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.event import Event
-from ensue.protocols.core import Frame, Multicast, Send
-from ensue.protocols.ens import Accepted, AttachRequest, Put, Taken
-from ensue.protocols.looking import Look, Seen
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, StampRequest
-from ensue.protocols.sequencer.groups import Groups
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.station import FRAMES, Station, StationConfig
-from ensue.server import Server, state
-from ensue.server.state import View
+from ensue.core.event import Event
+from ensue.core.wire import Codec, bundle
+from ensue.protocols.interface import Frame, Multicast, Send
+from ensue.protocols.topic_log.frames import Accepted, AttachRequest, Put, Taken, topic_of
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import ChangeRequest, OrderRequest, StampRequest
+from ensue.protocols.total.groups import Groups
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
+from ensue.protocols.total.station import FRAMES, Station, StationConfig
+from ensue.protocols.total.status import StatusReply, StatusRequest
+from ensue.server import Server, status
+from ensue.server.status import Status
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
 from ensue.transports.framed import FramedTransport
-from ensue.transports.traffic import Traffic
-from ensue.wire import Codec, bundle
+from ensue.transports.traffic_counts import Traffic
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everything told as it is now."""
-    monkeypatch.setattr(state, "FRESH_S", 0.0)
-    monkeypatch.setattr(state, "SHARE_MAX", float("inf"))
+    monkeypatch.setattr(status, "FRESH_S", 0.0)
+    monkeypatch.setattr(status, "SHARE_MAX", float("inf"))
 
 
-def view(server: Server) -> View:
-    assert server.view is not None
-    return server.view
+def view(server: Server) -> Status:
+    assert server.status is not None
+    return server.status
 
 
 def event(number: int, topic: str = "x", payload: bytes = b"123") -> Event:
@@ -49,7 +49,7 @@ def event(number: int, topic: str = "x", payload: bytes = b"123") -> Event:
 
 def test_voids_are_counted_and_late_originals_are_none() -> None:
     config = SequencerConfig(lease_ns=10)
-    node = SequencerNode(name="n", placement=Placement(["n"]), config=config)
+    node = Sequencer(name="n", placement=Placement(["n"]), config=config)
     node.receive(StampRequest(number=1, topics=("x", "x"), settled=1), source="p", now_ns=0)
     assert node.open_count == 2
     node.handle_timer(now_ns=10)
@@ -59,7 +59,7 @@ def test_voids_are_counted_and_late_originals_are_none() -> None:
 
 
 def test_requests_that_overtook_an_earlier_one_are_counted() -> None:
-    node = SequencerNode(name="n", placement=Placement(["n"]))
+    node = Sequencer(name="n", placement=Placement(["n"]))
     for number in (3, 2, 5):
         request = OrderRequest(number=number, events=(event(number),), settled=1)
         node.receive(request, source="p", now_ns=0)
@@ -102,9 +102,9 @@ def test_groups_are_measured() -> None:
 
 def test_of_a_chain_a_node_counts_its_own_topics() -> None:
     placement = Placement(["a", "b"], topics={"a": ("x",), "b": ("y",)})
-    node = SequencerNode(name="b", placement=placement)
+    node = Sequencer(name="b", placement=placement)
     node.receive(StampRequest(number=1, topics=("y",), settled=1), source="p", now_ns=0)
-    node._learn("x", 7)
+    node.state.learn("x", 7)
     assert node.counts() == {"y": 1}
     tick, found = node.counted_since(0)
     assert found == {"y": 1}
@@ -113,13 +113,13 @@ def test_of_a_chain_a_node_counts_its_own_topics() -> None:
 
 def test_asked_many_times_at_once_it_is_answered_once() -> None:
     station = Station(name="n", placement=Placement(["n"]), config=SequencerConfig(carries=True))
-    station.receive(Look(number=1), source="c", now_ns=0)
+    station.receive(StatusRequest(number=1), source="c", now_ns=0)
     assert station.take_effects() == []  # Nobody says what to answer.
-    station.on_look = lambda frame, _now: Seen(number=frame.number, state=b"{}", bounds={})
+    station.on_look = lambda frame, _now: StatusReply(number=frame.number, state=b"{}", bounds={})
     for _ in range(2):
         for number in range(1000):
-            station.receive(Look(number=number), source="c", now_ns=0)
-        station.receive(Look(number=7), source="d", now_ns=0)
+            station.receive(StatusRequest(number=number), source="c", now_ns=0)
+        station.receive(StatusRequest(number=7), source="d", now_ns=0)
         sent = [each for each in station.take_effects() if isinstance(each, Send)]
         assert [each.peer for each in sent] == ["c", "d"]
 
@@ -136,7 +136,6 @@ class Wire:
 
     def __init__(self, *, multicast: bool) -> None:
         self.capabilities = Capabilities(
-            orders=("total",),
             fifo=True,
             durable=True,
             replay=True,
@@ -171,8 +170,8 @@ def test_frames_and_bytes_are_counted_for_each_peer_that_is_sent_to(multicast: b
     async def main() -> None:
         wire = Wire(multicast=multicast)
         codec = Codec(FRAMES)
-        transport = FramedTransport(wire, codec, home=lambda _topic: "n")
-        traffic = transport.traffic = Traffic()
+        transport = FramedTransport(wire, codec, home=lambda _topic: "n", topic_of=topic_of)
+        traffic = transport.traffic = Traffic(publishes=OrderRequest)
         await transport.enter("n")
         taken: list[Frame] = []
         port = transport.open("n", lambda frames, _source: taken.extend(frames))
@@ -183,13 +182,16 @@ def test_frames_and_bytes_are_counted_for_each_peer_that_is_sent_to(multicast: b
         assert traffic.frames_out == (1 if multicast else 3) + 2
         assert traffic.bytes_out == sum(map(len, wire.sent))
         request = OrderRequest(number=1, events=(event(1), event(2, payload=b"12")), settled=1)
-        bodies = [codec.body(frame) for frame in (request, Look(number=1), Look(number=2))]
+        bodies = [
+            codec.body(frame)
+            for frame in (request, StatusRequest(number=1), StatusRequest(number=2))
+        ]
         assert wire.receive is not None
         for data in (bundle("n", "p", bodies), b"nonsense"):
             wire.receive(data)
         assert len(taken) == traffic.frames_in == 3
         assert traffic.bytes_in == len(bundle("n", "p", bodies))
-        assert traffic.kinds_in == {"OrderRequest": 1, "Look": 2}
+        assert traffic.kinds_in == {"OrderRequest": 1, "StatusRequest": 2}
         assert (traffic.requested_events, traffic.requested_bytes) == (2, 5)
 
     asyncio.run(main())
@@ -246,8 +248,8 @@ def test_topics_of_other_servers_are_told_and_not_guessed(tmp_path: Path) -> Non
             (progress,) = it.progress()
             assert progress.lag == 0
             assert progress.elsewhere.keys() == {"x", "y"}
-            answer = it.answer(Look(number=1, topics=("x", "z"), readable=("x",)), 0)
-            assert isinstance(answer, Seen)
+            answer = it.answer(StatusRequest(number=1, topics=("x", "z"), readable=("x",)), 0)
+            assert isinstance(answer, StatusReply)
             assert answer.bounds == {"x": (1, 2)}
 
     asyncio.run(main())

@@ -8,7 +8,7 @@ import pytest
 from tests.server.helpers import serving, within
 
 import ensue
-from ensue.server.topic_orders import TOPICS_MAX, WARNINGS_MAX, TopicOrders
+from ensue.server.order_conflicts import TOPICS_MAX, WARNINGS_MAX, TopicOrders
 
 ORDERS = [
     ensue.Merged(epsilon=0.002, delta=0.3),

@@ -9,21 +9,21 @@ from tests.server.helpers import DEADLINE_S, read, serving, until, within
 from tests.server.raw import Raw
 
 import ensue
-from ensue.event import Event
+from ensue.core.event import Event
 from ensue.journal import journal
-from ensue.protocols.ens import Attached, AttachRequest
-from ensue.protocols.looking import Look, Seen
-from ensue.protocols.sequencer import node
-from ensue.protocols.sequencer.frames import OrderRequest, Out
+from ensue.protocols.topic_log.frames import Attached, AttachRequest
+from ensue.protocols.total import sequencer
+from ensue.protocols.total.frames import OrderRequest, Out
+from ensue.protocols.total.status import StatusReply, StatusRequest
 from ensue.server import Server
 from ensue.server.config import Limits
-from ensue.server.visitor import UNANSWERED_BYTES_MAX, Visitor
-from ensue.transports.tcp_messages import Enter, Entered, Exited, Ping, Pong, encode_control
+from ensue.server.connection import UNANSWERED_BYTES_MAX, Connection
+from ensue.transports.tcp.messages import Enter, Entered, Exited, Ping, Pong, encode_control
 
 # -- Slow readers -------------------------------------------------------------------------------
 
 
-async def deaf_reader(server: Server) -> tuple[Raw, Visitor]:
+async def deaf_reader(server: Server) -> tuple[Raw, Connection]:
     """Somebody who listens to `x`, and has stopped reading."""
     raw = await Raw.hello(server)
     assert await raw.enter("deaf~1") is None
@@ -40,9 +40,9 @@ def test_word_on_a_name_reaches_who_reads_slowly(tmp_path: Path) -> None:
         async with serving(tmp_path / "d", limits=limits) as server:
             assert server.listener is not None
             routes = server.listener.routes
-            raw, visitor = await deaf_reader(server)
+            raw, connection = await deaf_reader(server)
             async with ensue.connect(server.url) as bus:
-                while not visitor.dropped:
+                while not connection.dropped:
                     await within(bus.publish("x", bytes(100_000)))
             raw.control(Enter(name="second~1"))
             await until(lambda: "second~1" in routes)
@@ -67,16 +67,16 @@ def test_who_enters_again_and_again_and_does_not_read_is_hung_up_on(tmp_path: Pa
         async with serving(tmp_path / "d", limits=limits) as server:
             assert server.listener is not None
             listener = server.listener
-            raw, visitor = await deaf_reader(server)
+            raw, connection = await deaf_reader(server)
             async with ensue.connect(server.url) as bus:
-                while not visitor.dropped:
+                while not connection.dropped:
                     await within(bus.publish("x", bytes(100_000)))
-            waiting = visitor.pending
+            waiting = connection.pending
             raw.send(encode_control(Enter(name="n" * 250)) * 20_000)
-            await until(lambda: visitor.closing)
-            assert visitor.pending < waiting + 3_000_000
+            await until(lambda: connection.closing)
+            assert connection.pending < waiting + 3_000_000
             assert listener.errors == {"limit": 1}
-            await until(lambda: visitor not in listener.visitors)
+            await until(lambda: connection not in listener.connections)
             raw.close()
 
     asyncio.run(main())
@@ -118,8 +118,8 @@ def test_what_is_not_safe_yet_is_bounded_in_bytes_for_each_connection(
                         for n in range(first, first + runs)
                     )
                     raw.bundle("p~1", OrderRequest(number=first, events=run, settled=first))
-                visitor = listener.routes["p~1"]
-                await until(lambda: visitor._waiting)
+                connection = listener.routes["p~1"]
+                await until(lambda: connection._waiting)
                 assert kept.end_bytes - before < UNANSWERED_BYTES_MAX + (6 << 20)
                 disk.set()
                 done = 0
@@ -138,14 +138,14 @@ def test_asking_for_a_topic_does_not_look_at_all_of_them(
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             await within(bus.publish("x", b""))
-            assert server.view is not None
+            assert server.status is not None
             assert server.station is not None
-            monkeypatch.setattr(server.view, "state", lambda _readable: b"{}")
+            monkeypatch.setattr(server.status, "state", lambda _readable: b"{}")
             monkeypatch.delattr(type(server.station.log), "bounds")
             monkeypatch.delattr(type(server.station.log), "listeners")
-            look = Look(number=1, topics=("x", "never"), readable=("x", "never"))
-            seen = server.view.answer(look, 0)
-            assert isinstance(seen, Seen)
+            look = StatusRequest(number=1, topics=("x", "never"), readable=("x", "never"))
+            seen = server.status.answer(look, 0)
+            assert isinstance(seen, StatusReply)
             assert seen.bounds == {"x": (1, 2), "never": (1, 1)}
             monkeypatch.undo()
 
@@ -159,7 +159,7 @@ def test_a_small_message_whose_stamps_are_long_does_not_end_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "BUFFER_BYTES_MAX", 8_000_000)
-    monkeypatch.setattr(node, "BATCH_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(sequencer, "BATCH_BYTES_MAX", 2_000_000)
     topics = [f"{number:03}{'x' * 240}" for number in range(50)]
     count = 1_000
 

@@ -16,7 +16,7 @@ from tests.server.helpers import DEADLINE_S, People, read, serving, until, withi
 from tests.server.raw import Raw
 
 import ensue
-from ensue.errors import (
+from ensue.core.errors import (
     AccessDenied,
     BadInput,
     EventRefused,
@@ -25,16 +25,16 @@ from ensue.errors import (
     SubscriptionRefused,
     TransportError,
 )
-from ensue.event import Event, Stamp
-from ensue.protocols.ens import AttachRequest, Fetch, Put, Surveyed, Taken
-from ensue.protocols.keeping import Recall, Recalled, Remember
-from ensue.protocols.looking import Look, Seen
-from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Out, Refused
-from ensue.server import Server, ServerConfig, rules
-from ensue.server.access import Access, Grants, User, certificate_names, new_token
+from ensue.core.event import Event, Stamp
+from ensue.protocols.shared.state_store import Recall, Recalled, Remember
+from ensue.protocols.topic_log.frames import AttachRequest, Fetch, Put, Surveyed, Taken
+from ensue.protocols.total.frames import ChangeRequest, OrderRequest, Out, Refused
+from ensue.protocols.total.status import StatusReply, StatusRequest
+from ensue.server import Server, ServerConfig, authorization
 from ensue.server.config import Limits, Tls
-from ensue.server.stations import OWNER
-from ensue.transports.tcp_messages import (
+from ensue.server.permissions import Access, Grants, User, certificate_names, new_token
+from ensue.server.station_builder import OWNER
+from ensue.transports.tcp.messages import (
     Enter,
     Farewell,
     Framer,
@@ -74,7 +74,7 @@ def test_every_user_is_compared_whoever_it_is(monkeypatch: pytest.MonkeyPatch) -
         compared.append(other)
         return one == other
 
-    monkeypatch.setattr("ensue.server.access.hmac.compare_digest", compare)
+    monkeypatch.setattr("ensue.server.permissions.hmac.compare_digest", compare)
     for token in (tokens[0][0], tokens[3][0], "wrong"):
         compared.clear()
         access.user_of(token, ())
@@ -82,8 +82,8 @@ def test_every_user_is_compared_whoever_it_is(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_patterns_are_topics_prefixes_or_everything() -> None:
-    rules = User(token="x", publish=("orders", "audit.*"), subscribe=("*",))
-    grants = Grants("al", rules)
+    authorization = User(token="x", publish=("orders", "audit.*"), subscribe=("*",))
+    grants = Grants("al", authorization)
     assert [
         topic
         for topic in ("orders", "orders.eu", "audit", "audit.a", "audit.a.b", "auditor", "*")
@@ -151,7 +151,7 @@ def test_publishing_needs_permission_for_each_topic_and_other_events_go_out(tmp_
             listener = server.listener
             assert listener is not None
             assert listener.errors == {"permission": 11}
-            assert len(listener.visitors) == 2
+            assert len(listener.connections) == 2
 
     asyncio.run(main())
 
@@ -245,7 +245,7 @@ def test_a_name_of_a_process_is_not_anothers_either_while_it_is_away(tmp_path: P
             alice.close()
             assert server.listener is not None
             listener = server.listener
-            await until(lambda: len(listener.visitors) == 1)
+            await until(lambda: len(listener.connections) == 1)
             assert await bob.enter("a~1") == "the name belongs to another user"
             again = await Raw.hello(server, token=people.tokens["alice"])
             assert await again.enter("a~1") is None
@@ -258,7 +258,7 @@ def test_a_name_of_a_process_is_not_anothers_either_while_it_is_away(tmp_path: P
 def test_a_name_that_a_connection_has_is_not_anothers_also_if_its_owner_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "RECENT_MAX", 1)
+    monkeypatch.setattr(authorization, "RECENT_MAX", 1)
     people = People(alice=EVERYTHING, bob=EVERYTHING)
 
     async def main() -> None:
@@ -275,7 +275,7 @@ def test_a_name_that_a_connection_has_is_not_anothers_also_if_its_owner_is_forgo
             listener = server.listener
             assert listener.routes["a~1"].grants.user == "alice"
             alice.close()
-            await until(lambda: len(listener.visitors) == 1)
+            await until(lambda: len(listener.connections) == 1)
             assert await bob.enter("a~1") is None
             bob.close()
 
@@ -357,7 +357,10 @@ def test_a_slot_that_was_given_away_takes_no_event_of_who_may_not_publish_there(
             )
             taken = Taken(topic="x", event=put.event.id, slot=1)
             # The log, which has another event there, would say the same: it is not asked.
-            assert listener.rules.screen(mallory, "m~1", [put, allowed]) == ([allowed], [taken])
+            assert listener.authorization.screen(mallory, "m~1", [put, allowed]) == (
+                [allowed],
+                [taken],
+            )
             raw.bundle("m~1", put)
             assert await raw.frame() == taken
             assert listener.errors == {"permission": 1}
@@ -424,10 +427,12 @@ def test_nobody_is_told_of_a_topic_that_it_may_not_read(tmp_path: Path) -> None:
                 told[who] = sorted(answer.topics)
                 # Nor by looking at the server, whatever it says that it may read.
                 for readable in (None, ("*",)):
-                    look = Look(number=1, readable=readable, topics=("mine.a", "news", "secret"))
+                    look = StatusRequest(
+                        number=1, readable=readable, topics=("mine.a", "news", "secret")
+                    )
                     raw.bundle(f"{who}~1", look)
                     seen = await raw.frame()
-                    assert isinstance(seen, Seen)
+                    assert isinstance(seen, StatusReply)
                     shown = msgspec.json.decode(seen.state)["topics"]
                     assert sorted(each["topic"] for each in shown) == told[who]
                     assert sorted(seen.bounds) == told[who]
@@ -450,7 +455,7 @@ def test_a_client_speaks_only_as_names_that_it_entered(tmp_path: Path) -> None:
             other = await Raw.hello(server)
             assert await other.enter("o~1") is None
             other.bundle("h~1", Remember(epoch=recalled.epoch, number=1, writes=(("k", b"v"),)))
-            assert "which this connection is not" in (await other.farewell()).reason
+            assert "does not own the name" in (await other.farewell()).reason
             assert server.station is not None
             assert server.station.keeper.names() == {"h~1": 0}
             assert server.listener is not None
@@ -465,10 +470,10 @@ def test_nobody_enters_as_a_server_nor_says_to_be_one(tmp_path: Path) -> None:
         async with serving(tmp_path / "d") as server:
             raw = await Raw.hello(server)
             assert await raw.enter("node-1") == "'node-1' is a server of the chain"
-            assert "no '/'" in (await raw.enter("a/b") or "")
+            assert "must not contain '/'" in (await raw.enter("a/b") or "")
             raw.close()
             for client in ("node-1", "node-2"):
-                with pytest.raises(AccessDenied, match="no other server of this chain"):
+                with pytest.raises(AccessDenied, match="not another server of this chain"):
                     await Raw.hello(server, client=client, role="station")
 
     asyncio.run(main())
@@ -653,9 +658,9 @@ def test_whoever_begins_no_handshake_is_counted_as_silent(tmp_path: Path, files:
             await until(lambda: listener.errors == {"silent": 1}, "it is counted")
             raw.close()
             gone = await Raw.connect(server)
-            await until(lambda: listener.at_door)
+            await until(lambda: listener.handshakes)
             gone.close()
-            await until(lambda: not listener.at_door)
+            await until(lambda: not listener.handshakes)
             assert listener.errors == {"silent": 1}, "who goes by itself has done nothing wrong"
 
     asyncio.run(main())
@@ -664,7 +669,7 @@ def test_whoever_begins_no_handshake_is_counted_as_silent(tmp_path: Path, files:
 def test_the_name_of_a_process_is_its_users_also_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "RECENT_MAX", 3)
+    monkeypatch.setattr(authorization, "RECENT_MAX", 3)
     people = People(al=(["*"], ["*"]), bo=(["*"], ["*"]))
 
     async def main() -> None:
@@ -700,7 +705,7 @@ def test_who_does_not_shake_hands_makes_room_for_who_does(tmp_path: Path, files:
             ca = files / "ca.pem"
             stays = await Raw.hello(server, ca=ca)
             silent = [await Raw.connect(server) for _ in range(3)]
-            await until(lambda: listener.at_door == 3)
+            await until(lambda: listener.handshakes == 3)
             # The oldest goes for each that comes.
             other = await Raw.hello(server, ca=ca)
             assert await within(silent[0].reader.read()) == b""
@@ -722,7 +727,7 @@ def test_who_does_not_shake_hands_in_time_is_hung_up_on(tmp_path: Path, files: P
             # Half of what asyncio would wait for by itself.
             assert await within(silent.reader.read(), 30) == b""
             assert server.listener is not None
-            assert server.listener.at_door == 0
+            assert server.listener.handshakes == 0
             silent.close()
 
     asyncio.run(main())
@@ -737,9 +742,9 @@ def test_a_server_that_ends_waits_for_nobody_who_is_still_at_the_door(
             listener = server.listener
             assert listener is not None
             silent = await Raw.connect(server)
-            await until(lambda: listener.at_door == 1)
+            await until(lambda: listener.handshakes == 1)
         assert await within(silent.reader.read()) == b""
-        assert listener.at_door == 0
+        assert listener.handshakes == 0
         silent.close()
 
     asyncio.run(main())
@@ -812,12 +817,12 @@ def test_servers_prove_to_each_other_who_they_are(tmp_path: Path, files: Path, p
                         own=files / "auditor",
                     )
             if proof == "secret":
-                with pytest.raises(AccessDenied, match="nothing proves"):
+                with pytest.raises(AccessDenied, match="no secret or certificate proves"):
                     await Raw.hello(
                         servers[0], client="s1", role="station", token="", ca=files / "ca.pem"
                     )
             else:
-                with pytest.raises(AccessDenied, match="nothing proves"):
+                with pytest.raises(AccessDenied, match="no secret or certificate proves"):
                     await Raw.hello(
                         servers[0],
                         client="s1",
@@ -828,7 +833,7 @@ def test_servers_prove_to_each_other_who_they_are(tmp_path: Path, files: Path, p
                 station = await Raw.hello(
                     servers[0], client="s1", role="station", ca=files / "ca.pem", own=files / "s1"
                 )
-                assert await station.enter("al~1") == "this is 's1', and not 'al~1'"
+                assert await station.enter("al~1") == "this is 's1', not 'al~1'"
                 station.close()
         finally:
             for server in servers:
@@ -845,7 +850,7 @@ def test_hello_tells_nothing_but_what_it_must(tmp_path: Path) -> None:
             raw = await Raw.connect(server)
             raw.control(Hello(client="x", token="ensue_wrong"))
             said = await raw.farewell()
-            assert said == Farewell(reason="the token is not known here", final=True)
+            assert said == Farewell(reason="the token is unknown", final=True)
             early = await Raw.connect(server)
             early.control(Enter(name="a~1"))
             assert (await early.farewell()).reason == "expected hello first"

@@ -10,19 +10,26 @@ import msgspec
 import pytest
 from tests.server.helpers import People, read, serving, until, within
 from tests.server.raw import Raw
-from tests.server.test_serving import chain
+from tests.server.test_server import chain
 
 import ensue
-from ensue.errors import AccessDenied
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Frame
-from ensue.protocols.ens import Accepted, Attached, AttachRequest, Fetch, Put, Taken
-from ensue.protocols.exchange import Declined
-from ensue.protocols.gossip import frames as gossip
-from ensue.protocols.gossip.letters import rows_digest
-from ensue.protocols.hypercube import frames as cube
-from ensue.protocols.hypercube.enrolment import Ask, Denied, Enrol, Expelled, Members, Resign
-from ensue.protocols.sequencer.frames import ChangeRequest, OrderRequest, Refused, Stamped
+from ensue.core.errors import AccessDenied
+from ensue.core.event import Event, Stamp
+from ensue.protocols.causal import frames as cube
+from ensue.protocols.deadline import frames as gossip
+from ensue.protocols.deadline.codec import rows_digest
+from ensue.protocols.interface import Frame
+from ensue.protocols.membership.frames import (
+    Deregister,
+    Evicted,
+    Members,
+    Register,
+    TopicDenied,
+    TopicRequest,
+)
+from ensue.protocols.topic_log.fanout import Declined
+from ensue.protocols.topic_log.frames import Accepted, Attached, AttachRequest, Fetch, Put, Taken
+from ensue.protocols.total.frames import ChangeRequest, OrderRequest, Refused, Stamped
 from ensue.server import Server
 
 CAUSAL, DEADLINE = "node-1/causal", "node-1/deadline"
@@ -220,7 +227,7 @@ async def room(
             raw = await Raw.hello(server, token=users.tokens[name.partition("~")[0]])
             assert await raw.enter(name) is None
             raws.append(raw)
-            raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=registry)
+            raw.bundle(name, Register(epoch=0, known=0, gone=0), target=registry)
             for each in raws:
                 assert isinstance(await each.frame(), Members)
         yield Room(server, tuple(raws))
@@ -388,7 +395,7 @@ def test_what_was_sealed_before_a_restart_of_the_server_is_passed_on_after_it(
     async def enter_again(server: Server, user: str, name: str, told: Members) -> Raw:
         raw = await Raw.hello(server, token=PEOPLE.tokens[user])
         assert await raw.enter(name) is None
-        again = Enrol(epoch=told.epoch, known=0, gone=0)
+        again = Register(epoch=told.epoch, known=0, gone=0)
         raw.bundle(name, again, target=CAUSAL)
         assert isinstance(await raw.frame(), Members)
         return raw
@@ -397,7 +404,7 @@ def test_what_was_sealed_before_a_restart_of_the_server_is_passed_on_after_it(
         async with room(tmp_path) as people:
             sent = await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
             people.raws[EVIL].bundle(
-                NAMES[EVIL], Enrol(epoch=0, known=0, gone=0, asked=1), target=CAUSAL
+                NAMES[EVIL], Register(epoch=0, known=0, gone=0, asked=1), target=CAUSAL
             )
             told = await people.raws[EVIL].frame()
             assert isinstance(told, Members)
@@ -407,7 +414,6 @@ def test_what_was_sealed_before_a_restart_of_the_server_is_passed_on_after_it(
             evil = await enter_again(server, "evil", NAMES[EVIL], told)
             reader.bundle(NAMES[READER], fill(*sent.items), target=NAMES[EVIL])
             assert await evil.frame() == fill(*sent.items)
-            # What was published before is not known any more, until its publisher says so itself.
             reader.bundle(NAMES[READER], summary(n0=2), target=NAMES[EVIL])
             assert await evil.frame() == summary(n0=2)
             bank = await enter_again(server, "bank", NAMES[BANK], told)
@@ -426,7 +432,7 @@ def test_of_who_is_gone_everybody_may_say_that_it_is_in_no_topic(tmp_path: Path)
         async with room(tmp_path) as people:
             empty = cube.Rows(rows=(row(BANK, version=8),))
             await people.is_refused(READER, EVIL, empty)
-            people.raws[BANK].bundle(NAMES[BANK], Resign(epoch=0), target=CAUSAL)
+            people.raws[BANK].bundle(NAMES[BANK], Deregister(epoch=0), target=CAUSAL)
             for each in people.raws[1:]:
                 assert isinstance(await each.frame(), Members)
             assert await people.passes(READER, EVIL, empty) == empty
@@ -443,7 +449,7 @@ def test_without_users_nothing_is_sealed_and_everything_passes(tmp_path: Path) -
                 raw = await Raw.hello(server)
                 assert await raw.enter(name) is None
                 raws.append(raw)
-                raw.bundle(name, Enrol(epoch=0, known=0, gone=0), target=CAUSAL)
+                raw.bundle(name, Register(epoch=0, known=0, gone=0), target=CAUSAL)
                 for each in raws:
                     assert isinstance(await each.frame(), Members)
             raws[0].bundle(NAMES[0], publication(item(READER)), target=NAMES[1])
@@ -466,10 +472,10 @@ def test_who_has_no_rights_at_all_is_not_numbered(tmp_path: Path, order: ensue.O
                 await within(ensue.connect(users.url(server, "nobody"), order=order).__aenter__())
             raw = await Raw.hello(server, token=users.tokens["nobody"])
             assert await raw.enter("nobody~1") is None
-            raw.bundle("nobody~1", Enrol(epoch=0, known=0, gone=0), target=CAUSAL)
-            assert isinstance(await raw.frame(), Expelled)
-            assert server.view is not None
-            assert not any(each.names for each in server.view.rooms.registries.values())
+            raw.bundle("nobody~1", Register(epoch=0, known=0, gone=0), target=CAUSAL)
+            assert isinstance(await raw.frame(), Evicted)
+            assert server.status is not None
+            assert not any(each.names for each in server.status.relayed_orders.registries.values())
             raw.close()
 
     asyncio.run(main())
@@ -479,7 +485,7 @@ def test_who_has_no_rights_at_all_is_not_numbered(tmp_path: Path, order: ensue.O
 
 
 def _refused(answer: Frame) -> bool:
-    return isinstance(answer, Refused | Declined | Denied) or (
+    return isinstance(answer, Refused | Declined | TopicDenied) or (
         isinstance(answer, Attached) and answer.next == 1
     )
 
@@ -511,7 +517,7 @@ def test_nobody_publishes_as_another_or_without_rights(
                 if passes or target == "node-1" or f"{user}~1" == NAMES[publisher]:
                     assert _refused(await raw.frame()) is not passes
                 else:
-                    assert "is not" in (await raw.farewell()).reason
+                    assert "sent it" in (await raw.farewell()).reason
                 raw.close()
 
     asyncio.run(main())
@@ -525,9 +531,9 @@ def test_nobody_publishes_as_another_or_without_rights(
         ("node-1", ChangeRequest(number=1, old=(), new=("open",))),
         ("node-1/none", AttachRequest(topic="open", from_slot=0)),
         ("node-1/merged", AttachRequest(topic="open", from_slot=0)),
-        ("node-1/causal", Ask(topic="open", action="subscribe")),
-        ("node-1/causal", Ask(topic="open", action="publish")),
-        ("node-1/deadline", Ask(topic="open", action="subscribe")),
+        ("node-1/causal", TopicRequest(topic="open", action="subscribe")),
+        ("node-1/causal", TopicRequest(topic="open", action="publish")),
+        ("node-1/deadline", TopicRequest(topic="open", action="subscribe")),
     ],
 )
 def test_nobody_reads_without_rights(tmp_path: Path, target: str, frame: Frame) -> None:
@@ -548,7 +554,7 @@ def test_a_connection_speaks_under_its_own_names_only(tmp_path: Path) -> None:
     async def main() -> None:
         async with room(tmp_path) as people:
             people.raws[EVIL].bundle(NAMES[BANK], publication(item()), target=NAMES[READER])
-            assert "which this connection is not" in (await people.raws[EVIL].farewell()).reason
+            assert "does not own the name" in (await people.raws[EVIL].farewell()).reason
             again = await Raw.hello(people.server, token=PEOPLE.tokens["evil"])
             assert await again.enter(NAMES[BANK]) == "the name belongs to another user"
             again.close()

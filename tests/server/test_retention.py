@@ -8,12 +8,19 @@ from tests.journal.model import copied
 from tests.server.helpers import read, serving, within
 
 import ensue
-from ensue.event import Event, Stamp
+from ensue.core.event import Event, Stamp
 from ensue.journal import Journal
-from ensue.protocols.core import Persist, Send
-from ensue.protocols.ens import Attached, AttachRequest, EnsConfig, Forward, Notify, Put
-from ensue.protocols.topic_log import TopicLog
-from ensue.server import stations
+from ensue.protocols.interface import Persist, Send
+from ensue.protocols.topic_log.frames import (
+    Attached,
+    AttachRequest,
+    EnsConfig,
+    Forward,
+    Notify,
+    Put,
+)
+from ensue.protocols.topic_log.log import TopicLog
+from ensue.server import station_builder
 
 CONFIG = EnsConfig(gives_places=True, cached_max=1)
 
@@ -140,7 +147,7 @@ def test_a_server_that_ends_while_it_drops_goes_on_where_it_was(
                 copied(tmp_path / "d", tmp_path / "killed")
 
             monkeypatch.setattr(journal._files, "remove", removing)
-            await within(stations.drop(journal, old, driver, server.station, server._commit))
+            await within(station_builder.drop(journal, old, driver, server.station, server._commit))
             assert durable == [True]
         async with (
             serving(tmp_path / "killed") as server,

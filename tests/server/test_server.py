@@ -11,13 +11,13 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.errors import InternalError, LimitReached, LogInUse, TransportError
+from ensue.core.errors import InternalError, LimitReached, LogInUse, TransportError
 from ensue.journal.files import JournalFailed
-from ensue.protocols.core import Persist
-from ensue.protocols.sequencer.config import SequencerConfig
+from ensue.protocols.interface import Persist
+from ensue.protocols.total.config import SequencerConfig
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Retention
-from ensue.transports.tcp_messages import Member
+from ensue.transports.tcp.messages import Member
 
 
 def test_two_subscriptions_see_one_order_of_two_publishers(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_more_than_the_journal_takes_in_one_turn_is_written_in_two(
 def test_old_events_are_dropped_and_a_disk_that_fails_meanwhile_ends_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensue.server.stations.RETAIN_EVERY_S", 0.01)
+    monkeypatch.setattr("ensue.server.station_builder.RETAIN_EVERY_S", 0.01)
 
     async def main() -> None:
         retention = Retention(bytes=20_000, segment_bytes=5_000)
@@ -287,7 +287,7 @@ def test_old_events_are_dropped_and_a_disk_that_fails_meanwhile_ends_the_server(
 def test_a_small_limit_is_kept_to_and_leaves_most_of_what_it_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensue.server.stations.RETAIN_EVERY_S", 0.01)
+    monkeypatch.setattr("ensue.server.station_builder.RETAIN_EVERY_S", 0.01)
 
     async def main() -> None:
         limit = 2_000_000
@@ -351,9 +351,9 @@ def test_stopping_tells_clients_and_they_come_back(tmp_path: Path) -> None:
             await within(under_way)
             assert again.listener is not None
             listener = again.listener
-            await until(lambda: len(listener.visitors) == 1)
+            await until(lambda: len(listener.connections) == 1)
             await bus.close()
-            await until(lambda: not listener.visitors)
+            await until(lambda: not listener.connections)
 
     asyncio.run(main())
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from ensue.protocols.core import Effect, Frame, Send
+from ensue.protocols.interface import Effect, Frame, Send
 from ensue.simulation import Constant, DiskConfig, Factory, NetworkConfig, World
 
 MILLISECOND = 1_000_000

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from tests.simulation.fakes import MILLISECOND, STEADY
 
-from ensue.errors import ConfigurationError
-from ensue.event import Event
-from ensue.protocols.core import Attach, Broadcast, Deliver, Detach, Effect, Frame, Publish
-from ensue.protocols.ens import Accepted, Attached, Notify
-from ensue.protocols.topic_log import TopicLog
-from ensue.recorder import Recorder
+from ensue.core.errors import ConfigurationError
+from ensue.core.event import Event
+from ensue.core.trace import Row, digest
+from ensue.protocols.interface import Attach, Broadcast, Deliver, Detach, Effect, Frame, Publish
+from ensue.protocols.recorder import Recorder
+from ensue.protocols.topic_log.frames import Accepted, Attached, Notify
+from ensue.protocols.topic_log.log import TopicLog
 from ensue.simulation import (
     Clog,
     Command,
@@ -30,7 +31,6 @@ from ensue.simulation import (
     Uniform,
     World,
 )
-from ensue.trace import Row, digest
 
 TOPICS = ("news", "sport")
 
@@ -126,7 +126,7 @@ def test_another_process_with_other_hashes_gives_the_same_digest() -> None:
     root = Path(__file__).parents[2]
     code = (
         "from tests.simulation.test_determinism import faulty_run\n"
-        "from ensue.trace import digest\n"
+        "from ensue.core.trace import digest\n"
         "print(digest(faulty_run(7)))"
     )
     seen = {digest(faulty_run(7))}

@@ -13,11 +13,11 @@ from tests.simulation.fakes import (
     wake,
 )
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.protocols.core import Join, Outcome, Persist, Send
-from ensue.recorder import Recorder
+from ensue.core.errors import ConfigurationError, LimitReached
+from ensue.protocols.interface import Join, Outcome, Persist, Send
+from ensue.protocols.recorder import Recorder
 from ensue.simulation import Constant, Crash, DiskConfig, Faults, Pause, World
-from ensue.simulation import driver as driver_module
+from ensue.simulation.world import driver as driver_module
 
 
 def test_a_paused_node_gets_frames_timers_and_commands_afterwards_in_order() -> None:

@@ -1,21 +1,35 @@
-"""One Spark session a process of pytest-xdist: starting it costs more than most tests below this folder."""
+"""One Spark session for all tests of a process: starting it costs more than most of them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.drivers import SHORT_LIVED
 
 from ensue.spark import session
+from ensue.spark.sessions import SETTINGS
+
+HERE = Path(__file__).parent
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+COMPILE_QUICKLY = f"{SHORT_LIVED} -XX:ReservedCodeCacheSize=240m"
+"""Compile quickly rather than well: tests repeat little, and take two fifths less time.
+
+With the quick compiler alone Java would reserve 48 MB for code, which one session for all tests fills.
+"""
 
 
 # First, because pytest-xdist reads the groups in a hook of the same name.
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    with_session = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     for item in items:
-        if item.path.is_relative_to(__file__.rpartition("/")[0]):
-            if item.get_closest_marker("xdist_group") is None:
-                # A module at a time, so that all processes have their share.
-                item.add_marker(pytest.mark.xdist_group(f"spark-{item.path.stem}"))
+        if item.path.is_relative_to(HERE):
+            if item.path in with_session and item.get_closest_marker("xdist_group") is None:
+                # All in one process, which starts and warms up one Java; but shared out where there
+                # are so many that one process would end long after the others.
+                group = f"spark-{item.path.stem}" if config.getoption("--verify") else "spark"
+                item.add_marker(pytest.mark.xdist_group(group))
             if item.get_closest_marker("timeout") is None:
                 # Drivers are started, and killed, by the dozen: a busy machine takes its time.
                 item.add_marker(pytest.mark.timeout(900))
@@ -23,6 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    started = session("local[2]", app="ensue tests")
+    options = f"{SETTINGS[JAVA_OPTIONS]} {COMPILE_QUICKLY}"
+    started = session("local[2]", app="ensue tests", settings={JAVA_OPTIONS: options})
     yield started
     started.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A Java that is killed after a few seconds spends most of them on compiling well: let it not."""
+"""Java options of a process that ends after seconds: compile quickly rather than well."""
 
 
 @contextmanager

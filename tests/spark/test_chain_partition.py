@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from ensue.spark.splitting import Problem, Solution, solve
+from ensue.spark.chain_partition import Problem, Solution, solve
 
 
 def make(

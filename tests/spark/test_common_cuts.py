@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.ordering_logs import Event, Streamed, arriving, frame_of, log_of, pieces
+from tests.spark.ordered_logs import Event, Streamed, arriving, frame_of, log_of, pieces
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 from ensue.spark import common_cut, gaps, order
-from ensue.spark.cuts import find_cut
+from ensue.spark.common_cuts import find_cut
 
 TOPICS = ("b", "c")
 
@@ -76,7 +76,7 @@ def test_events_that_wait_for_one_that_is_not_there_begin_before_it() -> None:
 def test_order_must_hold_for_a_while_to_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     log = joined_late(60, 10, left=50)
     assert cut_of(log) is None
-    monkeypatch.setattr("ensue.spark.cuts.SETTLED", 20)
+    monkeypatch.setattr("ensue.spark.common_cuts.SETTLED", 20)
     assert cut_of(log) == counts(log[:10])
 
 
@@ -110,6 +110,7 @@ def test_a_batch_begins_at_the_cut_and_keeps_what_is_before_it(
     assert order(frame, cut, before_cut=True).where("verdict = 'before_cut'").count() == 25
 
 
+@pytest.mark.verify
 def test_a_stream_begins_at_the_cut_that_it_is_told(
     spark: SparkSession, streamed: Streamed
 ) -> None:

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from ensue.spark.lake_tables import TABLES
+from ensue.spark.lake.tables import TABLES
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "spark.md"
 
 
 def test_the_page_documents_exactly_the_tables_there_are() -> None:

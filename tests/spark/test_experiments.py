@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from experiments.experiment import Case, Chart, Claim, Experiment, Row, Table, close_to, row
+from experiments.runner import CaseFailed, play
 from pyspark.sql import SparkSession
-
-from ensue.experiments.experiment import Case, Chart, Claim, Experiment, Row, Table, close_to, row
-from ensue.experiments.running import CaseFailed, play
 
 
 def experiment(marks: Path, *, fails: bool = False) -> Experiment:
@@ -45,6 +44,7 @@ def experiment(marks: Path, *, fails: bool = False) -> Experiment:
     )
 
 
+@pytest.mark.verify
 def test_an_experiment_goes_on_where_it_was_interrupted(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 from ensue.spark import session
 from ensue.spark.failures import is_of_spark, sentence
 from ensue.spark.masters import check_master
@@ -56,6 +56,18 @@ def test_the_sentence_that_matters_is_told(error: str, told: str) -> None:
     found = sentence(error)
     assert found.startswith(told)
     assert "\n" not in found
+
+
+def test_a_source_that_sparks_python_lacks_is_told_by_that_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/bare/python")
+    error = (
+        "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: {}. Make sure the provider name"
+    )
+    told = "Spark's Python, /opt/bare/python, does not start or lacks ensue: install 'ensue[spark]'"
+    assert sentence(error.format("ensue")).startswith(told)
+    assert sentence(error.format("kafka")) == error.format("kafka")
 
 
 def test_errors_of_spark_are_told_from_others() -> None:

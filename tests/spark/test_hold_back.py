@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.spark import holdback, parts
+from ensue.core.errors import ConfigurationError, LimitReached
+from ensue.spark import hold_back, record_batches
 from ensue.spark.conditions import SparkFault
-from ensue.spark.holdback import Limits, TotalHoldBack
+from ensue.spark.hold_back import Limits, TotalHoldBack
 
 FIELDS: "list[pa.Field[Any]]" = [
     pa.field("topic", pa.string()),
@@ -33,8 +33,8 @@ Left = tuple[int, str, str]
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every limit on sizes matter with a handful of rows."""
-    monkeypatch.setattr(holdback, "MERGE_ROWS", 4)
-    monkeypatch.setattr(parts, "OUT_ROWS", 3)
+    monkeypatch.setattr(hold_back, "MERGE_ROWS", 4)
+    monkeypatch.setattr(record_batches, "OUT_ROWS", 3)
 
 
 def row(position: int, *, at_us: int | None = 0, void: bool = False, event: str = "") -> Row:
@@ -244,7 +244,7 @@ def test_a_late_event_repeated_leaves_once() -> None:
 def test_of_the_ranges_given_up_only_so_many_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parts, "RANGES_MAX", 2)
+    monkeypatch.setattr(record_batches, "RANGES_MAX", 2)
     limits = Limits(held_max=1, time_to_live_us=1000)
     gaps = [[[row(position)]] for position in (2, 4, 6, 8, 10)]
     found = run([*gaps, [[row(1)]], [[row(1)]], [[row(5)]], [[row(5)]]], limits)
@@ -284,7 +284,7 @@ def test_whole_rows_come_out_of_the_state_as_they_went_in() -> None:
 
 
 def test_a_range_loses_exactly_the_position_that_turned_up() -> None:
-    given_up = parts.GivenUp([(3, 6), (9, 9)], 0)
+    given_up = record_batches.GivenUp([(3, 6), (9, 9)], 0)
     given_up.remove(4)
     given_up.remove(9)
     assert given_up.ranges == [(3, 3), (5, 6)]

@@ -22,7 +22,7 @@ class Client(GatewayClient):
         return Cut()
 
 if {hushed}:
-    from ensue.spark.gone import hush_py4j
+    from ensue.spark.jvm_watch import hush_py4j
     hush_py4j()
 Client().send_command("anything")
 logging.getLogger("py4j.clientserver").error("of its own")

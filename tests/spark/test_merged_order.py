@@ -18,11 +18,9 @@ from tests.server.helpers import serving
 import ensue
 from ensue import spark as es
 from ensue.checkers import Verdict, check
-from ensue.errors import BadInput, ConfigurationError, LimitReached
-from ensue.protocols.merge.config import MergeConfig
-from ensue.simulation.clocks import ClockConfig
-from ensue.simulation.delays import Uniform
-from ensue.simulation.network import NetworkConfig
+from ensue.core.errors import BadInput, ConfigurationError, LimitReached
+from ensue.core.trace import write
+from ensue.protocols.merged.config import MergedConfig
 from ensue.simulation.run import Outcome, play
 from ensue.simulation.scenario import (
     MergeSpec,
@@ -32,10 +30,12 @@ from ensue.simulation.scenario import (
     Scenario,
     SubscriberSpec,
 )
-from ensue.spark import merge, merging, rules
-from ensue.spark.merge_holdback import MergeHoldBack, MergeLimits
+from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.delays import Uniform
+from ensue.simulation.world.network import NetworkConfig
+from ensue.spark import merge, merged_order, order_rules
+from ensue.spark.merged_hold_back import MergeHoldBack, MergeLimits
 from ensue.store import LogSink
-from ensue.trace import write
 
 MS = 1_000_000
 TOPICS = ("orders", "payments", "ä")
@@ -61,7 +61,7 @@ def simulated(seed: int, *, array: bool) -> Outcome:
             ),
         ),
         merge=MergeSpec(
-            config=MergeConfig(epsilon_ticks=6, delta_ticks=20, array=array, processes_max=9),
+            config=MergedConfig(epsilon_ticks=6, delta_ticks=20, array=array, processes_max=9),
             eager=("ö",),
             lossy=False,
         ),
@@ -89,7 +89,11 @@ def logged(outcome: Outcome, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
+@pytest.mark.parametrize(
+    "array",
+    [False, pytest.param(True, marks=pytest.mark.verify)],
+    ids=["counter", "array"],
+)
 def test_a_log_is_merged_into_the_order_that_live_subscribers_delivered(
     spark: SparkSession, tmp_path: Path, array: bool
 ) -> None:
@@ -108,13 +112,14 @@ def test_a_log_is_merged_into_the_order_that_live_subscribers_delivered(
 
 def cut_up(monkeypatch: pytest.MonkeyPatch, *, sampled: float) -> None:
     """Have small batches sorted as large ones are: in many ranges, with counts that don't fit their bits."""
-    monkeypatch.setattr(rules, "ROWS_MIN", 20)
-    monkeypatch.setattr(rules, "ROWS_MAX", 40)
-    monkeypatch.setattr(merging, "SAMPLED", sampled)
-    monkeypatch.setattr(merging, "COUNT_BITS", 2)
+    monkeypatch.setattr(order_rules, "ROWS_MIN", 20)
+    monkeypatch.setattr(order_rules, "ROWS_MAX", 40)
+    monkeypatch.setattr(merged_order, "SAMPLED", sampled)
+    monkeypatch.setattr(merged_order, "COUNT_BITS", 2)
 
 
 @pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
+@pytest.mark.verify
 def test_a_large_log_is_merged_in_ranges_into_the_same_order(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, array: bool
 ) -> None:
@@ -132,6 +137,7 @@ def test_a_large_log_is_merged_in_ranges_into_the_same_order(
     [(0.3, (0, 1, 10**12)), (1.0, (-(2**62), 2**62)), (1.0, ())],
     ids=["ticks that were not seen", "ticks that leave no room", "a short log"],
 )
+@pytest.mark.verify
 def test_how_a_batch_is_cut_and_packed_does_not_matter(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, sampled: float, far: tuple[int, ...]
 ) -> None:
@@ -184,6 +190,7 @@ def test_a_key_is_the_same_bytes_however_large_its_numbers_are(spark: SparkSessi
     }
 
 
+@pytest.mark.verify
 def test_a_recorded_run_of_a_real_bus_is_merged_as_its_subscriber_saw_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -208,6 +215,7 @@ def test_a_recorded_run_of_a_real_bus_is_merged_as_its_subscriber_saw_it(
 
 
 @pytest.mark.parametrize("order", [ensue.Merged(epsilon=0.002, delta=1.5), ensue.Causal()])
+@pytest.mark.verify
 def test_traces_of_clients_of_a_server_are_audited_and_merged_as_one_run(
     spark: SparkSession, tmp_path: Path, order: ensue.Order
 ) -> None:
@@ -311,6 +319,7 @@ def test_what_can_not_be_merged_is_refused_in_words(spark: SparkSession) -> None
             wrong()
 
 
+@pytest.mark.verify
 def test_an_audit_says_of_merged_order_what_a_check_says(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -13,15 +13,16 @@ from random import Random
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.tws_tester import TwsTester
-from tests.spark.ordering_logs import TOPICS, Streamed, log_of, pieces
+from tests.spark.ordered_logs import TOPICS, Streamed, log_of, pieces
 
 from ensue.spark import gaps
-from ensue.spark.holdback import Limits
-from ensue.spark.parts import from_bytes, to_bytes
-from ensue.spark.rules import RULES
-from ensue.spark.streams import HoldBackProcessor
+from ensue.spark.hold_back import Limits
+from ensue.spark.order_rules import RULES
+from ensue.spark.record_batches import from_bytes, to_bytes
+from ensue.spark.stateful_stream import HoldBackProcessor
 
 ROOT = Path(__file__).parents[2]
 KILLS = 3
@@ -65,6 +66,7 @@ def commits(root: Path) -> int:
     return len([*root.glob("checkpoint/commits/[0-9]*")])
 
 
+@pytest.mark.verify
 def test_killed_at_random_points_it_repeats_and_loses_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -10,12 +10,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.store.publishing import publish, topics_at_random
+from tests.store.publisher_process import publish, topics_at_random
 from tests.store.server_process import Served, mirrored, spare_port
 
 from ensue.client import ReceivedEvent
 from ensue.spark import gaps, order
-from ensue.spark.lake_inputs import find_inputs
+from ensue.spark.lake.inputs import find_inputs
 from ensue.spark.options import SourceOptions
 from ensue.spark.source import LogBatchReader
 from ensue.store import COLUMNS
@@ -65,7 +65,7 @@ def test_a_batch_of_many_partitions_has_the_rows_of_the_directory(
     )
 
 
-@pytest.mark.parametrize("rows", ["250", "500000"])
+@pytest.mark.parametrize("rows", ["250", pytest.param("500000", marks=pytest.mark.verify)])
 def test_the_order_is_the_one_that_a_subscriber_saw(
     spark: SparkSession, bus: Bus, rows: str
 ) -> None:
@@ -102,7 +102,7 @@ def test_what_is_not_there_is_told_without_the_token(spark: SparkSession, bus: B
     assert "[UNKNOWN_TOPIC] there is no topic 'ordres'" in str(error.value)
     assert "'orders', 'payments', 'shipments'" in str(error.value)
     nowhere = f"ensue://127.0.0.1:{spare_port()}"
-    with pytest.raises(PySparkException, match=r"nobody answers at 127\.0\.0\.1:") as error:
+    with pytest.raises(PySparkException, match=r"no server answers at 127\.0\.0\.1:") as error:
         spark.read.format("ensue").load(f"{nowhere}?token=secret").collect()
     options = SourceOptions(url=f"{nowhere}?token=secret")
     assert options.shown == nowhere
@@ -112,6 +112,7 @@ def _reached(batches: int, progress: Any) -> bool:
     return bool(progress["batchId"] >= batches)
 
 
+@pytest.mark.verify
 def test_a_stream_goes_on_across_a_server_that_is_killed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 from tests.store.helpers import everything, numbers, rows
 
-from ensue.errors import LogInUse
+from ensue.core.errors import LogInUse
 from ensue.spark.conditions import SparkFault
 from ensue.spark.options import SinkOptions
 from ensue.spark.sink import LogBatchWriter

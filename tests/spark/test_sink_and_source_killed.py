@@ -16,19 +16,18 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.spark.copying import END, NAMES
+from tests.spark.copy_driver import END, NAMES
 from tests.spark.drivers import driver
 from tests.store.helpers import everything, rows
 
 from ensue.store import LogWriter
 
-KILLS = 20
 TOPICS = ("a", "b", "c")
 
 
 @contextmanager
-def growing(place: Path) -> Iterator[None]:
-    """Append to the log until left: a few rows at a time, to topics of which some come later."""
+def growing(place: Path, rounds: int) -> Iterator[None]:
+    """Append to the log until left: some rows a second, and another topic after some rounds."""
     over = threading.Event()
 
     def append() -> None:
@@ -36,10 +35,10 @@ def growing(place: Path) -> Iterator[None]:
         rng = random.Random(0)
         with LogWriter(place) as log:
             round_number = 0
-            while not over.wait(1):
+            while not over.wait(1) or not all(written.values()):
                 round_number += 1
                 added = []
-                for topic in TOPICS[: 1 + round_number // 20]:
+                for topic in TOPICS[: 1 + round_number // rounds]:
                     first = written[topic] + 1
                     written[topic] += rng.randrange(12)
                     added += rows(topic, range(first, written[topic] + 1))
@@ -57,7 +56,7 @@ def growing(place: Path) -> Iterator[None]:
 
 def copier(place: Path) -> AbstractContextManager["subprocess.Popen[str]"]:
     """Start the driver, to be killed when left."""
-    return driver(["-m", "tests.spark.copying", str(place)], place / "driver.log")
+    return driver(["-m", "tests.spark.copy_driver", str(place)], place / "driver.log")
 
 
 class Overloaded(Exception):
@@ -104,14 +103,17 @@ def finish(place: Path) -> bool:
 
 
 @pytest.mark.timeout(1800)
-def test_a_driver_killed_at_random_points_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.verify)])
+def test_a_driver_killed_at_random_points_loses_nothing_and_repeats_nothing(
+    kills: int, tmp_path: Path
+) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     rng = random.Random(seed)
     LogWriter(tmp_path / "log").close()
     killed = 0
-    with growing(tmp_path / "log"):
-        while killed < KILLS:
+    with growing(tmp_path / "log", rounds=kills):
+        while killed < kills:
             # After some batches, and then anywhere in those that follow.
             killed += live(tmp_path, rng.choice(NAMES), rng.randrange(4), rng.random())
     while not finish(tmp_path):

@@ -222,6 +222,7 @@ def test_a_stream_goes_on_where_it_was_and_takes_in_new_topics(
     assert stream.batches == [4, 1]
 
 
+@pytest.mark.verify
 def test_a_stream_from_the_latest_has_what_comes_later(log: LogWriter, stream: Stream) -> None:
     starting = json.dumps({"a": -1, "b": 3, "c.d": -1})
     assert stream.run(startingOffsets=starting) == {"b": [3, 4]}
@@ -229,6 +230,7 @@ def test_a_stream_from_the_latest_has_what_comes_later(log: LogWriter, stream: S
     assert stream.run(startingOffsets=starting) == {"a": [10], "b": [3, 4], "e": [0]}
 
 
+@pytest.mark.verify
 def test_offsets_that_are_gone_are_an_error_or_a_warning(
     spark: SparkSession, log: LogWriter, stream: Stream
 ) -> None:
@@ -306,6 +308,7 @@ def test_a_stream_waits_for_a_topic_and_says_so_once(
     assert warning.endswith("there are 'a', 'b', 'c.d': the stream waits for it")
 
 
+@pytest.mark.verify
 def test_a_log_that_was_replaced_by_a_shorter_one_is_an_error(
     log: LogWriter, stream: Stream, tmp_path: Path
 ) -> None:

@@ -8,15 +8,16 @@ from random import Random
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ensue.errors import BadInput, LimitReached
-from ensue.protocols.core import Send
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import ChangeRequest, Fill, StampRequest
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.simulation import run, scenario_file
-from ensue.spark import coupling, placement, placing
-from ensue.spark.placing import Placed
+from ensue.core.errors import BadInput, LimitReached
+from ensue.protocols.interface import Send
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import ChangeRequest, Fill, StampRequest
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
+from ensue.simulation import run
+from ensue.simulation.scenario_file import reader
+from ensue.spark import placement, topic_groups, topic_placement
+from ensue.spark.topic_placement import Placed
 
 Baskets = Mapping[str, Iterable[str]]
 
@@ -37,7 +38,7 @@ def publish_at(spark: SparkSession, rows: list[tuple[str, str, float]]) -> DataF
 def travelled(where: Placement, baskets: Baskets, topics: Iterable[str]) -> dict[str, int]:
     """How far a stamp of each topic travels through real nodes."""
     config = SequencerConfig(durable=False)
-    nodes = {name: SequencerNode(name=name, placement=where, config=config) for name in where.nodes}
+    nodes = {name: Sequencer(name=name, placement=where, config=config) for name in where.nodes}
     fills = 0
 
     def drive(target: str, frame: ChangeRequest | StampRequest, source: str) -> None:
@@ -98,6 +99,7 @@ def test_components_that_fit_stay_whole_and_all_stamps_local(spark: SparkSession
     assert sum(row.load for row in rows) == sum(rates.values())
 
 
+@pytest.mark.verify
 def test_figures_of_a_split_component_are_those_of_real_nodes(spark: SparkSession) -> None:
     random = Random(3)
     topics = [f"t{n:02}" for n in range(40)]
@@ -126,16 +128,17 @@ def test_topics_go_to_the_site_that_publishes_them(spark: SparkSession) -> None:
     assert "at their site      87.5%" in str(made)
 
 
+@pytest.mark.verify
 def test_one_subscriber_of_everything_makes_one_component_without_all_its_pairs(
     spark: SparkSession,
 ) -> None:
-    topics = [f"t{n:03}" for n in range(coupling.PAIRED_MAX + 50)]
+    topics = [f"t{n:03}" for n in range(topic_groups.PAIRED_MAX + 50)]
     baskets = {"everything": topics, "s1": topics[:2], "s2": topics[5:9]}
     rates = {topic: float(1 + n % 7) for n, topic in enumerate(topics)}
     made = placement(subscribe(spark, baskets), publish(spark, rates), nodes=2)
-    found = coupling.baskets(subscribe(spark, baskets))
-    assert coupling.partners(found).count() == 1 + 6
-    assert coupling.crowded(found).count() == len(topics)
+    found = topic_groups.baskets(subscribe(spark, baskets))
+    assert topic_groups.partners(found).count() == 1 + 6
+    assert topic_groups.crowded(found).count() == len(topics)
     assert {row.component for row in made.assignment.collect()} == {"t000"}
     check_figures(made, baskets, rates, 2)
     # All stamps of the upper node are local, and it has what the bound lets it have.
@@ -143,6 +146,7 @@ def test_one_subscriber_of_everything_makes_one_component_without_all_its_pairs(
     assert made.expected.load_max <= 1.2 + 1e-6
 
 
+@pytest.mark.verify
 def test_components_are_those_of_a_search_through_the_graph(spark: SparkSession) -> None:
     random = Random(11)
     path = {f"p{n}": [f"path{n:03}", f"path{n + 1:03}"] for n in range(60)}
@@ -154,19 +158,20 @@ def test_components_are_those_of_a_search_through_the_graph(spark: SparkSession)
         joined = set[str]().union(*(wanted[topic] for topic in basket))
         for topic in joined:
             wanted[topic] = joined
-    found = coupling.components(coupling.baskets(subscribe(spark, baskets))).collect()
+    found = topic_groups.components(topic_groups.baskets(subscribe(spark, baskets))).collect()
     assert {row.topic: row.component for row in found} == {
         topic: min(joined) for topic, joined in wanted.items() if len(joined) > 1
     }
 
 
+@pytest.mark.verify
 def test_components_that_take_too_many_rounds_are_a_typed_outcome(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coupling, "ROUNDS_MAX", 1)
+    monkeypatch.setattr(topic_groups, "ROUNDS_MAX", 1)
     path = {f"p{n}": [f"path{n:03}", f"path{n + 1:03}"] for n in range(60)}
     with pytest.raises(LimitReached, match="still being joined after 1 rounds"):
-        coupling.components(coupling.baskets(subscribe(spark, path)))
+        topic_groups.components(topic_groups.baskets(subscribe(spark, path)))
 
 
 def test_the_sequencer_takes_the_result_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
@@ -187,7 +192,7 @@ rates = [{{ topics = ["a", "b", "c", "d"], per_second = 40 }}]
 """,
         encoding="utf-8",
     )
-    scenario = scenario_file.load(file)
+    scenario = reader.load(file)
     assert scenario.chain == made.chain()
     outcome = run.play(scenario, 1)
     assert outcome.valid
@@ -200,6 +205,7 @@ def test_a_topic_that_a_scenario_file_would_misread_is_refused(spark: SparkSessi
         made.to_toml()
 
 
+@pytest.mark.verify
 def test_an_event_log_will_do_for_publications_and_none_counts_topics(spark: SparkSession) -> None:
     baskets = {"s1": ["a", "b"], "s2": ["c"]}
     log = spark.createDataFrame(
@@ -221,7 +227,7 @@ def test_what_nobody_subscribes_is_placed_too(spark: SparkSession) -> None:
     nobody = spark.createDataFrame([], "subscriber string, topic string")
     made = placement(nobody, publish(spark, {"a": 1.0, "b": 1.0}), nodes=2)
     assert {made.placement.stage(topic) for topic in "ab"} == {0, 1}
-    with pytest.raises(BadInput, match="nobody subscribes or publishes anything"):
+    with pytest.raises(BadInput, match="there are no subscriptions and no publications"):
         placement(nobody, nodes=2)
 
 
@@ -258,6 +264,6 @@ def test_bad_input_is_refused_by_name(spark: SparkSession, monkeypatch: pytest.M
         placement(good, nodes=["x", "x"])
     with pytest.raises(BadInput, match="balance: a node needs room for an even share"):
         placement(good, nodes=2, balance=0.5)
-    monkeypatch.setattr(placing, "TOPICS_MAX", 1)
+    monkeypatch.setattr(topic_placement, "TOPICS_MAX", 1)
     with pytest.raises(LimitReached, match="more than 1 topics"):
         placement(good, nodes=2)

@@ -12,16 +12,16 @@ from tests.checkers.generator import generate
 from tests.checkers.helpers import Script
 
 import ensue
-from ensue import trace
 from ensue.checkers.statistics import percentile, statistics
-from ensue.cli import demo_run
-from ensue.errors import BadInput
+from ensue.cli import demo_workload
+from ensue.core import trace
+from ensue.core.errors import BadInput
+from ensue.core.trace import Row
 from ensue.simulation import run as simulation
-from ensue.simulation import scenario_file
+from ensue.simulation.scenario_file import reader
 from ensue.spark import metrics, read_trace
-from ensue.spark.measured import BUCKETS_MAX, WIDTHS_NS
-from ensue.spark.measuring import TABLES, write_metrics
-from ensue.trace import Row
+from ensue.spark.trace_measurements import BUCKETS_MAX, WIDTHS_NS
+from ensue.spark.trace_metrics import TABLES, write_metrics
 
 SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
 MS_NS = 1_000_000
@@ -34,7 +34,7 @@ def simulated(name: str, *, frames: bool, changes: Mapping[str, str] | None = No
     for old, new in (changes or {}).items():
         assert old in text
         text = text.replace(old, new)
-    scenario = scenario_file.loads(text, name=name)
+    scenario = reader.loads(text, name=name)
     return list(simulation.play(scenario, 3, encode=True, peer_frames=frames).rows)
 
 
@@ -46,8 +46,8 @@ def published_again() -> list[Row]:
 
 
 def demo(folder: Path) -> list[Row]:
-    workload = demo_run.Workload(seconds=0.4)
-    demo_run.run(workload, ensue.Total(), str(folder), lambda *_: None)
+    workload = demo_workload.Workload(seconds=0.4)
+    demo_workload.run(workload, ensue.Total(), str(folder), lambda *_: None)
     return trace.read(folder)
 
 
@@ -257,6 +257,7 @@ def test_buckets_are_as_wide_as_the_run_is_long(tables: Tables) -> None:
     assert width == 50
 
 
+@pytest.mark.verify
 def test_every_table_is_as_described_and_written_under_its_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:

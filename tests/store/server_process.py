@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
-from ensue.event import Event
+from ensue.core.event import Event
 from ensue.journal import Journal
 from ensue.server import Server, ServerConfig
 from ensue.store import DirectoryReader, LogSink

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from tests.store.helpers import everything, rows
 
-from ensue.errors import BadInput
-from ensue.store import LogWriter, sequencing
+from ensue.core.errors import BadInput
+from ensue.store import LogWriter, local_sequencer
 from ensue.store.layout import Token
-from ensue.store.sequencing import publication_schema, publish
+from ensue.store.local_sequencer import publication_schema, publish
 
 
 def table(*given: tuple[str, str, int | None]) -> pa.Table:
@@ -39,7 +39,7 @@ def events(directory: Path) -> list[dict[str, Any]]:
 def test_rows_are_numbered_and_stamped_in_one_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sequencing, "_ENTRIES_MAX", 4)
+    monkeypatch.setattr(local_sequencer, "_ENTRIES_MAX", 4)
     with LogWriter(tmp_path) as log:
         first = [("p", "a", None), ("q", "a", None), ("p", "b", None), ("p", "a", None)]
         assert publish(log, table(*first)) == 4

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.store.helpers import everything, numbers, row, rows
 
-from ensue.errors import BadInput, LocalProtocolError, LogDamaged, LogInUse, OffsetsGone
+from ensue.core.errors import BadInput, LocalProtocolError, LogDamaged, LogInUse, OffsetsGone
 from ensue.store import Bounds, DirectoryReader, LogWriter, layout, log_schema, open_log, writer
 from ensue.store.layout import Token
 

@@ -13,12 +13,12 @@ from unittest import mock
 import pytest
 from tests.server import certificates
 from tests.server.helpers import People, serving
-from tests.store.publishing import publish, published, topics_at_random
+from tests.store.publisher_process import publish, published, topics_at_random
 from tests.store.server_process import Served, mirrored, spare_port
 
 import ensue
 from ensue.client import ReceivedEvent
-from ensue.errors import (
+from ensue.core.errors import (
     AccessDenied,
     BadInput,
     LogDamaged,
@@ -26,15 +26,15 @@ from ensue.errors import (
     OffsetsGone,
     TransportError,
 )
-from ensue.event import Event
+from ensue.core.event import Event
 from ensue.journal import Journal
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import OrderRequest
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import OrderRequest
 from ensue.server.config import Retention, Tls
 from ensue.store import Bounds, LogReader, log_schema, open_log
-from ensue.store.served import ServedReader, _Line
-from ensue.transports.tcp_messages import Member
-from ensue.transports.tcp_options import TcpOptions
+from ensue.store.remote_reader import ServedReader, _Line
+from ensue.transports.tcp.messages import Member
+from ensue.transports.tcp.options import TcpOptions
 
 SEED = 1
 TOPICS = ("x", "y", "z")
@@ -229,19 +229,19 @@ def test_whoever_is_patient_waits_for_the_first_connection(tmp_path: Path) -> No
     with Served(tmp_path / "data") as server:
         publish(server.url, ["x"], ("x",))
         server.kill()
-        with pytest.raises(TransportError, match=r"nobody answers at .*: ensue serve --listen"):
+        with pytest.raises(TransportError, match=r"no server answers at .*: ensue serve --listen"):
             open_log(server.url)
         server.start(wait=False)
         assert open_log(server.url, patient=True).bounds() == {"x": Bounds(0, 1)}
 
 
 def test_patience_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensue.store.served.PATIENCE_S", 0.2)
+    monkeypatch.setattr("ensue.store.remote_reader.PATIENCE_S", 0.2)
     with Served(tmp_path / "data") as server:
         publish(server.url, ["x"], ("x",))
         log = ServedReader(server.url)
         server.kill()
-        with pytest.raises(TransportError, match=r"nobody answers .*; given up after 0 s"):
+        with pytest.raises(TransportError, match=r"no server answers .*; given up after 0 s"):
             log.bounds()
 
 
@@ -385,7 +385,7 @@ def test_tokens_are_shown_and_never_told(tmp_path: Path, monkeypatch: pytest.Mon
                 assert people.tokens["alice"] not in log.url
                 with pytest.raises(AccessDenied, match="a token is needed"):
                     open_log(server.url)
-                with pytest.raises(AccessDenied, match="token is not known here"):
+                with pytest.raises(AccessDenied, match="token is unknown"):
                     open_log(f"{server.url}?token=wrong")
                 monkeypatch.setenv("ENSUE_TOKEN", people.tokens["bob"])
                 log = ServedReader(server.url)

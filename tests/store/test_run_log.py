@@ -11,11 +11,12 @@ import pytest
 from tests.store.helpers import everything, numbers
 
 import ensue
-from ensue import trace
-from ensue.errors import BadInput, ConfigurationError
-from ensue.event import Event, Stamp
-from ensue.simulation import run, scenario_file
-from ensue.store import LogSink, LogWriter, recording
+from ensue.core import trace
+from ensue.core.errors import BadInput, ConfigurationError
+from ensue.core.event import Event, Stamp
+from ensue.simulation import run
+from ensue.simulation.scenario_file import reader
+from ensue.store import LogSink, LogWriter, run_log
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,7 +67,7 @@ def test_what_waits_behind_a_gap_at_the_end_keeps_its_offset(tmp_path: Path) -> 
 
 
 def test_waiting_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "WAITING_MAX", 3)
+    monkeypatch.setattr(run_log, "WAITING_MAX", 3)
     sink = LogSink(tmp_path / "log")
     for slot in (2, 3, 4, 5, 1, 6):
         sink.accept(event("a", slot), slot)
@@ -78,7 +79,7 @@ def test_waiting_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_rows_are_committed_by_number_and_by_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "ROWS_MAX", 2)
+    monkeypatch.setattr(run_log, "ROWS_MAX", 2)
     sink = LogSink(tmp_path / "log", flush_s=1000)
     for slot in range(1, 4):
         sink.accept(event("a", slot), slot)
@@ -193,7 +194,7 @@ def test_false_records_nothing_and_anything_else_is_refused(
 
 
 def test_a_simulated_run_can_be_recorded(tmp_path: Path) -> None:
-    scenario = scenario_file.load(ROOT / "examples" / "scenarios" / "two-desks.toml")
+    scenario = reader.load(ROOT / "examples" / "scenarios" / "two-desks.toml")
     outcome = run.play(scenario, 7, keep_events=True)
     assert run.play(scenario, 7).events == []
     sink = LogSink(tmp_path / "log")

@@ -7,12 +7,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.brokers.waiting import until
+from tests.brokers.deadlines import until
 from tests.transports.suite import take
 
 import ensue
-from ensue import trace
 from ensue.checkers import Verdict, check
+from ensue.core import trace
 
 CAUSAL = ensue.Causal()
 
@@ -105,7 +105,7 @@ class CausalSuite(ABC):
                     )
                     assert (got[0].key, got[0].headers) == (b"k", {"h": "v"})
                     assert [each.payload for each in await take(more, 3)] == [b"1", b"2", b"3"]
-                with pytest.raises(ensue.ConfigurationError, match="is not durable"):
+                with pytest.raises(ensue.ConfigurationError, match="no positions"):
                     bus.subscribe("c-a", name="x", durable=True)
                 with pytest.raises(ensue.ConfigurationError, match="keeps no log"):
                     bus.subscribe("c-a", start="earliest")

@@ -7,21 +7,21 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from tests.brokers.waiting import until
+from tests.brokers.deadlines import until
 from tests.transports.suite import take
 
 import ensue
-from ensue import trace
 from ensue.checkers import Verdict, check
-from ensue.protocols.gossip.handing import GossipCounts
+from ensue.core import trace
+from ensue.protocols.deadline.delivery import DeadlineCounts
 
 LONG = ensue.Deadline(ms=5_000)
 """Longer than anything takes here, however busy the machine is."""
 
 
-def counts_of(events: ensue.Subscription) -> GossipCounts:
+def counts_of(events: ensue.Subscription) -> DeadlineCounts:
     counts = events.counts
-    assert isinstance(counts, GossipCounts)
+    assert isinstance(counts, DeadlineCounts)
     return counts
 
 
@@ -92,12 +92,13 @@ class DeadlineSuite(ABC):
                     await heard.unsubscribe("d-coming")
                     await stays.publish("d-coming", b"unheard")
                     assert heard.waiting == 0
-                with pytest.raises(ensue.ConfigurationError, match="is not durable"):
+                with pytest.raises(ensue.ConfigurationError, match="no positions"):
                     stays.subscribe("d-coming", name="x", durable=True)
                 with pytest.raises(ensue.UnsupportedOrder, match="of use for 5000 ms"):
                     stays.subscribe("d-coming", order=ensue.Deadline(ms=1))
                 with pytest.raises(
-                    ensue.AccessDenied, match="have deadlines of 5000 ms, and it has deadlines of 7"
+                    ensue.AccessDenied,
+                    match="have deadlines of 5000 ms, this one has deadlines of 7",
                 ):
                     async with ensue.connect(self.url(), order=ensue.Deadline(ms=7)):
                         pass

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.brokers.waiting import until
+from tests.brokers.deadlines import until
 from tests.transports.causal_suite import CausalSuite
 from tests.transports.clocked_suite import RemoteClockedSuite
 from tests.transports.deadline_suite import DeadlineSuite
@@ -15,10 +15,10 @@ from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, take
 
 import ensue
-from ensue.errors import LogDamaged
-from ensue.protocols.lineage import Lineage
-from ensue.runtime.hub import order_name
-from ensue.runtime.remote import RemoteHub
+from ensue.core.errors import LogDamaged
+from ensue.core.lineage import Lineage
+from ensue.core.order import order_name
+from ensue.runtime.hub_remote import RemoteHub
 
 _names = count(1)
 

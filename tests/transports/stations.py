@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from ensue.errors import LogDamaged
+from ensue.core.errors import LogDamaged
 from ensue.journal import Journal
-from ensue.protocols.hypercube.enrolment import Registry
+from ensue.protocols.membership.registry import Registry
 from ensue.runtime.driver import Driver
 from ensue.server.brokered import BrokeredServer
 from ensue.server.config import ServerConfig
-from ensue.server.serving import Server
+from ensue.server.server import Server
 
 
 class Startable(Protocol):

@@ -180,7 +180,7 @@ class TransportSuite(ABC):
             ("", b"", "1 to 255 bytes"),
             ("x" * 256, b"", "1 to 255 bytes"),
             (7, b"", "a topic is a str, not int"),
-            ("a", "text", "a payload is bytes, not str: encode it"),
+            ("a", "text", "payload must be bytes, got str: encode it"),
         ],
     )
     def test_bad_input_is_refused_in_words(

@@ -8,16 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from ensue.errors import BadInput, LimitReached, RemoteProtocolError
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Attach, Broadcast, Detach, Frame, Multicast
-from ensue.protocols.ens import AttachRequest, DetachRequest, Notify, Put
-from ensue.protocols.sequencer.frames import Forget
-from ensue.protocols.station import FRAMES
+from ensue.core.errors import BadInput, LimitReached, RemoteProtocolError
+from ensue.core.event import Event, Stamp
+from ensue.core.wire import Codec
+from ensue.protocols.interface import Attach, Broadcast, Detach, Frame, Multicast
+from ensue.protocols.topic_log.frames import (
+    NOTIFY,
+    AttachRequest,
+    DetachRequest,
+    Notify,
+    Put,
+    request_for,
+    topic_of,
+)
+from ensue.protocols.total.frames import Forget
+from ensue.protocols.total.station import FRAMES
 from ensue.transports.base import Capabilities
 from ensue.transports.carrier import Inbox
 from ensue.transports.framed import FramedPort, FramedTransport
-from ensue.wire import Codec
 
 CODEC = Codec(FRAMES)
 
@@ -31,7 +39,6 @@ class Wire:
 
     def __init__(self, *, multicast: bool = False, message_bytes_max: int = 2**20) -> None:
         self.capabilities = Capabilities(
-            orders=("total",),
             fifo=True,
             durable=True,
             replay=True,
@@ -115,8 +122,12 @@ def home(topic: str) -> str:
     return f"home-of-{topic}"
 
 
+def ask(port: FramedPort, effect: Broadcast | Attach | Detach) -> None:
+    port.ask(effect, request_for(effect))
+
+
 async def opened(wire: Wire, *names: str) -> tuple[FramedTransport, list[FramedPort], list[Heard]]:
-    transport = FramedTransport(wire, CODEC, home=home)
+    transport = FramedTransport(wire, CODEC, home=home, topic_of=topic_of)
     ports, heard = [], []
     for name in names:
         await transport.enter(name)
@@ -249,7 +260,7 @@ def test_an_event_goes_to_all_who_listen_byte_for_byte_as_it_was_persisted(
         events = [event(slot) for slot in (1, 2)]
         peers = ("r", "s")
         for each in events:
-            encoded = msgspec.msgpack.encode(each)
+            encoded = NOTIFY + msgspec.msgpack.encode(each)
             # A mark that only the bytes have, so that it is seen which of the two travels.
             marked = encoded.replace(b"\xa1p\x01", b"\xa1q\x01")
             a.multicast(Multicast("t", peers, Notify(event=each), marked))
@@ -311,9 +322,9 @@ def test_requests_go_to_whoever_keeps_the_topic() -> None:
     async def main() -> None:
         wire = Wire()
         _, (a,), _ = await opened(wire, "a")
-        a.ask(Attach("t", 3))
-        a.ask(Broadcast(event(1, topic="u")))
-        a.ask(Detach("t"))
+        ask(a, Attach("t", 3))
+        ask(a, Broadcast(event(1, topic="u")))
+        ask(a, Detach("t"))
         await turn()
         assert wire.take() == [
             (
@@ -333,8 +344,8 @@ def test_where_the_carrier_multicasts_a_topic_is_joined_before_it_is_asked_for()
         wire = Wire(multicast=True)
         wire.joining = asyncio.Event()
         _, (a, b), (heard_a, heard_b) = await opened(wire, "a", "b")
-        a.ask(Attach("t", 1))
-        b.ask(Attach("t", 2))
+        ask(a, Attach("t", 1))
+        ask(b, Attach("t", 2))
         await turn()
         assert wire.take() == []
         wire.joining.set()
@@ -352,7 +363,7 @@ def test_where_the_carrier_multicasts_a_topic_is_joined_before_it_is_asked_for()
         # Together, as they came: whoever is woken for each of them pays for each of them.
         assert heard_a.calls == heard_b.calls == [(notes, "b")]
         # The last to leave leaves it there, too.
-        a.ask(Detach("t"))
+        ask(a, Detach("t"))
         await turn()
         assert "t" in wire.topics
         b.close()
@@ -370,12 +381,12 @@ def test_joining_that_fails_is_logged_and_can_be_tried_again(
         _, (a,), _ = await opened(wire, "a")
         wire.refuses = True
         with caplog.at_level(logging.WARNING, logger="ensue"):
-            a.ask(Attach("t", 1))
+            ask(a, Attach("t", 1))
             await turn()
         assert "joining 't' failed: no" in caplog.text
         assert wire.take() == []
         wire.refuses = False
-        a.ask(Attach("t", 1))
+        ask(a, Attach("t", 1))
         await turn()
         assert wire.take() == [("home-of-t", "a", [AttachRequest(topic="t", from_slot=1)])]
 
@@ -388,13 +399,13 @@ def test_who_leaves_a_topic_that_is_being_joined_leaves_nothing_behind(again: bo
         wire = Wire(multicast=True)
         wire.joining = asyncio.Event()
         _, (a,), (heard,) = await opened(wire, "a")
-        a.ask(Attach("t", 1))
+        ask(a, Attach("t", 1))
         await turn()
-        a.ask(Detach("t"))
+        ask(a, Detach("t"))
         await turn()
         wire.take()
         if again:
-            a.ask(Attach("t", 2))
+            ask(a, Attach("t", 2))
             await turn()
         wire.joining.set()
         for _ in range(5):
@@ -427,10 +438,10 @@ def test_joining_that_fails_late_does_not_undo_what_was_begun_since() -> None:
         wire = Late(multicast=True)
         wire.joining = asyncio.Event()
         _, (a,), _ = await opened(wire, "a")
-        a.ask(Attach("t", 1))
+        ask(a, Attach("t", 1))
         await turn()
-        a.ask(Detach("t"))
-        a.ask(Attach("t", 2))
+        ask(a, Detach("t"))
+        ask(a, Attach("t", 2))
         await turn()
         wire.take()
         wire.joining.set()
@@ -449,7 +460,7 @@ def test_joining_that_fails_when_nobody_wants_it_any_more_is_no_news(
         wire = Wire(multicast=True)
         _, (a,), _ = await opened(wire, "a")
         wire.refuses = True
-        a.ask(Attach("t", 1))
+        ask(a, Attach("t", 1))
         a.close()
         await turn()
 
@@ -465,7 +476,7 @@ def test_who_left_while_a_topic_was_joined_asks_for_nothing() -> None:
         wire = Wire(multicast=True)
         wire.joining = asyncio.Event()
         _, (a,), _ = await opened(wire, "a")
-        a.ask(Attach("t", 1))
+        ask(a, Attach("t", 1))
         a.close()
         wire.joining.set()
         await turn()
@@ -505,7 +516,7 @@ def test_a_bad_bundle_is_counted_told_and_harmless(
     async def main() -> None:
         wire = Wire(multicast=True)
         transport, (a,), (heard,) = await opened(wire, "a")
-        a.ask(Attach("t", 1))
+        ask(a, Attach("t", 1))
         await turn()
         with caplog.at_level(logging.WARNING, logger="ensue"):
             wire.deliver("a", data)

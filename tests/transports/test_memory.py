@@ -8,8 +8,8 @@ from tests.transports.clocked_suite import ClockedSuite
 from tests.transports.suite import TransportSuite, Unheard, take
 
 import ensue
-from ensue.errors import BadInput
-from ensue.protocols.core import Frame
+from ensue.core.errors import BadInput
+from ensue.protocols.interface import Frame
 from ensue.transports import MemoryOptions, MemoryTransport
 
 _hubs = count(1)

@@ -12,13 +12,13 @@ import pytest
 from tests.server.helpers import serving, until, within
 
 import ensue
-from ensue.cli import publishing
-from ensue.errors import HandshakeFailed, TransportError
-from ensue.transports import peer_kind, tcp_link
-from ensue.transports.address import read_url
-from ensue.transports.broker import BrokerCarrier, Place, Session
-from ensue.transports.peer_kind import identify, is_final
-from ensue.transports.throttle import Throttle
+from ensue.cli import pub
+from ensue.core.errors import HandshakeFailed, TransportError
+from ensue.transports import peer_probe, reconnect
+from ensue.transports.brokers.address import read_url
+from ensue.transports.brokers.base import BrokerCarrier, Place, Session
+from ensue.transports.log_throttle import Throttle
+from ensue.transports.peer_probe import identify, is_final
 
 ANSWERS = {
     "an HTTP server": b"HTTP/1.0 400 Bad Request\r\n",
@@ -44,10 +44,30 @@ async def answering(answer: bytes, *, first: bytes = b"") -> AsyncIterator[int]:
         server.close()
 
 
+@asynccontextmanager
+async def mqtt_broker(answer: bytes) -> AsyncIterator[int]:
+    """A broker that says nothing before CONNECT, and hangs up on anything else; return its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.read(2)
+        if first[:1] == b"\x10":
+            packet = await reader.readexactly(first[1])
+            assert packet[:7] == b"\x00\x04MQTT\x05"
+            writer.write(answer)
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_kind, "SILENT_S", 0.01)
-    monkeypatch.setattr(peer_kind, "BANNER_S", 0.01)
+    monkeypatch.setattr(peer_probe, "SILENT_S", 0.01)
+    monkeypatch.setattr(peer_probe, "BANNER_S", 0.01)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -79,11 +99,25 @@ def test_what_speaks_first_is_known_by_that(banner: bytes, kind: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("code", [b"\x00", b"\x87"], ids=["accepted", "not authorized"])
+def test_an_mqtt_broker_is_known_by_its_connack(code: bytes) -> None:
+    async def main() -> None:
+        async with mqtt_broker(b"\x20\x03\x00" + code + b"\x00") as port:
+            assert await identify("127.0.0.1", port) == "an MQTT broker"
+            with pytest.raises(HandshakeFailed, match="an MQTT broker answers there, not an Ensue"):
+                await within(ensue.connect(f"ensue://127.0.0.1:{port}").__aenter__())
+        async with mqtt_broker(b"\x20") as port:
+            assert await identify("127.0.0.1", port) == ""
+
+    asyncio.run(main())
+
+
 def test_an_ensue_server_is_known_for_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server:
             assert server.listener is not None
-            assert await identify("127.0.0.1", server.listener.port) == peer_kind.ENSUE
+            assert await identify("127.0.0.1", server.listener.port) == peer_probe.ENSUE
 
     asyncio.run(main())
 
@@ -92,10 +126,10 @@ def test_nobody_is_asked_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -
     async def ask(_host: str, _port: int) -> str:
         raise AssertionError("nobody is there")
 
-    monkeypatch.setattr(peer_kind, "identify", ask)
+    monkeypatch.setattr(peer_probe, "identify", ask)
 
     async def main() -> None:
-        with pytest.raises(TransportError, match="nobody answers at") as caught:
+        with pytest.raises(TransportError, match="no server answers at") as caught:
             await within(ensue.connect("ensue://127.0.0.1:1").__aenter__())
         assert caught.value.retriable
 
@@ -112,11 +146,11 @@ def test_the_command_line_does_not_wait_for_what_does_not_heal(
             tries.append("again")
             raise HandshakeFailed("its certificate can't be trusted")
 
-    monkeypatch.setattr(publishing, "connect", lambda *_, **__: Failing())
+    monkeypatch.setattr(pub, "connect", lambda *_, **__: Failing())
 
     async def main() -> None:
         url = "ensue://127.0.0.1:7400"
-        await publishing.connect_patiently(url, order=None, name=None, wait_s=60)
+        await pub.connect_patiently(url, order=None, name=None, wait_s=60)
 
     with pytest.raises(HandshakeFailed):
         asyncio.run(main())
@@ -244,16 +278,17 @@ def test_a_connection_that_flaps_is_made_more_and_more_seldom(
         pauses.append(high)
         return 0.0
 
-    monkeypatch.setattr(tcp_link, "uniform", shortest)
+    monkeypatch.setattr(reconnect, "uniform", shortest)
 
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
             hub: Any = bus._hub
             (link,) = hub.transport.carrier._links.values()
-            for count in range(1, 7):
+            for _ in range(6):
                 await until(lambda: link.connection is not None)
-                link.connection.abort()
-                await until(lambda count=count: link._flaps == count)  # type: ignore[misc]
+                lost = link.connection
+                lost.abort()
+                await until(lambda lost=lost: link.connection is not lost)  # type: ignore[misc]
             await within(bus.publish("t"))
 
     asyncio.run(main())

@@ -4,14 +4,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.client.test_planned import TRANSPORTS, read, three
+from tests.client.content.test_plan import TRANSPORTS, read, three
 from tests.server.helpers import until, within
 
 import ensue
-from ensue.client.planned import PlannedTransaction
-from ensue.errors import LocalProtocolError
-from ensue.protocols.overlay.client import Notified
-from ensue.protocols.overlay.frames import Publication
+from ensue.client.content.plan import PlannedTransaction
+from ensue.core.errors import LocalProtocolError
+from ensue.protocols.content.client import Notified
+from ensue.protocols.content.frames import Publication
 from ensue.protocols.transactions.client import Ceased, Concluded
 
 WHERE = "x exists"
@@ -21,7 +21,7 @@ class Late:
     """Has a bus hear of something later than of all else."""
 
     def __init__(self, bus: ensue.Bus, *kinds: type) -> None:
-        client = bus._overlay_client()
+        client = bus._content.session
         self._told = client._told
         self._held: list[object] = []
         self._kinds = kinds
@@ -56,7 +56,7 @@ def test_an_event_that_was_routed_before_the_commit_is_read_behind_it() -> None:
             made = Publication(publisher="p", number=1, attributes={"x": 1}, payload=b"before")
             late._told(Notified(made, name, 1))
             assert not old.closed
-            with pytest.raises(LocalProtocolError, match="none that is open"):
+            with pytest.raises(LocalProtocolError, match="not an open subscription"):
                 a.content_name(old)
             late.release()
             assert await within(rest_of(old)) == [b"before"]
@@ -71,7 +71,7 @@ def test_whoever_closes_a_subscription_that_was_moved_away_withdraws_it_once() -
             late = Late(a, Ceased)
             async with a.transaction() as tx:
                 await tx.unsubscribe(old)
-            client = a._overlay_client()
+            client = a._content.session
             asked: list[object] = []
             client.ask = asked.append  # type: ignore[assignment, method-assign]
             old.close()
@@ -102,7 +102,7 @@ def test_events_that_come_while_a_plan_is_under_way_are_kept_for_what_it_subscri
                 await plan.client("b").subscribe(WHERE)
             for number in range(3):
                 await within(a.publish({"x": number}, b"%d" % number))
-            client = b._overlay_client()
+            client = b._content.session
             (name,) = client._readers
             if commit:
                 late.release()

@@ -5,20 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.client.test_moves import Late
+from tests.client.content.test_moves import Late
 from tests.server.helpers import read, serving, within
 
 import ensue
-from ensue.errors import BadInput, SubscriptionLost
+from ensue.core.errors import BadInput, SubscriptionLost
 from ensue.protocols.transactions.client import Concluded
 from ensue.server import Server
 
 WHERE = "x exists"
 SYNC_S = 0.5
 NONSENSE: list[tuple[dict[str, Any], str]] = [
-    ({"pending_max": -7}, "pending_max must be at least 1, not -7"),
-    ({"pending_max": 1.5}, "pending_max is a whole number, not 1.5"),
-    ({"acknowledge": "nonsense"}, "acknowledge must be 'auto' or 'manual', not 'nonsense'"),
+    ({"pending_max": -7}, "pending_max must be at least 1, got -7"),
+    ({"pending_max": 1.5}, "pending_max must be a whole number, got 1.5"),
+    ({"acknowledge": "nonsense"}, "acknowledge must be 'auto' or 'manual', got 'nonsense'"),
 ]
 
 
@@ -135,7 +135,7 @@ def test_a_transaction_reaches_a_slow_reader_as_a_whole_or_not_at_all(
                 assert await read(slow, 3) == [b"0", b"1", b"2"]
                 with pytest.raises(SubscriptionLost, match="a transaction brings 3 more"):
                     await within(anext(slow))
-                assert len(b._overlay_client()._readers) == 1, "nobody reads the rest"
+                assert len(b._content.session._readers) == 1, "nobody reads the rest"
 
     asyncio.run(main())
 
@@ -176,7 +176,7 @@ def test_what_is_kept_for_a_plan_has_a_limit_too(tmp_path: Path) -> None:
                 for number in range(9):
                     await within(a.publish({"x": number}, b"%d" % number))
                 await read(other, 9)
-            (kept,) = b._overlay_client()._readers.values()
+            (kept,) = b._content.session._readers.values()
             assert len(kept.events) == 3  # type: ignore[attr-defined]
             late.release()
             new = await within(handed.get())

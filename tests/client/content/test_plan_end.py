@@ -4,13 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.client.test_planned import SYNC_S, TRANSPORTS, read, three
+from tests.client.content.test_plan import SYNC_S, TRANSPORTS, read, three
 from tests.server.helpers import until, within
-from tests.server.test_serving import chain
+from tests.server.test_server import chain
 
 import ensue
-from ensue.errors import TransactionPending
-from ensue.protocols.overlay.frames import PLANNED_FROM
+from ensue.core.errors import TransactionPending
+from ensue.protocols.content.frames import PLANNED_FROM
 from ensue.server import Server
 
 LARGE = bytes(200_000)

@@ -11,14 +11,14 @@ from tests.cli.helpers import Shell
 from tests.server.helpers import read, serving, within
 
 import ensue
-from ensue import trace
 from ensue.checkers import Verdict, check
-from ensue.client.content import ContentClient
-from ensue.client.content_reader import ContentShare
+from ensue.client.content.reader import ContentShare
+from ensue.client.content.session import ContentSession
 from ensue.client.subscription import Subscription
-from ensue.errors import SubscriptionLost
-from ensue.protocols.overlay.client import Notified
-from ensue.trace import Row
+from ensue.core import trace
+from ensue.core.errors import SubscriptionLost
+from ensue.core.trace import Row
+from ensue.protocols.content.client import Notified
 
 WHERE = "x exists"
 
@@ -75,7 +75,7 @@ def forgetting(method: Callable[..., Any], number: int) -> Callable[..., Any]:
         nonlocal calls
         calls += 1
         if calls == number:
-            events._queue.popleft()
+            events._queue.unread.popleft()
         return await method(events)
 
     return run
@@ -99,7 +99,7 @@ def test_all_that_was_handed_over_was_delivered_and_the_rest_was_unread(tmp_path
 @pytest.mark.parametrize(
     ("where", "method", "plant"),
     [
-        (ContentClient, "_notified", dropping),
+        (ContentSession, "_notified", dropping),
         (ContentShare, "notified", dropping),
         (Subscription, "__anext__", forgetting),
     ],
@@ -126,7 +126,7 @@ def test_what_comes_for_a_subscription_that_was_closed_is_not_delivered(tmp_path
         async with ensue.connect("memory://", order=None, name="a", trace=str(tmp_path / "t")) as a:
             await within(a.advertise(where=WHERE))
             async with a.subscribe(where=WHERE) as left, a.subscribe(where=WHERE) as other:
-                client = a._overlay_client()
+                client = a._content.session
                 sent = client._notified
 
                 def close_first(value: Notified) -> None:

@@ -65,7 +65,7 @@ def test_what_is_wrong_is_said() -> None:
                 await a.publish({1: 2})  # type: ignore[dict-item]
             async with a.subscribe(where="x = 1") as events:
                 for change in (events.subscribe, events.unsubscribe):
-                    with pytest.raises(ensue.LocalProtocolError, match="no topics such as"):
+                    with pytest.raises(ensue.LocalProtocolError, match="has no topics, got"):
                         await change("topic")
             with pytest.raises(ensue.BadInput, match=r"attributes such as .* not 'topic'"):
                 async with a.transaction() as tx:
@@ -265,7 +265,7 @@ def test_a_handler_that_fails_or_nobody_at_all_aborts() -> None:
             with pytest.raises(ensue.TransactionAborted, match="no room"):
                 async with a.transaction(timeout=60) as tx:
                     await tx.invite("b")
-            with pytest.raises(ensue.TransactionAborted, match="nobody here is called"):
+            with pytest.raises(ensue.TransactionAborted, match="no client is called"):
                 async with a.transaction(timeout=60) as tx:
                     await tx.invite("nobody")
             async with a.transaction(timeout=60) as tx:
@@ -332,7 +332,7 @@ def test_a_bus_that_closes_leaves_nothing_behind() -> None:
                 events = await b.subscribe(where="x = 1").__aenter__()
                 assert not events.waiting
             await a.publish({"x": 1}, b"to nobody")
-            with pytest.raises(ensue.TransactionAborted, match="nobody here is called"):
+            with pytest.raises(ensue.TransactionAborted, match="no client is called"):
                 async with a.transaction(timeout=60) as tx:
                     await tx.invite("b")
 

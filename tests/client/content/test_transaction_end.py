@@ -8,10 +8,10 @@ import pytest
 from tests.server.helpers import until, within
 
 import ensue
-from ensue.protocols.core import Outcome
-from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.interface import Outcome
 from ensue.protocols.transactions.client import TransactionClient
-from ensue.runtime import overlay
+from ensue.runtime import content_brokers
 
 LONG_S = 600
 
@@ -22,7 +22,7 @@ def connected(name: str) -> ensue.Bus:
 
 def subscriptions() -> list[str]:
     """What brokers have of subscriptions."""
-    drivers = [driver for each in overlay._overlays.values() for driver in each._drivers]
+    drivers = [driver for each in content_brokers._overlays.values() for driver in each._drivers]
     return [name for each in drivers for name in each.node.broker.tables.subscriptions]
 
 
@@ -70,8 +70,7 @@ def test_a_subscription_whose_transaction_is_aborted_as_it_is_answered_is_over()
             await within(a.advertise(where="x exists"))
             tx = a.transaction(timeout=60)
             await within(tx.__aenter__())
-            client = a._content
-            assert client is not None
+            client = a._content.session
             assert client._driver is not None
             held: list[Outcome] = []
 
@@ -142,15 +141,15 @@ def test_what_goes_wrong_in_a_block_is_told_though_the_bus_is_closed(isolation: 
 def test_a_coordinator_that_failed_without_a_goodbye_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    without_lease = partial(OverlayConfig, lease_ns=10**15)
-    monkeypatch.setattr(overlay, "OverlayConfig", without_lease)
+    without_lease = partial(ContentConfig, lease_ns=10**15)
+    monkeypatch.setattr(content_brokers, "ContentConfig", without_lease)
 
     async def main() -> None:
         async with connected("b") as b:
             await within(b.advertise(where="x exists"))
             failing = await connected("a").__aenter__()
             await within(failing.transaction(timeout=LONG_S).__aenter__())
-            driver = failing._content._driver  # type: ignore[union-attr]
+            driver = failing._content.session._driver
             assert driver is not None
             driver.fail(ZeroDivisionError())
 
@@ -165,8 +164,8 @@ def test_a_coordinator_that_failed_without_a_goodbye_holds_up_nobody(
 
 
 def test_limits_of_brokers_are_named_with_their_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = partial(OverlayConfig, advertisements_max=1, subscriptions_max=1, transactions_max=1)
-    monkeypatch.setattr(overlay, "OverlayConfig", few)
+    few = partial(ContentConfig, advertisements_max=1, subscriptions_max=1, transactions_max=1)
+    monkeypatch.setattr(content_brokers, "ContentConfig", few)
 
     async def main() -> None:
         async with connected("a") as a:

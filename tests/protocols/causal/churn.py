@@ -5,19 +5,18 @@ from collections.abc import Callable
 from random import Random
 
 import msgspec
+from tests.protocols.causal.model import topic_of, violations
+from tests.protocols.causal.registered_group import MS, REGISTRY, SECOND, Room
 
-from ensue.protocols.core import Deliver, Join, Leave, Publish, Refuse, Resumed
-from ensue.protocols.hypercube.config import HypercubeConfig
-
-from .model import topic_of, violations
-from .room import MS, REGISTRY, SECOND, Room
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.interface import Deliver, Join, Leave, Publish, Refuse, Resumed
 
 TURNS = 60
 COME_MAX = 8
 TOPICS = ("t0", "t1")
 PATIENCE_NS = 2 * SECOND
 EXPIRE_NS = 12 * SECOND
-CONFIG = HypercubeConfig(
+CONFIG = CausalConfig(
     durable=False, retry_ns=50 * MS, suspect_ns=200 * MS, beat_ns=300 * MS, digest_ns=200 * MS,
     gap_ns=40 * MS, patience_ns=PATIENCE_NS,
 )  # fmt: skip
@@ -158,11 +157,11 @@ class Comings(Room):
 
     def holds(self, name: str, text: bytes) -> bool:
         """Tell whether a message has come and waits for others."""
-        held = self.nodes[name]._causality.topic(TOPICS[0]).held
+        held = self.nodes[name].node._causality.topic(TOPICS[0]).held
         return any(item.event.payload == text for item in held.values())
 
     def is_joining(self, name: str) -> bool:
-        return self.nodes[name].joining != ()
+        return self.nodes[name].node.joining != ()
 
     def play(self) -> None:
         for _ in range(3):

@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ensue.protocols.core import (
+from ensue.core.wire import Codec
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import FRAMES, Publication
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.interface import (
     Deliver,
     Discard,
     Frame,
@@ -15,16 +19,12 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import FRAMES, Publication
-from ensue.protocols.hypercube.node import HypercubeNode
-from ensue.wire import Codec
 
 MS = 1_000_000
 SECOND = 1_000_000_000
 QUIET = 3600 * SECOND
 
-CALM = HypercubeConfig(beat_ns=QUIET, digest_ns=QUIET, digest_ns_max=QUIET, retry_ns=QUIET)
+CALM = CausalConfig(beat_ns=QUIET, digest_ns=QUIET, digest_ns_max=QUIET, retry_ns=QUIET)
 """Nothing happens by itself: only what trees carry is seen."""
 CODEC = Codec(FRAMES)
 
@@ -35,16 +35,16 @@ class Table:
     def __init__(
         self,
         count: int,
-        config: HypercubeConfig = CALM,
+        config: CausalConfig = CALM,
         *,
-        role: type[HypercubeNode] = HypercubeNode,
+        role: type[CausalNode] = CausalNode,
     ) -> None:
         self.config = config
         self.role = role
         self.names = [f"p{number}" for number in range(count)]
         self.now_ns = 0
         self.disks: dict[int, dict[str, bytes]] = {number: {} for number in range(count)}
-        self.nodes: dict[int, HypercubeNode] = {}
+        self.nodes: dict[int, CausalNode] = {}
         self.links: dict[tuple[int, int], list[Frame]] = {}
         self.slow: set[tuple[int, int]] = set()
         """Links on which nothing arrives for now."""
@@ -94,7 +94,7 @@ class Table:
                 case Join() | Leave() | Settle() | Discard() | Publish() | Refuse():
                     self.outcomes[number].append(effect)
 
-    def act(self, number: int, command: Callable[[HypercubeNode], object]) -> None:
+    def act(self, number: int, command: Callable[[CausalNode], object]) -> None:
         command(self.nodes[number])
         self.drain(number)
 

@@ -7,7 +7,7 @@ lines of the paper's listing.
 
 from dataclasses import dataclass, field, replace
 
-from ensue.protocols.hypercube.cube import cluster_of, cluster_order
+from ensue.protocols.causal.hypercube import cluster_of, cluster_order
 
 T = "t"
 """All of it happens in one topic."""

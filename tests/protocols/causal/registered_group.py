@@ -3,26 +3,14 @@
 from collections.abc import Callable, Iterable
 from random import Random
 
-from ensue.protocols.core import (
-    Deliver,
-    Frame,
-    Outcome,
-    Persist,
-    Resumed,
-    Send,
-)
-from ensue.protocols.enlistment import Lists
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.enrolled import EnrolledNode
-from ensue.protocols.hypercube.enrolment import (
-    Ask,
-    Denied,
-    Enrol,
-    Members,
-    Registry,
-)
-from ensue.protocols.station import FRAMES
-from ensue.wire import Codec
+from ensue.core.wire import Codec
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.interface import Deliver, Frame, Outcome, Persist, Resumed, Send
+from ensue.protocols.membership.client import KnownMembers
+from ensue.protocols.membership.frames import Members, Register, TopicDenied, TopicRequest
+from ensue.protocols.membership.registry import Registry
+from ensue.protocols.total.station import FRAMES
 
 __all__ = [
     "CODEC",
@@ -44,7 +32,7 @@ EXPIRE_NS = 60 * SECOND
 CODEC = Codec(FRAMES)
 STEP_NS = 5 * MS
 ASK_AGAIN_NS = 500 * MS
-CONFIG = HypercubeConfig(durable=False)
+CONFIG = CausalConfig(durable=False)
 
 
 class Desk:
@@ -84,15 +72,17 @@ class Desk:
         return self.drain()
 
     def enrol(self, source: str) -> list[tuple[str, Frame]]:
-        return self.hear(source, Enrol(epoch=0, known=0, gone=0))
+        return self.hear(source, Register(epoch=0, known=0, gone=0))
 
     def ask(self, source: str) -> list[tuple[str, Frame]]:
         """Hear somebody who knows everything."""
         registry = self.registry
         known, gone = len(registry.names), len(registry.gone)
-        digest = registry._lists.digest(known, gone)
+        digest = registry._list.digest(known, gone)
         assert digest is not None
-        return self.hear(source, Enrol(epoch=registry.epoch, known=known, gone=gone, digest=digest))
+        return self.hear(
+            source, Register(epoch=registry.epoch, known=known, gone=gone, digest=digest)
+        )
 
     def wait(self, period_ns: int) -> list[tuple[str, Frame]]:
         """Let time pass, with a look whenever one is due."""
@@ -127,15 +117,15 @@ class Room:
         loss: float = 0.0,
         denied: Iterable[str] = (),
         expire_ns: int = EXPIRE_NS,
-        config: HypercubeConfig = CONFIG,
+        config: CausalConfig = CONFIG,
     ) -> None:
         self.desk = Desk(expire_ns)
         self.config = config
         self.random = Random(seed)
         self.loss = loss
         self.denied = frozenset(denied)
-        self.lists: dict[str, Lists] = {}
-        self.nodes: dict[str, EnrolledNode] = {}
+        self.lists: dict[str, KnownMembers] = {}
+        self.nodes: dict[str, RegisteredNode] = {}
         self.outcomes: dict[str, list[Outcome]] = {}
         self.way: list[tuple[int, int, str, str, Frame]] = []
         self.deaf: set[str] = set()
@@ -157,7 +147,7 @@ class Room:
         ]
 
     def come(self, name: str) -> None:
-        self.lists[name] = Lists()
+        self.lists[name] = KnownMembers()
         self.outcomes[name] = []
         self.send(name, REGISTRY, self.lists[name].question())
 
@@ -189,8 +179,8 @@ class Room:
 
     def hand(self, source: str, target: str, frame: Frame) -> None:
         if target == REGISTRY:
-            if isinstance(frame, Ask) and frame.topic in self.denied:
-                denied = Denied(topic=frame.topic, action=frame.action, reason="it is secret")
+            if isinstance(frame, TopicRequest) and frame.topic in self.denied:
+                denied = TopicDenied(topic=frame.topic, action=frame.action, reason="it is secret")
                 self.send(REGISTRY, source, denied)
                 return
             for peer, answer in self.desk.hear(source, frame):
@@ -202,12 +192,12 @@ class Room:
             self.nodes[target] = self.make(target)
             self.drain(target)
 
-    def make(self, name: str) -> EnrolledNode:
+    def make(self, name: str) -> RegisteredNode:
         """Make the node of a process that is let in."""
-        return EnrolledNode(
+        return RegisteredNode(
             name=name,
             registry=REGISTRY,
-            lists=self.lists[name],
+            members=self.lists[name],
             config=self.config,
             now_ns=self.now_ns,
         )

@@ -1,13 +1,12 @@
 """Doubts that outlast a membership, old answers, members who are no more, and what a joiner holds: order is kept, and nobody waits in vain."""
 
 import pytest
+from tests.protocols.causal.harness import SECOND, Table
 
-from ensue.protocols.core import Join
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import Gone, Receipt, Summary
-from ensue.protocols.hypercube.node import HypercubeNode
-
-from .harness import SECOND, Table
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import Gone, Receipt, Summary
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.interface import Join
 
 J, S, Q, C, LATE = range(5)
 PATIENCE_NS = 5 * SECOND
@@ -41,7 +40,7 @@ def give_up(table: Table) -> None:
 @pytest.mark.parametrize("across", [False, True])
 def test_a_doubt_outlasts_the_membership_it_came_up_in(across: bool) -> None:
     """Whoever leaves and comes back has delivered what it has delivered: w would come after y."""
-    table = Table(4, HypercubeConfig(across_topics=across, patience_ns=PATIENCE_NS))
+    table = Table(4, CausalConfig(across_topics=across, patience_ns=PATIENCE_NS))
     for number in range(4):
         table.subscribe(number)
     table.wait(SECOND)
@@ -75,7 +74,7 @@ class Delayed(Table):
 
 
 def test_the_answer_to_an_old_question_resolves_no_newer_doubt() -> None:
-    table = Delayed(5, HypercubeConfig(across_topics=False, patience_ns=PATIENCE_NS))
+    table = Delayed(5, CausalConfig(across_topics=False, patience_ns=PATIENCE_NS))
     for number in (S, Q, C):
         table.subscribe(number)
     table.wait(SECOND)
@@ -99,7 +98,7 @@ def test_the_answer_to_an_old_question_resolves_no_newer_doubt() -> None:
 @pytest.mark.parametrize("left", [False, True])
 def test_a_publisher_does_not_insist_on_members_who_are_no_more(*, left: bool) -> None:
     """As many as the window lets out go to somebody who never comes back: who is in the topic now counts."""
-    table = Table(3, HypercubeConfig(across_topics=False, batch_max=1))
+    table = Table(3, CausalConfig(across_topics=False, batch_max=1))
     table.subscribe(1)
     table.wait(SECOND)
     table.cut = {(0, 1)}
@@ -124,7 +123,7 @@ def test_a_publisher_does_not_insist_on_members_who_are_no_more(*, left: bool) -
 def test_who_is_joining_gives_what_it_holds() -> None:
     """A holds x, and its join waits for something in its past; nobody else is left who has x."""
     b, s, a, c, e, f = range(6)
-    table = Table(6, HypercubeConfig(patience_ns=PATIENCE_NS))
+    table = Table(6, CausalConfig(patience_ns=PATIENCE_NS))
     table.subscribe(b, "t")
     table.subscribe(c, "t")
     table.subscribe(a, "u")
@@ -158,7 +157,7 @@ def test_who_is_joining_gives_what_it_holds() -> None:
 
 
 def test_a_batch_larger_than_what_may_wait_is_delivered_as_it_is_taken() -> None:
-    table = Table(2, HypercubeConfig(held_max=4, window=1))
+    table = Table(2, CausalConfig(held_max=4, window=1))
     table.subscribe(1)
     table.wait(SECOND)
     texts = [f"e{number}" for number in range(20)]
@@ -178,16 +177,16 @@ def test_who_says_goodbye_is_in_no_topic_not_even_to_publish_there() -> None:
     table.run()
     table.publish(1, "b", "t")
     table.run()
-    assert table.nodes[0]._rolls.members("t") == 1 << 1, "across topics it has to be"
+    assert table.nodes[0]._membership.members("t") == 1 << 1, "across topics it has to be"
     now_ns = table.now_ns
     table.act(1, lambda node: node.say_goodbye(now_ns=now_ns))
     table.run()
-    assert not table.nodes[0]._rolls.members("t")
-    assert not table.nodes[0]._rolls.members("u")
+    assert not table.nodes[0]._membership.members("t")
+    assert not table.nodes[0]._membership.members("u")
 
 
 def test_a_restarted_node_forgets_the_oldest_first() -> None:
-    table = Table(2, HypercubeConfig(retained_max=12, across_topics=False))
+    table = Table(2, CausalConfig(retained_max=12, across_topics=False))
     table.subscribe(1)
     table.wait(SECOND)
     for number in range(1, 17):
@@ -197,7 +196,7 @@ def test_a_restarted_node_forgets_the_oldest_first() -> None:
             table.wait(SECOND)
         table.publish(0, str(number))
         table.wait(SECOND)
-    kept = sorted(number for _, source, number in table.nodes[1]._store._items if source == 0)
+    kept = sorted(number for _, source, number in table.nodes[1]._cache._items if source == 0)
     assert kept == list(range(5, 17))
 
 
@@ -211,7 +210,7 @@ def test_topics_that_others_name_leave_no_trace() -> None:
 
 def test_what_there_was_no_room_for_is_missed_if_nobody_has_it_later() -> None:
     """Its source took it for received, and is gone: the application is told."""
-    table = Table(2, HypercubeConfig(held_max=4))
+    table = Table(2, CausalConfig(held_max=4))
     table.subscribe(1)
     table.wait(SECOND)
     table.act(1, lambda node: node.pause())
@@ -229,7 +228,7 @@ def test_what_there_was_no_room_for_is_missed_if_nobody_has_it_later() -> None:
 
 
 def test_what_there_was_no_room_for_is_asked_for_when_there_is() -> None:
-    table = Table(2, HypercubeConfig(held_max=4))
+    table = Table(2, CausalConfig(held_max=4))
     table.subscribe(1)
     table.wait(SECOND)
     table.act(1, lambda node: node.pause())
@@ -249,7 +248,7 @@ def test_whoever_was_away_for_longer_than_events_are_kept_is_told_of_all_it_miss
     sources: int,
 ) -> None:
     """Of several sources nobody knows what came before what was lost: all of it is given up, and told."""
-    config = HypercubeConfig(across_topics=False, patience_ns=PATIENCE_NS, retained_max=10)
+    config = CausalConfig(across_topics=False, patience_ns=PATIENCE_NS, retained_max=10)
     table = Table(6, config)
     for number in (0, 5):
         table.subscribe(number)
@@ -269,7 +268,7 @@ def test_whoever_was_away_for_longer_than_events_are_kept_is_told_of_all_it_miss
 
 def test_somebody_who_is_not_known_yet_is_not_given_up() -> None:
     """News of it come late: its events are waited for until then, as those who know it have them."""
-    table = Table(2, HypercubeConfig(across_topics=False, patience_ns=PATIENCE_NS))
+    table = Table(2, CausalConfig(across_topics=False, patience_ns=PATIENCE_NS))
     for number in range(2):
         table.subscribe(number)
     table.wait(SECOND)
@@ -278,7 +277,7 @@ def test_somebody_who_is_not_known_yet_is_not_given_up() -> None:
     now_ns = table.now_ns
     table.act(1, lambda node: node.admit("p2", now_ns=now_ns))
     rows = table.nodes[1].rows
-    table.nodes[2] = HypercubeNode(
+    table.nodes[2] = CausalNode(
         name="p2", names=table.names, config=table.config, rows=rows, now_ns=now_ns
     )
     table.drain(2)

@@ -1,13 +1,13 @@
 """Each fault of the published algorithms, shown with the published rules and cured with these.
 
-The published rules run in `published`; the cure is `HypercubeNode` in the same situation, with the same
+The published rules run in `published`; the cure is `CausalNode` in the same situation, with the same
 messages late.
 """
 
 import msgspec
 import pytest
-from tests.protocols.hypercube.harness import CALM, Table
-from tests.protocols.hypercube.published import PublishedNet
+from tests.protocols.causal.harness import CALM, Table
+from tests.protocols.causal.published import PublishedNet
 
 
 def within() -> Table:

@@ -2,19 +2,19 @@
 
 import pytest
 
-from ensue.event import COUNT_MAX
-from ensue.protocols.core import Send
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import Change, Gone, Receipt, Row, Rows
-from ensue.protocols.hypercube.node import HypercubeNode
+from ensue.core.event import COUNT_MAX
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import Change, Gone, Receipt, Row, Rows
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.interface import Send
 
 NOBODY = 60_000
 
 
-def joined(topic: str) -> HypercubeNode:
+def joined(topic: str) -> CausalNode:
     """One of three nodes, which has joined a topic."""
-    config = HypercubeConfig(durable=False)
-    node = HypercubeNode(name="a", names=("a", "b", "c"), config=config, now_ns=0)
+    config = CausalConfig(durable=False)
+    node = CausalNode(name="a", names=("a", "b", "c"), config=config, now_ns=0)
     node.subscribe((topic,), now_ns=1)
     for effect in node.take_effects():
         if isinstance(effect, Send) and isinstance(effect.frame, Change):
@@ -38,7 +38,7 @@ def test_a_row_that_names_a_topic_twice_is_one_that_names_it_once() -> None:
     node = joined("t")
     for version, topics in ((1, ("u", "u")), (2, ("u",)), (3, ())):
         node.receive(Rows(rows=(Row(2, version, topics),)), source="b", now_ns=3)
-        assert bool(node._rolls.members("u")) == bool(topics)
+        assert bool(node._membership.members("u")) == bool(topics)
 
 
 @pytest.mark.parametrize("row", [Row(NOBODY, 1, ("t",)), Row(2, COUNT_MAX, ("t",))])
@@ -46,5 +46,5 @@ def test_such_a_row_is_passed_over(row: Row) -> None:
     node = joined("t")
     node.receive(Rows(rows=(row,)), source="b", now_ns=3)
     node.dismiss("c", now_ns=4)
-    known = node._rolls.rows.values()
+    known = node._membership.rows.values()
     assert all(each.node != NOBODY and each.version < COUNT_MAX for each in known)

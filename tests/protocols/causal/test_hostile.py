@@ -9,13 +9,13 @@ from random import Random
 
 import msgspec
 import pytest
-from tests.protocols.hypercube.harness import MS, SECOND
-from tests.protocols.hypercube.model import violations
-from tests.protocols.hypercube.test_properties import CONFIG, Witness
+from tests.protocols.causal.harness import MS, SECOND
+from tests.protocols.causal.model import violations
+from tests.protocols.causal.test_properties import CONFIG, Witness
 
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.node import HypercubeNode
-from ensue.protocols.hypercube.trees import raise_counts
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import raise_counts
+from ensue.protocols.causal.node import CausalNode
 
 NODES_MAX = 10
 STAY_MIN = 2
@@ -23,7 +23,7 @@ REST = 150 * SECOND
 """Enough for whatever is to be given up, one after the other."""
 
 
-def draw_config(random: Random) -> HypercubeConfig:
+def draw_config(random: Random) -> CausalConfig:
     return msgspec.structs.replace(
         CONFIG,
         across_topics=random.random() < 0.5,
@@ -78,7 +78,7 @@ class Hostile:
     def there(self) -> list[int]:
         return [each for each in range(len(self.witness.names)) if each not in self.gone]
 
-    def act(self, number: int, command: Callable[[HypercubeNode, int], object]) -> None:
+    def act(self, number: int, command: Callable[[CausalNode, int], object]) -> None:
         now_ns = self.witness.now_ns
         self.witness.act(number, lambda node: command(node, now_ns))
 
@@ -134,7 +134,7 @@ class Hostile:
         rows = [row for each in sorted(witness.nodes) for row in witness.nodes[each].rows]
         for each in sorted(witness.nodes):
             self.act(each, lambda node, now_ns: node.admit(name, now_ns=now_ns))
-        witness.nodes[number] = HypercubeNode(
+        witness.nodes[number] = CausalNode(
             name=name, names=witness.names, config=self.config, rows=rows, now_ns=witness.now_ns
         )
         witness.drain(number)

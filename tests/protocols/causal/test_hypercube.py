@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.hypercube import cube
-from ensue.protocols.hypercube.cube import (
-    Cube,
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.causal import hypercube
+from ensue.protocols.causal.hypercube import (
+    Hypercube,
     bits,
     block,
     cluster_of,
@@ -105,7 +105,7 @@ def tree(root: int, targets: int, dimensions: int) -> tuple[list[tuple[int, int]
 @bounded
 @given(count=st.integers(1, 300), data=st.data())
 def test_a_tree_reaches_every_target_once_and_nobody_else(count: int, data: st.DataObject) -> None:
-    names = Cube(f"p{number}" for number in range(count))
+    names = Hypercube(f"p{number}" for number in range(count))
     members = data.draw(st.sets(st.integers(0, count - 1)))
     root = data.draw(st.integers(0, count - 1))
     edges, depth = tree(root, sum(1 << each for each in members), names.dimensions)
@@ -129,17 +129,17 @@ def test_a_set_takes_as_many_bits_as_its_cluster_has_nodes() -> None:
 
 
 def test_names_are_unique_and_numbers_are_never_given_again() -> None:
-    names = Cube(["a", "b", "c"])
+    names = Hypercube(["a", "b", "c"])
     assert (names.dimensions, list(bits(names.everyone))) == (2, [0, 1, 2])
     with pytest.raises(ConfigurationError, match="'b' is taken"):
         names.add("b")
     names.remove("b")
     assert list(bits(names.everyone)) == [0, 2]
     assert names.add("d") == 3
-    assert Cube(["alone"]).dimensions == 0
+    assert Hypercube(["alone"]).dimensions == 0
 
 
 def test_a_cube_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cube, "NODES_MAX", 2)
+    monkeypatch.setattr(hypercube, "NODES_MAX", 2)
     with pytest.raises(ConfigurationError, match="at most 2 nodes"):
-        Cube(["a", "b", "c"])
+        Hypercube(["a", "b", "c"])

@@ -2,18 +2,18 @@
 
 import msgspec
 import pytest
-from tests.protocols.hypercube.harness import MS, SECOND, Table
+from tests.protocols.causal.harness import MS, SECOND, Table
 
-from ensue.protocols.core import Frame, Join
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import Change, Fill, Gone, Publication, Receipt
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import Change, Fill, Gone, Publication, Receipt
+from ensue.protocols.interface import Frame, Join
 
-LIVE = HypercubeConfig(across_topics=False, patience_ns=5 * SECOND)
+LIVE = CausalConfig(across_topics=False, patience_ns=5 * SECOND)
 CONFIGS = [LIVE, msgspec.structs.replace(LIVE, across_topics=True)]
 PATIENCE = LIVE.patience_ns + 15 * SECOND
 
 
-def live(config: HypercubeConfig, count: int, *members: int) -> Table:
+def live(config: CausalConfig, count: int, *members: int) -> Table:
     table = Table(count, config)
     for number in members:
         table.subscribe(number)
@@ -25,7 +25,7 @@ def missed(table: Table, number: int) -> list[tuple[int, int]]:
     return [one.missed for one in table.outcomes[number] if isinstance(one, Join) and one.missed]
 
 
-def lost_question(config: HypercubeConfig, *survivors: int) -> Table:
+def lost_question(config: CausalConfig, *survivors: int) -> Table:
     """Return a table whose survivors hold an answer; who asked and who answered are gone."""
     table = live(config, 6, 1, *survivors)
     table.cut = {(0, number) for number in survivors}
@@ -45,7 +45,7 @@ def lost_question(config: HypercubeConfig, *survivors: int) -> Table:
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
 @pytest.mark.parametrize("survivors", [(2,), (2, 3), (2, 3, 4, 5)])
 def test_an_answer_is_delivered_though_its_question_is_gone_with_all_who_had_it(
-    config: HypercubeConfig, survivors: tuple[int, ...]
+    config: CausalConfig, survivors: tuple[int, ...]
 ) -> None:
     table = lost_question(config, *survivors)
     table.wait(PATIENCE)
@@ -57,7 +57,7 @@ def test_an_answer_is_delivered_though_its_question_is_gone_with_all_who_had_it(
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
 def test_the_rest_of_a_source_is_delivered_though_its_first_event_is_gone(
-    config: HypercubeConfig,
+    config: CausalConfig,
 ) -> None:
     table = live(config, 4, 2, 3)
     table.cut = {(0, 2), (0, 3)}
@@ -75,7 +75,7 @@ def test_the_rest_of_a_source_is_delivered_though_its_first_event_is_gone(
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_who_has_left_for_good_is_given_up_as_who_crashed_is(config: HypercubeConfig) -> None:
+def test_who_has_left_for_good_is_given_up_as_who_crashed_is(config: CausalConfig) -> None:
     table = live(config, 4, 1, 2)
     table.cut = {(0, 2)}
     table.publish(0, "question")
@@ -92,7 +92,7 @@ def test_who_has_left_for_good_is_given_up_as_who_crashed_is(config: HypercubeCo
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_nothing_of_those_who_are_there_is_lost_meanwhile(config: HypercubeConfig) -> None:
+def test_nothing_of_those_who_are_there_is_lost_meanwhile(config: CausalConfig) -> None:
     """They publish all the time, and what they send is on its way while a question is given up."""
     table = lost_question(config, 2, 3)
     for number in range(200):
@@ -110,7 +110,7 @@ def test_nothing_of_those_who_are_there_is_lost_meanwhile(config: HypercubeConfi
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
 def test_who_was_away_then_may_have_published_something_that_comes_before_and_is_too_late(
-    config: HypercubeConfig,
+    config: CausalConfig,
 ) -> None:
     """First comes before the question, and only who is away has it: after the answer it must not come."""
     table = live(config, 4, *range(4))
@@ -139,7 +139,7 @@ def test_who_was_away_then_may_have_published_something_that_comes_before_and_is
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_who_is_back_while_it_is_given_up_gives_what_it_has(config: HypercubeConfig) -> None:
+def test_who_is_back_while_it_is_given_up_gives_what_it_has(config: CausalConfig) -> None:
     table = lost_question(config, 2, 3)
     table.wait(config.patience_ns - 200 * MS)
     table.start(0)
@@ -150,7 +150,7 @@ def test_who_is_back_while_it_is_given_up_gives_what_it_has(config: HypercubeCon
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_nothing_is_given_up_for_want_of_room(config: HypercubeConfig) -> None:
+def test_nothing_is_given_up_for_want_of_room(config: CausalConfig) -> None:
     """Who delivers nothing for a while has what it holds, and waits for nobody."""
     table = live(config, 4, 2, 3)
     table.nodes[2].pause()
@@ -166,7 +166,7 @@ def test_nothing_is_given_up_for_want_of_room(config: HypercubeConfig) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_nor_is_what_came_in_a_pause(config: HypercubeConfig) -> None:
+def test_nor_is_what_came_in_a_pause(config: CausalConfig) -> None:
     table = lost_question(config, 2, 3)
     table.nodes[2].pause()
     for number in range(5):
@@ -179,7 +179,7 @@ def test_nor_is_what_came_in_a_pause(config: HypercubeConfig) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_what_others_have_published_by_then_comes_first(config: HypercubeConfig) -> None:
+def test_what_others_have_published_by_then_comes_first(config: CausalConfig) -> None:
     """Their answers say how far they are, and overtake what they have just published."""
     table, said = about_to_skip(config)
     table.heal()
@@ -188,7 +188,7 @@ def test_what_others_have_published_by_then_comes_first(config: HypercubeConfig)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_what_comes_after_all_is_not_skipped(config: HypercubeConfig) -> None:
+def test_what_comes_after_all_is_not_skipped(config: CausalConfig) -> None:
     table, said = about_to_skip(config)
     table.start(0)
     table.wait(500 * MS)
@@ -199,7 +199,7 @@ def test_what_comes_after_all_is_not_skipped(config: HypercubeConfig) -> None:
     assert missed(table, 2) == []
 
 
-def about_to_skip(config: HypercubeConfig) -> tuple[Table, list[str]]:
+def about_to_skip(config: CausalConfig) -> tuple[Table, list[str]]:
     """Return a table whose node 2 waits for what 3 has published before it skips a question; and all that was."""
     table = lost_question(config, 2, 3)
     said: list[str] = []
@@ -230,7 +230,7 @@ def _asks(frame: Frame) -> bool:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
 def test_who_was_away_for_longer_than_several_keep_their_events_goes_on_soon(
-    config: HypercubeConfig,
+    config: CausalConfig,
 ) -> None:
     """What is kept by nobody is not waited for as if somebody might be back with it."""
     patient = msgspec.structs.replace(config, retained_max=4, patience_ns=3600 * SECOND)
@@ -250,7 +250,7 @@ def test_who_was_away_for_longer_than_several_keep_their_events_goes_on_soon(
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_what_can_not_be_given_up_yet_keeps_nothing_else_from_it(config: HypercubeConfig) -> None:
+def test_what_can_not_be_given_up_yet_keeps_nothing_else_from_it(config: CausalConfig) -> None:
     """Node 3 holds an answer of 1, and hears first that later ones of 1 are not kept."""
     table = live(config, 4, 1, 2, 3)
     table.cut = {(0, 2), (0, 3)}
@@ -264,7 +264,7 @@ def test_what_can_not_be_given_up_yet_keeps_nothing_else_from_it(config: Hypercu
     not_kept = Gone(topic="t", source=1, up_to=5)
     table.nodes[3].receive(not_kept, source="p2", now_ns=table.now_ns)
     table.nodes[1].unsubscribe(("t",), now_ns=table.now_ns)
-    del table.nodes[1]._store._items["t", 0, 1]
+    del table.nodes[1]._cache._items["t", 0, 1]
     table.drain(1)
     table.wait(PATIENCE)
     assert table.delivered[3] == ["answer"]
@@ -285,7 +285,7 @@ class Leaky(Table):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
 def test_what_somebody_keeps_is_not_given_up_because_a_newcomer_never_had_it(
-    config: HypercubeConfig,
+    config: CausalConfig,
 ) -> None:
     table = Leaky(4, config)
     table.join_all(0, 1, 2)
@@ -316,7 +316,7 @@ def test_only_so_much_is_given_up_as_nobody_keeps() -> None:
         table.wait(300 * MS)
     for number, kept in ((0, 3), (2, 1), (3, 6)):
         for sent in range(1, 11 - kept):
-            del table.nodes[number]._store._items["t", 2, sent]
+            del table.nodes[number]._cache._items["t", 2, sent]
     table.heal()
     table.wait(5 * SECOND)
     assert table.delivered[1] == said[4:]
@@ -348,7 +348,7 @@ def test_nobody_is_skipped_who_is_there_or_comes_whatever_others_say_is_not_kept
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_who_leaves_while_it_waits_is_in_peace(config: HypercubeConfig) -> None:
+def test_who_leaves_while_it_waits_is_in_peace(config: CausalConfig) -> None:
     table = lost_question(config, 2, 3)
     table.wait(config.patience_ns - 200 * MS)
     table.unsubscribe(2)

@@ -1,24 +1,16 @@
 """Nodes that crash, hang, restart or are cut off; limits; order across topics."""
 
+from typing import Any
+
 import msgspec
 import pytest
-from tests.protocols.hypercube.harness import CALM, CODEC, MS, SECOND, Table
+from tests.protocols.causal.harness import CALM, CODEC, MS, SECOND, Table
 
-from ensue.errors import ConfigurationError, LimitReached, RemoteProtocolError
-from ensue.protocols.core import (
-    Deliver,
-    Discard,
-    Frame,
-    Join,
-    Leave,
-    Persist,
-    Publish,
-    Refuse,
-    Settle,
-)
-from ensue.protocols.hypercube.causality import Causality, TopicState
-from ensue.protocols.hypercube.config import HypercubeConfig
-from ensue.protocols.hypercube.frames import (
+from ensue.core.errors import ConfigurationError, LimitReached, RemoteProtocolError
+from ensue.core.event import Event
+from ensue.protocols.causal.causality import Causality, TopicState
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.causal.frames import (
     JOINS_MAX,
     Beat,
     Change,
@@ -31,18 +23,29 @@ from ensue.protocols.hypercube.frames import (
     Rows,
     Summary,
 )
-from ensue.protocols.hypercube.node import HypercubeNode
+from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.interface import (
+    Deliver,
+    Discard,
+    Frame,
+    Join,
+    Leave,
+    Persist,
+    Publish,
+    Refuse,
+    Settle,
+)
 
-LIVE = HypercubeConfig(across_topics=False, patience_ns=5 * SECOND)
+LIVE = CausalConfig(across_topics=False, patience_ns=5 * SECOND)
 """Everything happens by itself."""
 ACROSS = msgspec.structs.replace(LIVE, across_topics=True)
 
 
-def replace(config: HypercubeConfig, **fields: object) -> HypercubeConfig:
+def replace(config: CausalConfig, **fields: object) -> CausalConfig:
     return msgspec.structs.replace(config, **fields)
 
 
-def live(count: int, *members: int, config: HypercubeConfig = LIVE) -> Table:
+def live(count: int, *members: int, config: CausalConfig = LIVE) -> Table:
     table = Table(count, config)
     for number in members:
         table.subscribe(number)
@@ -122,7 +125,7 @@ def test_a_forwarder_that_is_asked_again_says_what_it_knows_so_far() -> None:
     table.publish(0, "m")
     table.wait(3 * SECOND)
     node = table.nodes[0]
-    assert not node._suspects.suspected, "4 answers, although 6 does not"
+    assert not node._detector.suspected, "4 answers, although 6 does not"
     assert table.settled(0) == []
 
 
@@ -375,7 +378,7 @@ def test_an_event_for_nobody_is_settled_and_found_by_who_was_there_all_along() -
 
 
 def test_nothing_is_persisted_if_nothing_is_durable() -> None:
-    node = HypercubeNode(name="a", names=["a"], config=replace(LIVE, durable=False))
+    node = CausalNode(name="a", names=["a"], config=replace(LIVE, durable=False))
     node.subscribe(("t",), now_ns=0)
     node.publish("t", b"m", now_ns=0)
     effects = node.take_effects()
@@ -418,16 +421,16 @@ def test_events_under_way_have_a_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", [name for name in HypercubeConfig.__struct_fields__ if name.endswith(("_ns", "_max"))]
+    "field", [name for name in CausalConfig.__struct_fields__ if name.endswith(("_ns", "_max"))]
 )
 def test_limits_and_waits_are_at_least_one(field: str) -> None:
     with pytest.raises(ConfigurationError, match=field):
-        replace(HypercubeConfig(), **{field: 0})
+        replace(CausalConfig(), **{field: 0})
 
 
 def test_a_node_must_be_in_its_cube() -> None:
     with pytest.raises(ConfigurationError, match="'c' is not among"):
-        HypercubeNode(name="c", names=["a", "b"])
+        CausalNode(name="c", names=["a", "b"])
 
 
 class Alien(Frame, frozen=True, tag=99):
@@ -451,7 +454,7 @@ def test_nodes_come_and_go() -> None:
     table.disks[2] = {}
     table.delivered[2], table.outcomes[2] = [], []
     rows = [row for number in (0, 1) for row in table.nodes[number].rows]
-    table.nodes[2] = HypercubeNode(
+    table.nodes[2] = CausalNode(
         name="p2", names=table.names, config=LIVE, rows=rows, now_ns=table.now_ns
     )
     table.publish(2, "hello")
@@ -589,19 +592,19 @@ def test_whoever_has_seen_something_follows_a_topic_to_publish_there() -> None:
     assert table.delivered[0] == ["cause", "again"]
 
 
-class FollowsNothing(HypercubeNode):
+class FollowsNothing(CausalNode):
     """Publishes on a topic whose past it does not know."""
 
-    def _place_waiting(self, now_ns: int) -> None:
+    def publish(self, *arguments: Any, **options: Any) -> Event:
         self._causality.has_foreign_past = False
-        super()._place_waiting(now_ns)
+        return super().publish(*arguments, **options)
 
 
 @pytest.mark.parametrize(
-    ("role", "expected"), [(HypercubeNode, ["e", "e'", "f"]), (FollowsNothing, ["f", "e"])]
+    ("role", "expected"), [(CausalNode, ["e", "e'", "f"]), (FollowsNothing, ["f", "e"])]
 )
 def test_why_it_follows_a_start_vector_must_be_closed(
-    role: type[HypercubeNode], expected: list[str]
+    role: type[CausalNode], expected: list[str]
 ) -> None:
     """e comes before m, in another topic, before e' before f.
 

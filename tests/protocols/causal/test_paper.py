@@ -1,11 +1,11 @@
-"""One test a claim of the paper: VCube-PS, sections 2 and 3. `test_cube` has Figure 1."""
+"""One test a claim of the paper: VCube-PS, sections 2 and 3. `test_hypercube` has Figure 1."""
 
 import msgspec
 import pytest
-from tests.protocols.hypercube.harness import CALM, Table, barrier_of
+from tests.protocols.causal.harness import CALM, Table, barrier_of
 
-from ensue.protocols.core import Discard, Join, Leave
-from ensue.protocols.hypercube.frames import Change, Publication, Receipt
+from ensue.protocols.causal.frames import Change, Publication, Receipt
+from ensue.protocols.interface import Discard, Join, Leave
 
 PER_TOPIC = msgspec.structs.replace(CALM, across_topics=False)
 

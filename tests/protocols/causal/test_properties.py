@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.protocols.hypercube.harness import MS, SECOND, Table
-from tests.protocols.hypercube.model import lost, violations
+from tests.protocols.causal.harness import MS, SECOND, Table
+from tests.protocols.causal.model import lost, violations
 
-from ensue.protocols.core import Join, Leave, Publish
-from ensue.protocols.hypercube.config import HypercubeConfig
+from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.interface import Join, Leave, Publish
 
-CONFIG = HypercubeConfig(
+CONFIG = CausalConfig(
     retry_ns=50 * MS, suspect_ns=200 * MS, beat_ns=300 * MS, digest_ns=200 * MS, gap_ns=40 * MS
 )
 
@@ -23,7 +23,7 @@ CONFIG = HypercubeConfig(
 class Witness(Table):
     """A table that writes down what applications see."""
 
-    def __init__(self, count: int, config: HypercubeConfig) -> None:
+    def __init__(self, count: int, config: CausalConfig) -> None:
         self.seen: list[tuple[int, str, str]] = []
         """Who, what, and the event or topic, in the order it happened."""
         super().__init__(count, config)

@@ -3,24 +3,22 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.test_wire import FIELDS, any_frame
-
-from ensue.protocols.core import (
-    Frame,
-    Join,
-    Refuse,
-    Send,
-    Settle,
+from tests.core.test_wire import FIELDS, any_frame
+from tests.protocols.causal.registered_group import (
+    CODEC,
+    CONFIG,
+    EXPIRE_NS,
+    MS,
+    REGISTRY,
+    SECOND,
+    Desk,
+    Room,
+    settled_in,
 )
-from ensue.protocols.enlistment import Lists
-from ensue.protocols.hypercube import enrolment
-from ensue.protocols.hypercube.causality import Causality
-from ensue.protocols.hypercube.cube import Cube
-from ensue.protocols.hypercube.enrolled import EnrolledNode
-from ensue.protocols.hypercube.enrolment import Ask, Enrol, Granted, Members
-from ensue.protocols.hypercube.forsaking import Forsaking
-from ensue.protocols.hypercube.frames import FRAMES as CUBE_FRAMES
-from ensue.protocols.hypercube.frames import (
+
+from ensue.protocols.causal.event_cache import EventCache
+from ensue.protocols.causal.frames import FRAMES as CUBE_FRAMES
+from ensue.protocols.causal.frames import (
     Beat,
     Change,
     Fill,
@@ -31,13 +29,17 @@ from ensue.protocols.hypercube.frames import (
     Rows,
     Versions,
 )
-from ensue.protocols.hypercube.repair import Repair
-from ensue.protocols.hypercube.rolls import Rolls
-from ensue.protocols.hypercube.store import Store
-from ensue.protocols.hypercube.suspects import Suspects
-from ensue.protocols.hypercube.trees import Relay
-
-from .room import CODEC, CONFIG, EXPIRE_NS, MS, REGISTRY, SECOND, Desk, Room, settled_in
+from ensue.protocols.causal.hypercube import Hypercube
+from ensue.protocols.causal.loss_recovery import LossRecovery
+from ensue.protocols.causal.membership import Membership
+from ensue.protocols.causal.node_state import NodeState
+from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.causal.repair import Repair
+from ensue.protocols.causal.trees import Relay
+from ensue.protocols.interface import Frame, Join, Refuse, Send, Settle
+from ensue.protocols.membership.client import KnownMembers
+from ensue.protocols.membership.frames import FRAMES as REGISTRY_FRAMES
+from ensue.protocols.membership.frames import Members, Register, TopicGranted, TopicRequest
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -95,8 +97,13 @@ def mute(room: Room, name: str, *kinds: type[Frame]) -> None:
     room.send = without  # type: ignore[method-assign]
 
 
-def test_who_is_there_and_never_tells_holds_no_newcomer_up() -> None:
+@pytest.mark.parametrize(
+    "said", [Beat(digest=b"other"), Versions(versions={0: 10**12}), Versions(versions={2: 10**12})]
+)
+def test_who_is_there_and_never_tells_holds_no_newcomer_up(said: Frame) -> None:
+    """Nor does a lie about versions of rows that do not exist, of another or of the newcomer itself."""
     room = Room()
+    send = room.send
     mute(room, "evil~1", Versions, Here, Rows)
     for name in ("a~1", "evil~1"):
         room.come(name)
@@ -105,7 +112,7 @@ def test_who_is_there_and_never_tells_holds_no_newcomer_up() -> None:
     room.run(SECOND)
     room.come("new~1")
     for step in range(CONFIG.answer_ns // (100 * MS) + 10):
-        room.send("evil~1", "new~1", Beat(digest=b"other"))
+        send("evil~1", "new~1", said)
         room.run(100 * MS)
         if step == 50:
             assert not settled_in(room, "new~1"), "the other one may tell yet"
@@ -221,8 +228,8 @@ def test_a_new_connection_has_it_say_again_what_may_be_lost() -> None:
     room.deaf.clear()
     room.act("a~1", "repeat")
     sent = [frame for *_, source, _, frame in room.way if source == "a~1"]
-    assert any(isinstance(frame, Ask) for frame in sent)
-    assert any(isinstance(frame, Enrol) for frame in sent)
+    assert any(isinstance(frame, TopicRequest) for frame in sent)
+    assert any(isinstance(frame, Register) for frame in sent)
     room.run(2 * SECOND)
     assert Join("t") in room.outcomes["a~1"]
 
@@ -248,7 +255,7 @@ def test_a_pause_holds_what_comes_and_gives_it_in_order_afterwards() -> None:
     st.lists(
         st.tuples(
             st.one_of(
-                [st.builds(kind, **FIELDS[kind]) for kind in (*CUBE_FRAMES, *enrolment.FRAMES)]
+                [st.builds(kind, **FIELDS[kind]) for kind in (*CUBE_FRAMES, *REGISTRY_FRAMES)]
             ),
             st.sampled_from((REGISTRY, "b~1", "c~1", "stranger~1")),
         ),
@@ -256,7 +263,7 @@ def test_a_pause_holds_what_comes_and_gives_it_in_order_afterwards() -> None:
     )
 )
 def test_no_frame_whatever_makes_a_node_raise(sent: list[tuple[Frame, str]]) -> None:
-    lists = Lists()
+    lists = KnownMembers()
     lists.take(
         Members(
             epoch=9,
@@ -268,7 +275,7 @@ def test_no_frame_whatever_makes_a_node_raise(sent: list[tuple[Frame, str]]) -> 
             gone_total=0,
         )
     )
-    node = EnrolledNode(name="a~1", registry=REGISTRY, lists=lists, config=CONFIG, now_ns=0)
+    node = RegisteredNode(name="a~1", registry=REGISTRY, members=lists, config=CONFIG, now_ns=0)
     now_ns = 0
     node.subscribe(("prices", "orders"), now_ns=now_ns)
     node.publish("prices", b"", now_ns=now_ns)
@@ -333,7 +340,7 @@ def test_nothing_is_given_up_while_somebody_may_have_come_unheard_of(*, joins: b
     room.kill(Q)
     if joins:
         room.act(J, "subscribe", ("t",))
-        room.hand(REGISTRY, J, Granted(topic="t", action="subscribe"))
+        room.hand(REGISTRY, J, TopicGranted(topic="t", action="subscribe"))
     room.lost = lambda _frame: False
     room.run(3 * CONFIG.patience_ns)
     assert room.delivered(J) == (["y"] if joins else []), "the registry has not answered"
@@ -354,16 +361,13 @@ def test_nothing_is_given_up_while_somebody_may_have_come_unheard_of(*, joins: b
 def test_who_became_known_while_everybody_was_asked_is_in_doubt(*, told: bool) -> None:
     """N was not asked where to start, and may have published before what is given up."""
     names = [J, S, *([N] if told else [])]
-    causality = Causality(0, across=True, held_max=100)
-    causality.join("t")
-    causality.topic("t").barrier = {1: 1}
-    hunts = Repair(
-        0, Cube(names), CONFIG, causality, Rolls(), Suspects(SECOND), Store(10, lambda _key: False),
-        lambda _peer, _frame: None,
-    ).hunts  # fmt: skip
-    forsaking = Forsaking(Cube(names), CONFIG, causality, hunts)
+    state = NodeState(0, Hypercube(names), CONFIG, Membership(), run=1)
+    state.causality.join("t")
+    state.causality.topic("t").barrier = {1: 1}
+    retrieval = Repair(state, EventCache(10, lambda _key: False)).retrieval
+    recovery = LossRecovery(state, retrieval, lambda *_question: True)
     relay = Relay(Change(token=0, height=1, below=b"", row=Row(0, 1, ("t",)), joins=("t",)), 2, 1)
     relay.away = 2
-    assert forsaking.start("t", {}, relay, patient=True, now_ns=0) is None
-    start = forsaking.start("t", {}, relay, patient=False, now_ns=0)
+    assert recovery.start("t", {}, relay, patient=True, now_ns=0) is None
+    start = recovery.start("t", {}, relay, patient=False, now_ns=0)
     assert start == ({1: 1}, 0b100 if told else 0)

@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from ensue.protocols.core import Persist, Send, Told
-from ensue.protocols.link import FRAMES as LINK_FRAMES
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.overlay.broker import Broker
-from ensue.protocols.overlay.client import Answered, Notified, OverlayClient
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.nodes import BrokerNode, ClientNode
-from ensue.wire import Codec
+from ensue.core.wire import Codec
+from ensue.protocols.content.client import Answered, Notified
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.interface import Persist, Send, Told
+from ensue.protocols.shared.link import FRAMES as LINK_FRAMES
+from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.client import TransactionClient
+from ensue.protocols.transactions.frames import FRAMES
+from ensue.protocols.transactions.nodes import BrokerNode, ClientNode
 
 MS = 1_000_000
 Tree = Mapping[str, tuple[str, ...]]
@@ -41,8 +43,6 @@ def random_tree(random: Random, count: int) -> dict[str, tuple[str, ...]]:
 class Net:
     """Brokers, clients and what is on its way between them."""
 
-    broker_type: type[Broker] = Broker
-    client_type: type[OverlayClient] = OverlayClient
     link = LinkConfig(retry_ns=10**14, retry_ns_max=10**14)
 
     def __init__(
@@ -51,18 +51,16 @@ class Net:
         homes: Mapping[str, str],
         *,
         seed: int = 0,
-        config: OverlayConfig | None = None,
-        broker_type: type[Broker] | None = None,
-        client_type: type[OverlayClient] | None = None,
+        config: ContentConfig | None = None,
+        broker_type: type[TransactionBroker] = TransactionBroker,
     ) -> None:
         self.random = Random(seed)
-        self.config = config or OverlayConfig(lease_ns=10**15, beat_ns=10**14, away_ns=10**15)
+        self.config = config or ContentConfig(lease_ns=10**15, beat_ns=10**14, away_ns=10**15)
         self.now_ns = 0
         self.tree, self.homes = tree, dict(homes)
-        self.broker_type = broker_type or self.broker_type
-        self.client_type = client_type or self.client_type
-        self.codec = self.broker_type.codec
-        self.wire = Codec((*LINK_FRAMES, *self.frames()))
+        self.broker_type = broker_type
+        self.codec = Codec(FRAMES)
+        self.wire = Codec((*LINK_FRAMES, *FRAMES))
         self.disks: dict[str, dict[str, bytes]] = {}
         self.flying: dict[tuple[str, str], deque[bytes]] = {}
         self.told: dict[str, list[Any]] = {}
@@ -74,11 +72,6 @@ class Net:
             self.told[name] = []
             self.start(name)
 
-    def frames(self) -> tuple[Any, ...]:
-        from ensue.protocols.overlay.frames import FRAMES  # noqa: PLC0415 - a subclass has others
-
-        return FRAMES
-
     # -- Nodes ----------------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
@@ -86,10 +79,10 @@ class Net:
         records, now_ns = dict(self.disks[name]), self.now_ns
         if name in self.tree:
 
-            def make_broker(own: Mapping[str, bytes]) -> Broker:
+            def make_broker(own: Mapping[str, bytes]) -> TransactionBroker:
                 return self.broker_type(
                     name=name,
-                    neighbours=self.tree[name],
+                    neighbors=self.tree[name],
                     config=self.config,
                     records=own,
                     now_ns=now_ns,
@@ -97,7 +90,7 @@ class Net:
 
             self.nodes[name] = BrokerNode(
                 make_broker,
-                neighbours=self.tree[name],
+                neighbors=self.tree[name],
                 codec=self.codec,
                 link=self.link,
                 records=records,
@@ -105,8 +98,8 @@ class Net:
             )
         else:
 
-            def make_client(own: Mapping[str, bytes]) -> OverlayClient:
-                return self.client_type(
+            def make_client(own: Mapping[str, bytes]) -> TransactionClient:
+                return TransactionClient(
                     name=name,
                     home=self.homes[name],
                     config=self.config,

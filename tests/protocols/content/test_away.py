@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.protocols.transactions.harness import TransactionNet, line, pub
 
-from ensue.protocols.overlay.client import Answered, Welcomed
-from ensue.protocols.overlay.config import OverlayConfig
+from ensue.protocols.content.client import Answered, Welcomed
+from ensue.protocols.content.config import ContentConfig
 
 AWAY_NS = 5 * 10**9
-CONFIG = OverlayConfig(lease_ns=10**15, beat_ns=10**14, journal_bytes_min=2000, away_ns=AWAY_NS)
+CONFIG = ContentConfig(lease_ns=10**15, beat_ns=10**14, journal_bytes_min=2000, away_ns=AWAY_NS)
 HOMES = {"c0": "b0", "c1": "b1", "c2": "b2", "c3": "b3"}
 
 
@@ -168,7 +168,7 @@ def test_what_was_answered_ahead_of_a_broker_covers_nothing_until_that_is_back()
 
 
 def _beat(net: Tree) -> bytes:
-    from ensue.protocols.link import LinkAck  # noqa: PLC0415 - says no more than that it lives
+    from ensue.protocols.shared.link import LinkAck  # noqa: PLC0415 - says no more than that it lives
 
     return net.wire.encode(LinkAck(number=0))
 
@@ -179,7 +179,7 @@ def test_no_transaction_publishes_what_has_not_been_advertised_everywhere() -> N
     net.stop("b3")
     net.advertise("c0", "n exists")
     net.elapse(AWAY_NS)
-    net.on_told = net.application.told
+    net.on_told = net.application.take
     net.start("c0", pub("torn", n=1), isolation="atomic")
     net.settle()
     assert "'c0.adv1' has not reached all brokers: try again" in net.answers("c0").values()

@@ -4,18 +4,17 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.protocols.content.harness import MS, Net, line, random_tree
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.core import Send
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.overlay.client import SessionEnded
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.filters import Filter
-from ensue.protocols.overlay.frames import SUBSCRIBE, Change, Operate, Step
-from ensue.protocols.overlay.nodes import check_tree
-from ensue.protocols.overlay.parsing import parse
-
-from .harness import MS, Net, line, random_tree
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.content.client import SessionEnded
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.filters.filter import Filter
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.frames import SUBSCRIBE, Change, Operate, Step
+from ensue.protocols.content.topology import check_tree
+from ensue.protocols.interface import Send
+from ensue.protocols.shared.link import LinkConfig
 
 FILTERS = (
     "x = 1",
@@ -135,7 +134,7 @@ def test_an_answer_says_that_a_subscription_is_everywhere() -> None:
 
 
 def test_a_client_that_says_goodbye_or_is_silent_leaves_nothing_behind() -> None:
-    config = OverlayConfig(lease_ns=100 * MS, beat_ns=10 * MS, hello_ns=10 * MS)
+    config = ContentConfig(lease_ns=100 * MS, beat_ns=10 * MS, hello_ns=10 * MS)
     net = Net(line(3), {"a": "b0", "b": "b1", "c": "b2"}, config=config)
     net.settle()
     for client in ("a", "b"):
@@ -152,7 +151,7 @@ def test_a_client_that_says_goodbye_or_is_silent_leaves_nothing_behind() -> None
         tables = net.broker(f"b{at}").tables
         assert not tables.advertisements
         assert [name for name in tables.subscriptions if not name.startswith("c")] == []
-        assert list(net.broker(f"b{at}")._members) == ["c"]
+        assert list(net.broker(f"b{at}").state.members) == ["c"]
     assert "link/next/b" not in net.disks["b1"]
     net.nodes["b"] = silent
     net.elapse(10 * MS)
@@ -161,7 +160,7 @@ def test_a_client_that_says_goodbye_or_is_silent_leaves_nothing_behind() -> None
 
 def test_clients_are_heard_though_much_is_on_its_way_to_a_broker_that_is_away() -> None:
     """Else whoever only reads would be taken for gone, because of somebody else."""
-    config = OverlayConfig(lease_ns=500 * MS, beat_ns=50 * MS)
+    config = ContentConfig(lease_ns=500 * MS, beat_ns=50 * MS)
     net = Net(line(2), {"a": "b0", "b": "b1"}, config=config)
     net.settle()
     subscribed(net, "b", "x exists")
@@ -193,7 +192,7 @@ def test_somebody_elses_subscription_can_t_be_withdrawn() -> None:
     net.settle()
     number = net.command("a", lambda node, now: node.unsubscribe(name, now_ns=now))
     net.settle()
-    assert "belongs to somebody else" in net.answers("a")[number]
+    assert "belongs to another client" in net.answers("a")[number]
     assert name in net.broker("b0").tables.subscriptions
 
 
@@ -206,7 +205,7 @@ def test_a_filter_that_can_t_be_read_is_refused_and_hurts_nobody(where: str) -> 
     """Sent by somebody whose program does not look at it first."""
     net = three()
     asked = Operate(number=0, change=Change(SUBSCRIBE, "a.sub9", where))
-    number = net.command("a", lambda node, now: node._ask(asked, now))
+    number = net.command("a", lambda node, now: node.request(asked, now))
     net.settle()
     assert " at character " in net.answers("a")[number]
 
@@ -335,7 +334,7 @@ def assert_tables_are_right(net: Net, model: Model) -> None:
 
 def test_a_broker_that_restarts_has_its_tables_again_from_journal_or_state() -> None:
     for journal_bytes_min in (1, 10**9):
-        config = OverlayConfig(lease_ns=10**15, beat_ns=10**14, journal_bytes_min=journal_bytes_min)
+        config = ContentConfig(lease_ns=10**15, beat_ns=10**14, journal_bytes_min=journal_bytes_min)
         net = Net(line(3), {"a": "b0", "c": "b2"}, config=config)
         net.settle()
         advertised(net, "a", "x exists")

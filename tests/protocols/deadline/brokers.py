@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from ensue.event import CLOCK, DEADLINE, Event, Stamp
-from ensue.protocols.gossip.causality import ACCEPTED, Causality, Sent
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.rounds import Rounds, Told, Vector
+from ensue.core.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.protocols.deadline.causality import ACCEPTED, Causality, Sent
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.rounds import ReceivedRumor, Rounds, Vector
 
 A, B, C, D = range(4)
 LIFETIME = 100
@@ -21,7 +21,7 @@ class Broker:
     def __init__(
         self, number: int, *, slack_ns: int = 1, rule: type[Causality] = Causality
     ) -> None:
-        config = GossipConfig(
+        config = DeadlineConfig(
             lifetime_ns=LIFETIME, lifetime_ns_max=10_000, slack_ns=slack_ns, durable=False
         )
         self.rules = rule(number, config, {})
@@ -53,16 +53,16 @@ class Broker:
 class Teller:
     """The rules of one broker towards subscribers."""
 
-    def __init__(self, number: int, config: GossipConfig) -> None:
+    def __init__(self, number: int, config: DeadlineConfig) -> None:
         self.number = number
         self.vector = Vector(number, config)
 
-    def tell(self, name: str, topic: str, round_: int) -> Told:
+    def tell(self, name: str, topic: str, round_: int) -> ReceivedRumor:
         assert self.vector.next(round_) == round_, "not a round that it may use"
         live = self.vector.give(topic, round_)
-        return Told(topic, self.number, round_, live, (event_of(name, topic=topic),))
+        return ReceivedRumor(topic, self.number, round_, live, (event_of(name, topic=topic),))
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: ReceivedRumor) -> None:
         """Be told by another broker what it told subscribers."""
         self.vector.learn(told.live)
         self.vector.learn({told.topic: {told.source: told.round}})
@@ -72,7 +72,7 @@ class Listener:
     """The rules of one subscriber, in its topics from the start."""
 
     def __init__(
-        self, config: GossipConfig, topics: Iterable[str], *, rule: type[Rounds] = Rounds
+        self, config: DeadlineConfig, topics: Iterable[str], *, rule: type[Rounds] = Rounds
     ) -> None:
         self.rules = rule(config)
         for topic in topics:
@@ -80,7 +80,7 @@ class Listener:
         self.got: list[str] = []
         self.refused: dict[str, str] = {}
 
-    def receive(self, told: Told, now_round: int) -> None:
+    def receive(self, told: ReceivedRumor, now_round: int) -> None:
         verdict = self.rules.offer(told, now_round)
         if verdict != ACCEPTED:
             self.refused[told.events[0].publisher] = verdict

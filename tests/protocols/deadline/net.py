@@ -3,21 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
-from ensue.protocols.core import Deliver, Discard, Effect, Frame, Join, Leave, Persist, Send
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import FRAMES
-from ensue.protocols.gossip.subscriber import GossipSubscriber
-from ensue.wire import Codec
+from ensue.core.wire import Codec
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import FRAMES
+from ensue.protocols.deadline.subscriber import DeadlineSubscriber
+from ensue.protocols.interface import Deliver, Discard, Effect, Frame, Join, Leave, Persist, Send
 
 MS = 1_000_000
-AnyNode = GossipBroker | GossipSubscriber
+AnyNode = DeadlineBroker | DeadlineSubscriber
 
 
 class Net:
     """Brokers and subscribers, one clock, and frames under way."""
 
-    def __init__(self, config: GossipConfig, brokers: int, subscribers: int = 0) -> None:
+    def __init__(self, config: DeadlineConfig, brokers: int, subscribers: int = 0) -> None:
         self.config = config
         self.now_ns = 1_000 * MS
         self.nodes: dict[str, AnyNode] = {}
@@ -36,17 +36,17 @@ class Net:
         records = self.records.setdefault(name, {})
         common: dict[str, Any] = {"config": self.config, "records": records, "now_ns": self.now_ns}
         if name in self.brokers:
-            self.nodes[name] = GossipBroker(name=name, names=self.brokers, **common)
+            self.nodes[name] = DeadlineBroker(name=name, names=self.brokers, **common)
         else:
-            self.nodes[name] = GossipSubscriber(name=name, brokers=self.brokers, **common)
+            self.nodes[name] = DeadlineSubscriber(name=name, brokers=self.brokers, **common)
         self.drain(name)
 
     def crash(self, name: str) -> None:
         del self.nodes[name]
 
-    def broker(self, name: str) -> GossipBroker:
+    def broker(self, name: str) -> DeadlineBroker:
         node = self.nodes[name]
-        assert isinstance(node, GossipBroker)
+        assert isinstance(node, DeadlineBroker)
         return node
 
     def publish(self, name: str, topic: str, text: str, **options: Any) -> None:

@@ -1,19 +1,19 @@
 """Deadline order among processes that come and go: every client is a broker that joins.
 
-`python -m tests.protocols.gossip.test_comings A:B` plays further seeds.
+`python -m tests.protocols.deadline.test_churn A:B` plays further seeds.
 """
 
 import sys
 
 import pytest
-from tests.protocols.hypercube.comings import Comings, judged, show
-from tests.protocols.hypercube.room import MS, REGISTRY
+from tests.protocols.causal.churn import Comings, judged, show
+from tests.protocols.causal.registered_group import MS, REGISTRY
 
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.enrolled import EnrolledBroker
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.registered import RegisteredBroker
 
 SEEDS = 120
-CONFIG = GossipConfig(
+CONFIG = DeadlineConfig(
     lifetime_ns=200 * MS, lifetime_ns_max=200 * MS, slack_ns=20 * MS, period_ns=20 * MS,
     skew_ns=100 * MS, spreads=False, durable=False,
 )  # fmt: skip
@@ -26,11 +26,11 @@ class TimelyComings(Comings):
         super().__init__(seed)
         self.across = True
 
-    def make(self, name: str) -> EnrolledBroker:  # type: ignore[override]
-        return EnrolledBroker(
+    def make(self, name: str) -> RegisteredBroker:  # type: ignore[override]
+        return RegisteredBroker(
             name=name,
             registry=REGISTRY,
-            lists=self.lists[name],
+            members=self.lists[name],
             config=CONFIG,
             now_ns=self.now_ns,
         )
@@ -40,17 +40,18 @@ class TimelyComings(Comings):
         self.drain(name)
 
     def holds(self, name: str, text: bytes) -> bool:
-        waiting = self.nodes[name]._causality.waiting  # type: ignore[attr-defined]
+        waiting = self.nodes[name].broker._causality.waiting  # type: ignore[attr-defined]
         return any(held.sent.event.payload == text for held in waiting.values())
 
     def is_joining(self, name: str) -> bool:
-        asked = {
-            topic for topic, action in self.nodes[name]._enlistment._asks if action == "subscribe"
-        }
+        asked = {topic for topic, action in self.nodes[name]._client._asks if action == "subscribe"}
         return bool(asked)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 30))
+@pytest.mark.parametrize(
+    "first",
+    [0, 30, *(pytest.param(first, marks=pytest.mark.verify) for first in range(60, SEEDS, 30))],
+)
 def test_order_holds_and_nobody_is_stuck_whoever_comes_and_goes(first: int) -> None:
     assert sum(judged(TimelyComings(seed), seed) for seed in range(first, first + 30)) > 500
 

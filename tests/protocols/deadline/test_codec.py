@@ -2,15 +2,15 @@
 
 import msgspec
 
-from ensue.event import CLOCK, DEADLINE, Event, Stamp
-from ensue.protocols.gossip.causality import Causality, Sent, raise_to
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Matrix
-from ensue.protocols.gossip.letters import ENTRY_BYTES, Letters
+from ensue.core.event import CLOCK, DEADLINE, Event, Stamp
+from ensue.protocols.deadline.causality import Causality, Sent, raise_to
+from ensue.protocols.deadline.codec import ENTRY_BYTES, Codec
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Matrix
 
 BROKERS = 16
 ALL = tuple(range(BROKERS))
-CONFIG = GossipConfig(lifetime_ns=10**9, lifetime_ns_max=10**9, durable=False, spreads=False)
+CONFIG = DeadlineConfig(lifetime_ns=10**9, lifetime_ns_max=10**9, durable=False, spreads=False)
 
 
 def message(source: int, stamp: int, after: Matrix) -> Sent:
@@ -27,9 +27,9 @@ def message(source: int, stamp: int, after: Matrix) -> Sent:
 class Group:
     """Brokers that all publish in turn, and receive everything at once."""
 
-    def __init__(self, config: GossipConfig = CONFIG) -> None:
+    def __init__(self, config: DeadlineConfig = CONFIG) -> None:
         self.config = config
-        self.letters = [Letters(number, config) for number in ALL]
+        self.letters = [Codec(number, config) for number in ALL]
         self.rules = [Causality(number, config, {}) for number in ALL]
         self.now_ns = 1
 
@@ -56,11 +56,11 @@ class Group:
                 self.publish(source)
 
 
-def rows_of(letters: Letters) -> set[int]:
+def rows_of(letters: Codec) -> set[int]:
     return {id(row) for matrix in letters._known.values() for row in matrix.values()}
 
 
-def real_bytes(letters: Letters) -> int:
+def real_bytes(letters: Codec) -> int:
     rows = {id(row): row for matrix in letters._known.values() for row in matrix.values()}
     pointers = sum(map(len, letters._known.values()))
     return ENTRY_BYTES * (pointers + sum(map(len, rows.values())))
@@ -93,7 +93,7 @@ def test_what_matrices_take_is_bounded_but_for_the_latest_of_each() -> None:
 
 
 def test_dropping_and_keeping_again_counts_right() -> None:
-    letters = Letters(0, CONFIG)
+    letters = Codec(0, CONFIG)
     one = message(1, 5, {2: {0: 3, 1: 3}})
     letters.keep(one)
     letters.keep(one)

@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.protocols.gossip.net import MS, Net
+from tests.protocols.deadline.net import MS, Net
 
-from ensue.errors import BadInput
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Enter, Peer, Rumour, Rumours, Wanted
-from ensue.protocols.gossip.interest import holds, part, wish
+from ensue.core.errors import BadInput
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Enter, Peer, Rumor, Rumors, Wanted
+from ensue.protocols.deadline.interest import filter_text, holds, part
 
-CONFIG = GossipConfig(
+CONFIG = DeadlineConfig(
     period_ns=10 * MS,
     lifetime_ns=200 * MS,
     lifetime_ns_max=200 * MS,
@@ -44,9 +44,9 @@ def told_to(net: Net, name: str) -> set[str]:
     return {
         event.payload.decode()
         for _, target, frame in net.sent
-        if target == name and isinstance(frame, Rumours)
-        for rumour in frame.rumours
-        for event in rumour.events
+        if target == name and isinstance(frame, Rumors)
+        for rumor in frame.rumors
+        for event in rumor.events
     }
 
 
@@ -86,7 +86,7 @@ def test_a_part_is_passed_on_to_those_only_who_want_no_more() -> None:
     named = [
         frame.have
         for source, target, frame in net.sent
-        if (source, target) == ("s0", "s2") and isinstance(frame, Rumours)
+        if (source, target) == ("s0", "s2") and isinstance(frame, Rumors)
     ]
     assert not any(named), "nor is it told the names"
 
@@ -94,7 +94,7 @@ def test_a_part_is_passed_on_to_those_only_who_want_no_more() -> None:
 def test_what_is_lacked_is_asked_for_in_part() -> None:
     net = net_of([ACME, ACME], push_rounds=1, alpha=6)
     net.loses = lambda _source, target, frame: (
-        target == "s1" and isinstance(frame, Rumours) and bool(frame.rumours)
+        target == "s1" and isinstance(frame, Rumors) and bool(frame.rumors)
     )
     publish(net, "bolt", "BOLT")
     publish(net, "acme", "ACME")
@@ -107,17 +107,17 @@ def test_what_is_lacked_is_asked_for_in_part() -> None:
 
 
 def test_a_part_of_less_than_is_wanted_is_passed_over() -> None:
-    """Somebody knows an older wish; the whole comes after all."""
+    """Somebody knows an older filter_text; the whole comes after all."""
     net = net_of([ACME])
     publish(net, "bolt", "BOLT")
-    (whole,) = net.broker("b0")._telling._spreading._going.values()
+    (whole,) = net.broker("b0")._push._gossip._active.values()
     net.under_way.clear()
     net.unsubscribe("s0", "t")
     net.subscribe("s0", "t", where=EITHER)
     net.wait(50)
-    late = msgspec.structs.replace(whole.rumour, round=CONFIG.round_of(net.now_ns))
-    cut = Rumours(rumours=(part(late, ACME),), have=(), peers=(), cuts={"t": wish(ACME)})
-    for frame in (cut, Rumours(rumours=(late,), have=(), peers=())):
+    late = msgspec.structs.replace(whole.rumor, round=CONFIG.round_of(net.now_ns))
+    cut = Rumors(rumors=(part(late, ACME),), have=(), peers=(), cuts={"t": filter_text(ACME)})
+    for frame in (cut, Rumors(rumors=(late,), have=(), peers=())):
         net.under_way.append(("b0", "s0", frame))
         net.settle()
         if frame is cut:
@@ -147,12 +147,12 @@ def test_filters_that_can_not_be_read_are_refused_and_those_of_others_change_not
     with pytest.raises(BadInput, match="symbol ="):
         net.subscribe("s0", "u", where="symbol = ")
     bad = {"t": "symbol = "}
-    empty = Rumour("t", 0, CONFIG.round_of(net.now_ns), {}, ())
+    empty = Rumor("t", 0, CONFIG.round_of(net.now_ns), {}, ())
     for target, frame in (
         ("b0", Enter(peer=Peer("evil", "", ("t",), 1, bad), asks=False)),
         ("b0", Wanted(ids=(("t", 0, 1),), wants=bad)),
-        ("s0", Rumours(rumours=(empty,), have=(), peers=(), cuts=bad)),
-        ("s0", Rumours(rumours=(), have=(), peers=(Peer("evil", "", ("t",), 1, bad),))),
+        ("s0", Rumors(rumors=(empty,), have=(), peers=(), cuts=bad)),
+        ("s0", Rumors(rumors=(), have=(), peers=(Peer("evil", "", ("t",), 1, bad),))),
     ):
         net.under_way.append(("evil", target, frame))
     net.settle()
@@ -175,8 +175,8 @@ def test_filters_that_can_not_be_read_are_refused_and_those_of_others_change_not
     ],
 )
 def test_who_has_a_part_has_all_of_a_smaller_wish(cut: str, wanted: str, is_all: bool) -> None:
-    assert holds(cut and wish(cut), wanted and wish(wanted)) is is_all
-    assert wish("true") == wish("symbol = 'A' or true") == ""
+    assert holds(cut and filter_text(cut), wanted and filter_text(wanted)) is is_all
+    assert filter_text("true") == filter_text("symbol = 'A' or true") == ""
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,10 +1,10 @@
 """What a subscriber that joins a topic late has no business with."""
 
-from tests.protocols.gossip.brokers import A, Listener, Teller
+from tests.protocols.deadline.brokers import A, Listener, Teller
 
-from ensue.protocols.gossip.config import GossipConfig
+from ensue.protocols.deadline.config import DeadlineConfig
 
-LONG = GossipConfig(subscribers_max=256, alpha=1)
+LONG = DeadlineConfig(subscribers_max=256, alpha=1)
 
 
 def test_what_comes_before_something_delivered_already_is_from_before_the_join() -> None:

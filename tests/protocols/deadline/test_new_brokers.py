@@ -3,16 +3,16 @@
 from random import Random
 
 import pytest
-from tests.protocols.gossip.net import MS, Net
+from tests.protocols.deadline.net import MS, Net
 
-from ensue.event import CLOCK
-from ensue.protocols.core import Deliver, Publish
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Enter, Peer, Rumours, Welcome
-from ensue.protocols.gossip.subscriber import GossipSubscriber
+from ensue.core.event import CLOCK
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Enter, Peer, Rumors, Welcome
+from ensue.protocols.deadline.subscriber import DeadlineSubscriber
+from ensue.protocols.interface import Deliver, Publish
 
-CONFIG = GossipConfig()
+CONFIG = DeadlineConfig()
 ANNOUNCED_MS = (CONFIG.announce_rounds + 1) * CONFIG.period_ns // MS
 """After so long each subscriber has said to some broker that it is there."""
 
@@ -20,7 +20,7 @@ ANNOUNCED_MS = (CONFIG.announce_rounds + 1) * CONFIG.period_ns // MS
 class Brokers(Net):
     """A net whose brokers come and go, in the knowledge of brokers alone."""
 
-    def __init__(self, config: GossipConfig, brokers: int, subscribers: int) -> None:
+    def __init__(self, config: DeadlineConfig, brokers: int, subscribers: int) -> None:
         self.gone: list[str] = []
         super().__init__(config, brokers, subscribers)
 
@@ -31,7 +31,7 @@ class Brokers(Net):
         if name not in self.brokers:
             super().start(name)
             return
-        self.nodes[name] = GossipBroker(
+        self.nodes[name] = DeadlineBroker(
             name=name,
             names=self.brokers,
             gone=[self.brokers.index(each) for each in self.gone],
@@ -58,16 +58,16 @@ class Brokers(Net):
             self.broker(other).dismiss(name, now_ns=self.now_ns)
             self.drain(other)
 
-    def subscriber(self, name: str) -> GossipSubscriber:
+    def subscriber(self, name: str) -> DeadlineSubscriber:
         node = self.nodes[name]
-        assert isinstance(node, GossipSubscriber)
+        assert isinstance(node, DeadlineSubscriber)
         return node
 
     def welcomes(self) -> list[Welcome]:
         return [frame for _, _, frame in self.sent if isinstance(frame, Welcome)]
 
 
-def listening(brokers: int, subscribers: int, config: GossipConfig = CONFIG) -> Brokers:
+def listening(brokers: int, subscribers: int, config: DeadlineConfig = CONFIG) -> Brokers:
     net = Brokers(config, brokers, subscribers)
     for name in net.subscribers:
         net.subscribe(name, "t")
@@ -117,7 +117,7 @@ def test_an_answer_of_a_newcomer_comes_after_its_question() -> None:
     until_ns = net.now_ns + 500 * MS
     while "answer" not in net.got("s1") and net.now_ns < until_ns:
         net.wait(1)
-    answers = [f for source, _, f in net.sent if isinstance(f, Rumours) and source == new]
+    answers = [f for source, _, f in net.sent if isinstance(f, Rumors) and source == new]
     net.nodes["s0"].receive(answers[0], source=new, now_ns=net.now_ns)
     assert net.subscriber("s0").held_count == 1, "it waits for the question"
     net.loses = lambda *_: False
@@ -132,7 +132,7 @@ def test_who_joins_a_topic_waits_for_a_newcomer_too_and_for_nobody_who_is_gone()
     net.go("b1")
     net.subscribe("s0", "u")
     net.settle()
-    attaching = net.subscriber("s0")._attaching["u"]
+    attaching = net.subscriber("s0")._pending["u"]
     assert (net.subscriber("s0")._brokers, attaching.missing) == (("b0", "b2"), {})
     net.wait(2 * CONFIG.period_ns // MS)
     assert net.nodes["s0"].topics == ("t", "u"), "long before it would give up"
@@ -149,7 +149,7 @@ def test_a_subscriber_that_crashed_finds_the_brokers_that_came_and_those_who_wer
     net.wait(2 * ANNOUNCED_MS)
     net.crash("s0")
     records = net.records["s0"]
-    net.nodes["s0"] = GossipSubscriber(
+    net.nodes["s0"] = DeadlineSubscriber(
         name="s0", brokers=["b0"], config=CONFIG, records=records, now_ns=net.now_ns
     )
     net.drain("s0")
@@ -212,7 +212,7 @@ def causes(net: Brokers) -> dict[str, set[str]]:
 @pytest.mark.parametrize("seed", range(8))
 def test_order_holds_while_brokers_join_leave_crash_and_come_back(seed: int) -> None:
     random = Random(seed)
-    net = listening(2, 4, GossipConfig(subscribers_max=16, alpha=2))
+    net = listening(2, 4, DeadlineConfig(subscribers_max=16, alpha=2))
     for name in net.brokers:
         net.subscribe(name, "t")
     net.wait(500)

@@ -4,17 +4,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.protocols.gossip.net import MS, Net
+from tests.protocols.deadline.net import MS, Net
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.protocols.core import Arrive, Frame, Publish, Send, Settle
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Message, Peer, Request, Rumours, Summary
-from ensue.protocols.gossip.subscriber import GossipSubscriber
-from ensue.protocols.gossip.views import Picker, Views
+from ensue.core.errors import ConfigurationError, LimitReached
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Message, Peer, Request, Rumors, Summary
+from ensue.protocols.deadline.partial_views import Picker, Views
+from ensue.protocols.deadline.subscriber import DeadlineSubscriber
+from ensue.protocols.interface import Arrive, Frame, Publish, Send, Settle
 
-CONFIG = GossipConfig(
+CONFIG = DeadlineConfig(
     period_ns=10 * MS,
     lifetime_ns=200 * MS,
     lifetime_ns_max=200 * MS,
@@ -24,11 +24,11 @@ CONFIG = GossipConfig(
 )
 
 
-def with_(**changes: Any) -> GossipConfig:
+def with_(**changes: Any) -> DeadlineConfig:
     return msgspec.structs.replace(CONFIG, **changes)
 
 
-def net_of(config: GossipConfig, brokers: int, subscribers: int = 0, *topics: str) -> Net:
+def net_of(config: DeadlineConfig, brokers: int, subscribers: int = 0, *topics: str) -> Net:
     """Return a net in which everybody is subscribed."""
     net = Net(config, brokers, subscribers)
     for name in (*net.brokers, *net.subscribers):
@@ -237,7 +237,7 @@ def test_brokers_come_and_go() -> None:
     rows = [row for name in net.brokers for row in net.broker(name).rows]
     net.brokers.append("b2")
     net.records["b2"] = {}
-    net.nodes["b2"] = GossipBroker(
+    net.nodes["b2"] = DeadlineBroker(
         name="b2", names=net.brokers, config=CONFIG, rows=rows, now_ns=net.now_ns
     )
     for name in ("b0", "b1"):
@@ -339,9 +339,9 @@ def test_subscribers_get_what_they_subscribed_to_and_pass_it_on() -> None:
     net.wait(120)
     assert [net.got(name) for name in net.subscribers] == [["1"], ["1", "2"], ["2"], ["1"]]
     for _, target, frame in net.sent:
-        if isinstance(frame, Rumours) and target in ("s0", "s3"):
-            assert all(rumour.topic == "one" for rumour in frame.rumours)
-    passed = {source for source, _, f in net.sent if isinstance(f, Rumours) and f.rumours}
+        if isinstance(frame, Rumors) and target in ("s0", "s3"):
+            assert all(rumor.topic == "one" for rumor in frame.rumors)
+    passed = {source for source, _, f in net.sent if isinstance(f, Rumors) and f.rumors}
     assert passed & set(net.subscribers), "not the brokers alone tell it"
 
 
@@ -352,10 +352,10 @@ def test_a_broker_has_a_round_for_each_message_and_puts_events_of_a_topic_togeth
     net.wait(60)
     assert net.got("s0") == ["1", "2", "3", "4", "5"]
     told = [
-        (rumour.round, len(rumour.events))
+        (rumor.round, len(rumor.events))
         for source, target, frame in net.sent
-        if isinstance(frame, Rumours) and (source, target) == ("b0", "s0")
-        for rumour in frame.rumours
+        if isinstance(frame, Rumors) and (source, target) == ("b0", "s0")
+        for rumor in frame.rumors
     ]
     first = told[0][0]
     assert dict(told) == {first: 1, first + 1: 2, first + 2: 1, first + 3: 1}
@@ -378,7 +378,7 @@ def test_order_across_brokers_reaches_subscribers_with_the_message_between_broke
 def test_what_a_subscriber_lacks_it_asks_for_by_name() -> None:
     net = net_of(with_(push_rounds=1, alpha=6), 1, 2, "t")
     net.loses = lambda _source, target, frame: (
-        target == "s1" and isinstance(frame, Rumours) and bool(frame.rumours)
+        target == "s1" and isinstance(frame, Rumors) and bool(frame.rumors)
     )
     net.publish("b0", "t", "m")
     net.wait(25)
@@ -421,7 +421,7 @@ def test_a_subscriber_leaves_crashes_and_comes_back() -> None:
     net.publish("b0", "t", "4")
     net.wait(100)
     assert net.got("s1") == ["1", "3"]
-    assert "s1" not in {t for _, t, f in net.sent if isinstance(f, Rumours) and f.rumours}
+    assert "s1" not in {t for _, t, f in net.sent if isinstance(f, Rumors) and f.rumors}
     assert net.got("s0") == ["1", "2", "3", "4"]
 
 
@@ -505,7 +505,7 @@ def test_bounds_of_the_configuration(wrong: dict[str, int]) -> None:
     [(1, 0, 1), (2, 0, 1), (3, 1, 3), (4, 1, 3), (5, 0, 3), (200, 2, 10)],
 )
 def test_lifetimes_grow_with_the_logarithm(subscribers: int, alpha: int, rounds: int) -> None:
-    assert GossipConfig(subscribers_max=subscribers, alpha=alpha).lifetime_rounds == rounds
+    assert DeadlineConfig(subscribers_max=subscribers, alpha=alpha).lifetime_rounds == rounds
 
 
 def test_strays_change_nothing() -> None:
@@ -513,8 +513,8 @@ def test_strays_change_nothing() -> None:
         pass
 
     for node in (
-        GossipBroker(name="b", names=["b", "c"], config=CONFIG),
-        GossipSubscriber(name="s", brokers=["b"], config=CONFIG),
+        DeadlineBroker(name="b", names=["b", "c"], config=CONFIG),
+        DeadlineSubscriber(name="s", brokers=["b"], config=CONFIG),
     ):
         node.take_effects()
         for source in ("b", "c", "nobody"):

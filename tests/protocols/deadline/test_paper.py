@@ -1,12 +1,12 @@
 """The worked examples of the paper step by step, and each of its predicates, under the corrected rules."""
 
 import pytest
-from tests.protocols.gossip.brokers import A, B, Broker, C, D, Listener, Teller
+from tests.protocols.deadline.brokers import A, B, Broker, C, D, Listener, Teller
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.gossip.config import GossipConfig
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.deadline.config import DeadlineConfig
 
-THREE = GossipConfig(subscribers_max=4, alpha=1)
+THREE = DeadlineConfig(subscribers_max=4, alpha=1)
 """log N + 1 = 3 rounds, as in Figure 3."""
 
 
@@ -139,11 +139,11 @@ def test_figure_2_step_by_step() -> None:
 # -- Figure 3: rounds -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("colours", [None, 8])
-def test_figure_3_step_by_step(colours: int | None) -> None:
+@pytest.mark.parametrize("colors", [None, 8])
+def test_figure_3_step_by_step(colors: int | None) -> None:
     """Red B1, yellow A1, blue B2, red B3: B1 is lost, and all others are delivered in the fourth round."""
-    copy_age = None if colours is None else 7
-    config = GossipConfig(subscribers_max=4, alpha=1, colours=colours, copy_age_rounds=copy_age)
+    copy_age = None if colors is None else 7
+    config = DeadlineConfig(subscribers_max=4, alpha=1, colors=colors, copy_age_rounds=copy_age)
     assert config.lifetime_rounds == 3
     a, b, s3 = Teller(A, config), Teller(B, config), Listener(config, ["t"])
     b1 = b.tell("B1", "t", 1)
@@ -212,52 +212,52 @@ def test_logical_deadline_for_a_subscriber_is_when_the_last_one_missing_dies() -
 
 @pytest.mark.parametrize("skew_rounds", [0, 1, 2])
 @pytest.mark.parametrize("age", [3, 8, 10])
-def test_colours_wrap_and_are_read_as_the_rounds_they_stand_for(skew_rounds: int, age: int) -> None:
-    plain = GossipConfig(
+def test_colors_wrap_and_are_read_as_the_rounds_they_stand_for(skew_rounds: int, age: int) -> None:
+    plain = DeadlineConfig(
         subscribers_max=8,
         alpha=1,
         period_ns=1_000,
         skew_ns=1_000 * skew_rounds,
         copy_age_rounds=age,
     )
-    colours = plain.colours_min
-    assert colours == max(2 * 4 - 1 + skew_rounds, age + 1) + skew_rounds
-    config = GossipConfig(
+    colors = plain.colors_min
+    assert colors == max(2 * 4 - 1 + skew_rounds, age + 1) + skew_rounds
+    config = DeadlineConfig(
         subscribers_max=8,
         alpha=1,
         period_ns=1_000,
         skew_ns=1_000 * skew_rounds,
         copy_age_rounds=age,
-        colours=colours,
+        colors=colors,
     )
-    for now_round in range(100, 100 + 2 * colours):
+    for now_round in range(100, 100 + 2 * colors):
         for sent in range(now_round - age, now_round + skew_rounds + 1):
             assert config.from_wire(config.to_wire(sent), now_round) == sent
-    assert config.from_wire(colours, 100) is None
+    assert config.from_wire(colors, 100) is None
 
 
 @pytest.mark.parametrize(
-    ("age", "skew_rounds", "colours"), [(8, 0, 8), (3, 0, 6), (10, 2, 12), (3, 0, 4)]
+    ("age", "skew_rounds", "colors"), [(8, 0, 8), (3, 0, 6), (10, 2, 12), (3, 0, 4)]
 )
-def test_fewer_colours_are_refused(age: int, skew_rounds: int, colours: int) -> None:
+def test_fewer_colors_are_refused(age: int, skew_rounds: int, colors: int) -> None:
     """With C = 4: the counts of which the errata say that they fail; one more is enough, but for the last."""
 
-    def make(count: int) -> GossipConfig:
-        return GossipConfig(
+    def make(count: int) -> DeadlineConfig:
+        return DeadlineConfig(
             subscribers_max=8,
             alpha=1,
             period_ns=1_000,
             skew_ns=1_000 * skew_rounds,
             copy_age_rounds=age,
-            colours=count,
+            colors=count,
         )
 
-    with pytest.raises(ConfigurationError, match="colours must be at least"):
-        make(colours)
-    if colours != 4:
-        make(colours + 1)
+    with pytest.raises(ConfigurationError, match="colors must be at least"):
+        make(colors)
+    if colors != 4:
+        make(colors + 1)
 
 
-def test_colours_without_a_bound_on_the_age_of_copies_are_refused() -> None:
+def test_colors_without_a_bound_on_the_age_of_copies_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="copy_age_rounds"):
-        GossipConfig(colours=100)
+        DeadlineConfig(colors=100)

@@ -3,11 +3,11 @@
 from random import Random
 
 import pytest
-from tests.protocols.gossip.brokers import Broker, Listener, Teller
+from tests.protocols.deadline.brokers import Broker, Listener, Teller
 
-from ensue.protocols.gossip.causality import Sent
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.rounds import Told
+from ensue.protocols.deadline.causality import Sent
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.rounds import ReceivedRumor
 
 SEEDS = range(60)
 END = 400
@@ -84,13 +84,13 @@ class Subscribers:
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)
-        self.config = config = GossipConfig(subscribers_max=8, alpha=1)
+        self.config = config = DeadlineConfig(subscribers_max=8, alpha=1)
         tellers = [Teller(number, config) for number in range(3)]
         self.topics = [("t",), ("t", "u"), ("u",)]
         self.listeners = [Listener(config, topics) for topics in self.topics]
         knows: list[set[str]] = [set() for _ in tellers]
         self.past: dict[str, set[str]] = {}
-        self.told: dict[str, Told] = {}
+        self.told: dict[str, ReceivedRumor] = {}
         self.arrived: dict[tuple[int, str], int] = {}
         self.delivered: dict[tuple[int, str], int] = {}
         arrivals: dict[int, list[tuple[int, str]]] = {}

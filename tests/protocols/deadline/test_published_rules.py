@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from tests.protocols.gossip.brokers import A, B, Broker, C, D, Listener, Teller, event_of
+from tests.protocols.deadline.brokers import A, B, Broker, C, D, Listener, Teller, event_of
 
-from ensue.protocols.gossip.causality import Causality, Held, Sent
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.repair import Repair
-from ensue.protocols.gossip.rounds import Rounds, Told
-from ensue.protocols.gossip.views import Picker
+from ensue.protocols.deadline.causality import Causality, Held, Sent
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.partial_views import Picker
+from ensue.protocols.deadline.repair import Repair
+from ensue.protocols.deadline.rounds import ReceivedRumor, Rounds
 
-THREE = GossipConfig(subscribers_max=4, alpha=1)
+THREE = DeadlineConfig(subscribers_max=4, alpha=1)
 
 
 # -- Between brokers --------------------------------------------------------------------------------
@@ -143,9 +143,9 @@ def test_6_deadlines_that_fall() -> None:
 
 
 class RoundsAsPrinted(Rounds):
-    """Figure 5 with three colours compared as numbers; a deadline colour is a send colour."""
+    """Figure 5 with three colors compared as numbers; a deadline colour is a send colour."""
 
-    def offer(self, told: Told, now_round: int) -> str:
+    def offer(self, told: ReceivedRumor, now_round: int) -> str:
         colour, current = told.round % 3, now_round % 3
         own = self._settled.get((told.topic, told.source), -1)
         if colour < current or colour < own or colour <= own:
@@ -153,7 +153,7 @@ class RoundsAsPrinted(Rounds):
         self.waiting[told.key] = told
         return ""
 
-    def next_ready(self, now_round: int) -> Told | None:
+    def next_ready(self, now_round: int) -> ReceivedRumor | None:
         for key in list(self.waiting):
             told = self.waiting[key]
             if told.round % 3 == now_round % 3 or not any(self._missing(told, now_round)):
@@ -212,14 +212,14 @@ def test_9_brokers_that_merge_no_vectors_give_no_order_across_brokers() -> None:
 class OtherBrokersAlone(Rounds):
     """Del_ok of Figure 5: earlier messages of the same broker are not looked at."""
 
-    def _missing(self, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
+    def _missing(self, told: ReceivedRumor, now_round: int) -> Iterator[tuple[str, int]]:
         return (each for each in super()._missing(told, now_round) if each[1] != told.source)
 
 
 class LooksForCopiesOnArrivalAlone(Rounds):
     """Del_viol_CO of Figure 5: a message that waits is in no vector yet, and so its copy waits beside it."""
 
-    def offer(self, told: Told, now_round: int) -> str:
+    def offer(self, told: ReceivedRumor, now_round: int) -> str:
         verdict = super().offer(told, now_round)
         if verdict != "duplicate":
             return verdict
@@ -251,7 +251,7 @@ def test_12_copies() -> None:
 
 def test_13_nobody_waits_for_the_dead() -> None:
     class WaitsForSuccessors(Rounds):
-        def _missing(self, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
+        def _missing(self, told: ReceivedRumor, now_round: int) -> Iterator[tuple[str, int]]:
             alive = now_round < told.round + self.config.lifetime_rounds - 1
             return super()._missing(told, told.round if alive else now_round)
 
@@ -272,7 +272,7 @@ def test_14_a_broker_has_one_message_in_a_round_and_it_is_later_than_all_it_know
     assert b.vector.next(5) == 6
     # If it did not: both die together, and m2 is ordered or in time, not both.
     s = Listener(THREE, ["t"])
-    same = Told("t", B, 5, {"t": {A: 5}}, (event_of("m2"),))
+    same = ReceivedRumor("t", B, 5, {"t": {A: 5}}, (event_of("m2"),))
     s.receive(same, 5)
     s.look(7)
     assert s.got == []
@@ -285,7 +285,7 @@ def test_15_one_entry_for_several_groups_makes_others_wait() -> None:
     a.tell("m1", "elsewhere", 1)
     m2 = a.tell("m2", "here", 2)
     assert m2.live == {"elsewhere": {A: 1}}
-    one_entry = Told("here", A, 2, {"here": {A: 1}}, m2.events)
+    one_entry = ReceivedRumor("here", A, 2, {"here": {A: 1}}, m2.events)
     for told, got in ((one_entry, []), (m2, ["m2"])):
         s = Listener(THREE, ["here"])
         s.receive(told, 2)

@@ -5,8 +5,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from ensue.event import CLOCK, DEADLINE
-from ensue.protocols.core import (
+from ensue.core.event import CLOCK, DEADLINE
+from ensue.core.wire import Codec
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Groups, Message, Noted, Row
+from ensue.protocols.deadline.registered import SETTLE_NS, RegisteredBroker
+from ensue.protocols.interface import (
     Alert,
     Deliver,
     Discard,
@@ -18,18 +22,15 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
-from ensue.protocols.enlistment import Lists
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.enrolled import SETTLE_NS, EnrolledBroker
-from ensue.protocols.gossip.frames import Groups, Message, Noted, Row
-from ensue.protocols.hypercube.enrolment import Ask, Denied, Members, Registry
-from ensue.protocols.station import FRAMES
-from ensue.wire import Codec
+from ensue.protocols.membership.client import KnownMembers
+from ensue.protocols.membership.frames import Members, TopicDenied, TopicRequest
+from ensue.protocols.membership.registry import Registry
+from ensue.protocols.total.station import FRAMES
 
 REGISTRY = "s/deadline"
 MS = 1_000_000
 SECOND = 1_000_000_000
-CONFIG = GossipConfig(
+CONFIG = DeadlineConfig(
     lifetime_ns=200 * MS,
     lifetime_ns_max=200 * MS,
     slack_ns=20 * MS,
@@ -51,7 +52,7 @@ class Room:
         self.registry = Registry(
             name=REGISTRY, order="deadline", expire_ns=60 * SECOND, now_ns=self.now_ns
         )
-        self.brokers: dict[str, EnrolledBroker] = {}
+        self.brokers: dict[str, RegisteredBroker] = {}
         self.ahead_ns: dict[str, int] = {}
         """By how much a broker's clock is ahead."""
         self.outcomes: dict[str, list[Outcome]] = {}
@@ -62,9 +63,9 @@ class Room:
     def clock(self, name: str) -> int:
         return self.now_ns + self.ahead_ns.get(name, 0)
 
-    def come(self, name: str, *, ahead_ns: int = 0) -> EnrolledBroker:
+    def come(self, name: str, *, ahead_ns: int = 0) -> RegisteredBroker:
         self.ahead_ns[name] = ahead_ns
-        lists = Lists("deadlines of 200 ms")
+        lists = KnownMembers("deadlines of 200 ms")
         self.registry.receive(lists.question(), source=name, now_ns=self.now_ns)
         for effect in self.registry.take_effects():
             if isinstance(effect, Send):
@@ -73,14 +74,14 @@ class Room:
                     assert lists.take(effect.frame)
                 else:
                     self.under_way.append((REGISTRY, effect.peer, effect.frame))
-        self.brokers[name] = broker = EnrolledBroker(
-            name=name, registry=REGISTRY, lists=lists, config=CONFIG, now_ns=self.clock(name)
+        self.brokers[name] = broker = RegisteredBroker(
+            name=name, registry=REGISTRY, members=lists, config=CONFIG, now_ns=self.clock(name)
         )
         self.drain(name)
         self.settle()
         return broker
 
-    def command(self, name: str, call: Callable[[EnrolledBroker, int], object]) -> None:
+    def command(self, name: str, call: Callable[[RegisteredBroker, int], object]) -> None:
         call(self.brokers[name], self.clock(name))
         self.drain(name)
         self.settle()
@@ -112,8 +113,8 @@ class Room:
                 self.drain(target)
 
     def _at_registry(self, source: str, frame: Frame) -> None:
-        if isinstance(frame, Ask) and (why := self.denies.get((source, frame.topic))):
-            answer = Denied(topic=frame.topic, action=frame.action, reason=why)
+        if isinstance(frame, TopicRequest) and (why := self.denies.get((source, frame.topic))):
+            answer = TopicDenied(topic=frame.topic, action=frame.action, reason=why)
             self.under_way.append((REGISTRY, source, answer))
             return
         self.registry.receive(frame, source=source, now_ns=self.now_ns)
@@ -165,11 +166,11 @@ def test_a_newcomer_takes_commands_when_it_knows_the_groups_of_all() -> None:
     room = joined("a", "b")
     room.loses = lambda source, target, frame: isinstance(frame, Noted) and target == "c"
     newcomer = room.come("c")
-    assert not newcomer.settled_in
+    assert not newcomer.ready
     assert not room.told("c", Resumed)
     room.loses = lambda _source, _target, _frame: False
     room.wait(CONFIG.retry_ns + 5 * MS)
-    assert newcomer.settled_in
+    assert newcomer.ready
     assert room.told("c", Resumed) == [Resumed()]
     room.publish("c", "first")
     assert (room.got("a"), room.got("b")) == (["first"], ["first"])
@@ -177,16 +178,16 @@ def test_a_newcomer_takes_commands_when_it_knows_the_groups_of_all() -> None:
 
 def test_the_first_of_all_waits_for_nobody() -> None:
     room = Room()
-    assert room.come("a").settled_in
+    assert room.come("a").ready
 
 
 def test_a_newcomer_does_not_wait_for_ever_for_who_does_not_answer() -> None:
     room = joined("a", "b")
     room.loses = lambda _source, target, _frame: target == "a"
     newcomer = room.come("c")
-    assert not newcomer.settled_in
+    assert not newcomer.ready
     room.wait(SETTLE_NS + 10 * MS)
-    assert newcomer.settled_in
+    assert newcomer.ready
 
 
 def test_what_a_stranger_says_is_understood_once_the_registry_has_told_who_it_is() -> None:
@@ -196,10 +197,10 @@ def test_what_a_stranger_says_is_understood_once_the_registry_has_told_who_it_is
         lost[0] and source == REGISTRY and target == "a" and isinstance(frame, Members)
     )
     newcomer = room.come("b")
-    assert not newcomer.settled_in, "nobody answers a stranger"
+    assert not newcomer.ready, "nobody answers a stranger"
     lost[0] = False
     room.wait(CONFIG.retry_ns)
-    assert newcomer.settled_in
+    assert newcomer.ready
     room.publish("b", "of the stranger")
     assert room.got("a") == ["of the stranger"]
 
@@ -215,7 +216,7 @@ def test_who_resigns_is_gone_for_all_and_who_is_expelled_ends() -> None:
     room.publish("a", "alone")
     assert len(room.told("a", Settle)) == sent + 1
     assert room.brokers["a"].next_timer_ns() is not None
-    assert [row.node for row in room.brokers["a"].rows] == [0], "nobody else is left"
+    assert [row.node for row in room.brokers["a"].broker.rows] == [0], "nobody else is left"
     room.loses = lambda source, _target, _frame: source == "a"
     for _ in range(5):  # A registry that did not look takes nobody for gone.
         room.now_ns += 15 * SECOND
@@ -265,14 +266,14 @@ def test_who_has_resigned_says_so_again_as_soon_as_the_connection_is_back() -> N
 def test_a_row_is_believed_of_its_own_broker_alone() -> None:
     room = joined("a", "b")
     broker = room.brokers["a"]
-    before = broker.rows
+    before = broker.broker.rows
     for node in (0, 5, 60_000):
         row = Row(node, 99, ("t",))
         for frame in (Groups(row=row), Noted(version=1, row=row)):
             broker.receive(frame, source="b", now_ns=room.now_ns)
     room.drain("a")
     room.settle()
-    assert broker.rows == before
+    assert broker.broker.rows == before
     room.publish("a", "goes on")
     assert room.got("b") == ["goes on"]
 
@@ -357,13 +358,13 @@ def test_in_a_pause_what_is_late_is_not_handed_over_either() -> None:
     room.publish("a", "late")
     copies = [
         message
-        for message in room.brokers["a"]._repair._kept.values()
+        for message in room.brokers["a"].broker._repair._kept.values()
         if message.event.payload == b"late"
     ]
     room.wait(210 * MS)
     room.loses = lambda _source, _target, _frame: False
     room.command("b", lambda node, _now: node.pause())
-    frame = room.brokers["a"]._letters.write(copies[0], 1, whole=True)
+    frame = room.brokers["a"].broker._codec.write(copies[0], 1, whole=True)
     room.brokers["b"].receive(frame, source="a", now_ns=room.now_ns)
     room.drain("b")
     assert room.got("b") == ["granted"]

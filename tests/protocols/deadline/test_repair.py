@@ -2,17 +2,17 @@
 
 import msgspec
 import pytest
-from tests.protocols.gossip.brokers import A, B, Broker, event_of
-from tests.protocols.gossip.net import MS, Net
+from tests.protocols.deadline.brokers import A, B, Broker, event_of
+from tests.protocols.deadline.net import MS, Net
 
-from ensue.protocols.core import Deliver, Discard, Send
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Message, Peer, Request, Rumour, Rumours, Summary, Wanted
-from ensue.protocols.gossip.spreading import Spreading
-from ensue.protocols.gossip.subscriber import GossipSubscriber
-from ensue.protocols.gossip.views import Picker, Views
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Message, Peer, Request, Rumor, Rumors, Summary, Wanted
+from ensue.protocols.deadline.gossip_push import GossipPush
+from ensue.protocols.deadline.partial_views import Picker, Views
+from ensue.protocols.deadline.subscriber import DeadlineSubscriber
+from ensue.protocols.interface import Deliver, Discard, Send
 
-CONFIG = GossipConfig(
+CONFIG = DeadlineConfig(
     period_ns=10 * MS,
     lifetime_ns=200 * MS,
     lifetime_ns_max=200 * MS,
@@ -23,25 +23,25 @@ CONFIG = GossipConfig(
 )
 
 
-@pytest.mark.parametrize("colours", [None, 20])
-def test_what_is_dead_is_not_sent_to_whoever_asks_for_its_name(colours: int | None) -> None:
-    """Whoever stood still has messages that are over; with colours they bear the names of new ones."""
-    age = None if colours is None else 10
-    config = msgspec.structs.replace(CONFIG, colours=colours, copy_age_rounds=age, spreads=True)
-    spreading = Spreading(config, Views("s0", "", config, Picker("s0")))
+@pytest.mark.parametrize("colors", [None, 20])
+def test_what_is_dead_is_not_sent_to_whoever_asks_for_its_name(colors: int | None) -> None:
+    """Whoever stood still has messages that are over; with colors they bear the names of new ones."""
+    age = None if colors is None else 10
+    config = msgspec.structs.replace(CONFIG, colors=colors, copy_age_rounds=age, spreads=True)
+    gossip = GossipPush(config, Views("s0", "", config, Picker("s0")))
     sent_round = 7
-    old = Rumour("t", 0, config.to_wire(sent_round), {}, ())
-    spreading.add(old, sent_round)
+    old = Rumor("t", 0, config.to_wire(sent_round), {}, ())
+    gossip.add(old, sent_round)
     alive = sent_round + config.lifetime_rounds - 1
-    assert spreading.answer(Wanted(ids=(old.id,)), "s1", alive)
-    assert spreading.answer(Wanted(ids=(old.id,)), "s1", alive + 1) == []
+    assert gossip.answer(Wanted(ids=(old.id,)), "s1", alive)
+    assert gossip.answer(Wanted(ids=(old.id,)), "s1", alive + 1) == []
     # And a new one of the same name takes its place.
-    later = sent_round + (colours or 0)
-    new = Rumour("t", 0, config.to_wire(later), {"t": {1: 3}}, ())
-    spreading.add(new, later)
-    if colours:
-        (sent,) = spreading.answer(Wanted(ids=(new.id,)), "s1", later)
-        assert sent.frame == Rumours(rumours=(new,), have=(), peers=())  # type: ignore[union-attr]
+    later = sent_round + (colors or 0)
+    new = Rumor("t", 0, config.to_wire(later), {"t": {1: 3}}, ())
+    gossip.add(new, later)
+    if colors:
+        (sent,) = gossip.answer(Wanted(ids=(new.id,)), "s1", later)
+        assert sent.frame == Rumors(rumors=(new,), have=(), peers=())  # type: ignore[union-attr]
 
 
 def test_after_a_restart_rounds_are_given_no_further_ahead_than_at_other_times() -> None:
@@ -60,7 +60,7 @@ def test_after_a_restart_rounds_are_given_no_further_ahead_than_at_other_times()
     ahead: list[int] = []
     for _ in range(60):
         net.wait(10)
-        ahead.append(broker._telling.vector.own - config.round_of(net.now_ns))
+        ahead.append(broker._push.vector.own - config.round_of(net.now_ns))
     assert max(ahead) <= config.rounds_ahead_max
     assert broker.unsettled_count == 0
     assert net.got("s0")[-12:] == texts
@@ -168,17 +168,17 @@ def test_subscribers_are_told_all_of_a_round_however_much() -> None:
     config = msgspec.structs.replace(CONFIG, spreads=True, batch_max=2, push_rounds=1)
     views = Views("s0", "", config, Picker("s0"))
     views.learn(Peer("s1", "", ("t",), 7, {}), ("t",))
-    spreading = Spreading(config, views)
+    gossip = GossipPush(config, views)
     for source in range(5):
-        spreading.add(Rumour("t", source, 7, {}, ()), 7)
+        gossip.add(Rumor("t", source, 7, {}, ()), 7)
 
     def told(now_round: int) -> tuple[list[int], list[int], int]:
         frames = [
             effect.frame
-            for effect in spreading.push(now_round, None)
-            if isinstance(effect, Send) and isinstance(effect.frame, Rumours)
+            for effect in gossip.push(now_round, None)
+            if isinstance(effect, Send) and isinstance(effect.frame, Rumors)
         ]
-        whole = [each.source for frame in frames for each in frame.rumours]
+        whole = [each.source for frame in frames for each in frame.rumors]
         named = [each[1] for frame in frames for each in frame.have]
         return whole, named, len(frames)
 
@@ -188,17 +188,17 @@ def test_subscribers_are_told_all_of_a_round_however_much() -> None:
 
 def test_what_a_subscriber_had_no_room_for_is_taken_when_it_comes_again() -> None:
     config = msgspec.structs.replace(CONFIG, spreads=True, held_max=1)
-    subscriber = GossipSubscriber(name="s0", brokers=(), config=config, now_ns=0)
+    subscriber = DeadlineSubscriber(name="s0", brokers=(), config=config, now_ns=0)
     subscriber.subscribe(("t",), now_ns=0)
     now_ns = 10 * config.period_ns
     subscriber.handle_timer(now_ns=now_ns)
-    waits = Rumour("t", 0, 10, {"t": {1: 9}}, (event_of("waits"),))
-    other = Rumour("t", 2, 10, {"t": {1: 9}}, (event_of("other"),))
+    waits = Rumor("t", 0, 10, {"t": {1: 9}}, (event_of("waits"),))
+    other = Rumor("t", 2, 10, {"t": {1: 9}}, (event_of("other"),))
     dropped: list[str] = []
     got: list[str] = []
 
-    def hear(*rumours: Rumour, round_: int) -> None:
-        frame = Rumours(rumours=rumours, have=(), peers=())
+    def hear(*rumors: Rumor, round_: int) -> None:
+        frame = Rumors(rumors=rumors, have=(), peers=())
         subscriber.receive(frame, source="s1", now_ns=round_ * config.period_ns)
         for effect in subscriber.take_effects():
             if isinstance(effect, Deliver):
@@ -208,7 +208,7 @@ def test_what_a_subscriber_had_no_room_for_is_taken_when_it_comes_again() -> Non
 
     hear(waits, other, round_=10)
     assert (got, dropped) == ([], ["other overflow"])
-    missing = Rumour("t", 1, 9, {}, (event_of("missing"),))
+    missing = Rumor("t", 1, 9, {}, (event_of("missing"),))
     hear(missing, round_=10)
     assert got == [], "no room for what it waits for either"
     hear(other, round_=9 + config.lifetime_rounds)

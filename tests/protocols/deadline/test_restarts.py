@@ -1,15 +1,15 @@
 """What a broker that was restarted can read, and what becomes of the rest."""
 
-from tests.protocols.gossip.net import MS, Net
+from tests.protocols.deadline.net import MS, Net
 
-from ensue.protocols.core import Frame
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Groups, Message, Noted, Request, Summary
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.frames import Groups, Message, Noted, Request, Summary
+from ensue.protocols.interface import Frame
 
-CONFIG = GossipConfig(spreads=False)
+CONFIG = DeadlineConfig(spreads=False)
 
 
-def talking(config: GossipConfig = CONFIG) -> Net:
+def talking(config: DeadlineConfig = CONFIG) -> Net:
     """Return two brokers of one group that send each other differences."""
     net = Net(config, 2)
     for name in net.brokers:
@@ -102,7 +102,7 @@ def test_an_old_word_of_groups_makes_messages_whole_and_nothing_worse() -> None:
 
 
 def test_who_asks_for_a_whole_is_sent_wholes_from_then_on() -> None:
-    net = talking(GossipConfig(spreads=False, join_ns=100 * MS))
+    net = talking(DeadlineConfig(spreads=False, join_ns=100 * MS))
     net.loses = lambda _source, _target, frame: isinstance(frame, Groups | Noted)
     restart(net)
     net.wait(100)
@@ -115,7 +115,7 @@ def test_who_asks_for_a_whole_is_sent_wholes_from_then_on() -> None:
 
 
 def test_what_can_not_be_read_until_its_deadline_is_dropped_and_said_to_be() -> None:
-    net = talking(GossipConfig(spreads=False, join_ns=100 * MS))
+    net = talking(DeadlineConfig(spreads=False, join_ns=100 * MS))
     net.loses = lambda _source, _target, frame: isinstance(frame, Groups | Noted | Request)
     restart(net)
     net.wait(100)

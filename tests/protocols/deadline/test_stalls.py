@@ -1,13 +1,13 @@
 """What becomes of a broker's own events when it stands still, and what it keeps of those who left."""
 
-from tests.protocols.gossip.net import MS, Net
+from tests.protocols.deadline.net import MS, Net
 
-from ensue.event import CLOCK, DEADLINE
-from ensue.protocols.core import Discard
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.views import Picker, Views
+from ensue.core.event import CLOCK, DEADLINE
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.partial_views import Picker, Views
+from ensue.protocols.interface import Discard
 
-CONFIG = GossipConfig()
+CONFIG = DeadlineConfig()
 
 
 def test_what_a_broker_that_stood_still_could_not_tell_in_time_is_dropped_and_said_to_be() -> None:
@@ -58,7 +58,7 @@ def test_topics_that_nobody_is_in_any_more_are_forgotten() -> None:
         for name in net.subscribers:
             net.unsubscribe(name, f"topic {number}")
         net.wait(30)
-    nodes = [net.broker("b0")._telling.views, net.nodes["s0"]._views]  # type: ignore[union-attr]
+    nodes = [net.broker("b0")._push.views, net.nodes["s0"]._views]  # type: ignore[union-attr]
     assert [each._of_topic for each in nodes] == [{}, {}]
 
 

@@ -1,28 +1,24 @@
 """Who has which number, where nodes are processes: the registry."""
 
 import pytest
-
-from ensue.event import COUNT_MAX
-from ensue.protocols.core import (
-    Frame,
-    Refuse,
-    Send,
+from tests.protocols.causal.registered_group import (
+    CONFIG,
+    EXPIRE_NS,
+    MS,
+    REGISTRY,
+    SECOND,
+    Desk,
+    members,
 )
-from ensue.protocols.enlistment import STRANGERS_MAX, Enlistment, Lists
-from ensue.protocols.hypercube import enrolment
-from ensue.protocols.hypercube.enrolled import EnrolledNode
-from ensue.protocols.hypercube.enrolment import (
-    AGAIN,
-    RETURN_NS,
-    SWEEPS,
-    Enrol,
-    Expelled,
-    Members,
-    Resign,
-)
-from ensue.protocols.hypercube.frames import Here
 
-from .room import CONFIG, EXPIRE_NS, MS, REGISTRY, SECOND, Desk, members
+from ensue.core.event import COUNT_MAX
+from ensue.protocols.causal.frames import Here
+from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.interface import Frame, Refuse, Send
+from ensue.protocols.membership import registry
+from ensue.protocols.membership.client import STRANGERS_MAX, KnownMembers, MembershipClient
+from ensue.protocols.membership.frames import Deregister, Evicted, Members, Register
+from ensue.protocols.membership.registry import AGAIN, RETURN_NS, SWEEPS
 
 # -- The registry -------------------------------------------------------------------------------
 
@@ -45,7 +41,7 @@ def test_a_restarted_registry_goes_on_with_its_lists() -> None:
     for name in ("a~1", "b~1", "c~1"):
         desk.enrol(name)
     epoch = desk.registry.epoch
-    desk.hear("b~1", Resign(epoch=epoch))
+    desk.hear("b~1", Deregister(epoch=epoch))
     desk.start()
     assert (desk.registry.epoch, desk.registry.names) == (epoch, ["a~1", "b~1", "c~1"])
     assert desk.registry.gone == [1]
@@ -65,14 +61,14 @@ def test_who_leaves_or_is_silent_for_long_is_gone_and_never_comes_back_under_its
     for name in ("a~1", "b~1", "c~1"):
         desk.enrol(name)
     epoch = desk.registry.epoch
-    told = dict(desk.hear("a~1", Resign(epoch=epoch)))
+    told = dict(desk.hear("a~1", Deregister(epoch=epoch)))
     assert set(told) == {"a~1", "b~1", "c~1"}
     assert members(told["b~1"]).gone == (0,)
     # It says so until it is told that this is known, and that answer may be lost.
-    ((peer, again),) = desk.hear("a~1", Resign(epoch=epoch))
+    ((peer, again),) = desk.hear("a~1", Deregister(epoch=epoch))
     assert (peer, again) == ("a~1", told["a~1"])
-    assert isinstance(again, Expelled)
-    assert desk.hear("b~1", Resign(epoch=epoch + 1)) == [], "of another cube"
+    assert isinstance(again, Evicted)
+    assert desk.hear("b~1", Deregister(epoch=epoch + 1)) == [], "of another cube"
     assert desk.registry.present == ("b~1", "c~1")
     desk.wait(EXPIRE_NS - SECOND)
     desk.ask("b~1")
@@ -80,9 +76,12 @@ def test_who_leaves_or_is_silent_for_long_is_gone_and_never_comes_back_under_its
     assert set(told) == {"b~1"}
     assert members(told["b~1"]).gone == (2,)
     for name in ("a~1", "c~1"):
-        for question in (Enrol(epoch=0, known=0, gone=0), Enrol(epoch=epoch, known=3, gone=0)):
+        for question in (
+            Register(epoch=0, known=0, gone=0),
+            Register(epoch=epoch, known=3, gone=0),
+        ):
             ((_, answer),) = desk.hear(name, question)
-            assert isinstance(answer, Expelled)
+            assert isinstance(answer, Evicted)
 
 
 def test_a_number_is_given_again_only_when_nobody_is_left_who_knows_it() -> None:
@@ -90,27 +89,27 @@ def test_a_number_is_given_again_only_when_nobody_is_left_who_knows_it() -> None
     desk.enrol("a~1")
     desk.enrol("b~1")
     epoch = desk.registry.epoch
-    desk.hear("a~1", Resign(epoch=epoch))
+    desk.hear("a~1", Deregister(epoch=epoch))
     assert members(dict(desk.enrol("c~1"))["c~1"]).total == 3
     for name in ("b~1", "c~1"):
-        desk.hear(name, Resign(epoch=epoch))
+        desk.hear(name, Deregister(epoch=epoch))
     ((_, answer),) = desk.enrol("d~1")
     assert (members(answer).names, members(answer).epoch) == (("d~1",), epoch + 1)
     # Somebody of the old cube who comes back means nothing here, whatever the number.
-    ((_, told),) = desk.hear("b~1", Enrol(epoch=epoch, known=3, gone=0))
-    assert isinstance(told, Expelled)
+    ((_, told),) = desk.hear("b~1", Register(epoch=epoch, known=3, gone=0))
+    assert isinstance(told, Evicted)
     desk.start()
     assert (desk.registry.epoch, desk.registry.names) == (epoch + 1, ["d~1"])
 
 
 def test_a_cube_with_no_numbers_left_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enrolment, "NODES_MAX", 2)
+    monkeypatch.setattr(registry, "NODES_MAX", 2)
     desk = Desk()
     desk.enrol("a~1")
     desk.enrol("b~1")
     ((_, answer),) = desk.enrol("c~1")
-    assert isinstance(answer, Expelled)
-    assert "all its 2 numbers" in answer.reason
+    assert isinstance(answer, Evicted)
+    assert "all 2 numbers" in answer.reason
 
 
 def test_a_registry_that_knows_less_than_a_node_does_not_pretend() -> None:
@@ -118,15 +117,15 @@ def test_a_registry_that_knows_less_than_a_node_does_not_pretend() -> None:
     desk.enrol("a~1")
     epoch = desk.registry.epoch
     for question in (
-        Enrol(epoch=epoch, known=2, gone=0),
-        Enrol(epoch=epoch, known=1, gone=1),
-        Enrol(epoch=epoch + 1, known=1, gone=0),
-        Enrol(epoch=COUNT_MAX, known=COUNT_MAX, gone=COUNT_MAX),
+        Register(epoch=epoch, known=2, gone=0),
+        Register(epoch=epoch, known=1, gone=1),
+        Register(epoch=epoch + 1, known=1, gone=0),
+        Register(epoch=COUNT_MAX, known=COUNT_MAX, gone=COUNT_MAX),
     ):
         ((_, answer),) = desk.hear("a~1", question)
-        assert isinstance(answer, Expelled)
-    ((_, answer),) = desk.hear("b~1", Enrol(epoch=epoch, known=1, gone=0))
-    assert isinstance(answer, Expelled)
+        assert isinstance(answer, Evicted)
+    ((_, answer),) = desk.hear("b~1", Register(epoch=epoch, known=1, gone=0))
+    assert isinstance(answer, Evicted)
 
 
 def test_a_registry_that_stood_still_takes_nobody_for_gone() -> None:
@@ -142,10 +141,10 @@ def test_a_registry_that_stood_still_takes_nobody_for_gone() -> None:
     assert desk.registry.present == (), "but who is silent while it looks is gone"
 
 
-def lost_name() -> tuple[Desk, dict[str, Lists]]:
+def lost_name() -> tuple[Desk, dict[str, KnownMembers]]:
     """Return a registry that lost whom it enrolled last, and what the others know."""
     desk = Desk()
-    known: dict[str, Lists] = {name: Lists() for name in ("a~1", "b~1", "c~1")}
+    known: dict[str, KnownMembers] = {name: KnownMembers() for name in ("a~1", "b~1", "c~1")}
     for _ in range(2):
         for name, lists in known.items():
             for peer, frame in desk.hear(name, lists.question()):
@@ -160,7 +159,7 @@ def test_a_registry_that_lost_a_name_gives_its_number_to_nobody_while_somebody_k
     assert desk.enrol("d~1") == [], "before those who were there have asked"
     for name, lists in known.items():
         answer = dict(desk.hear(name, lists.question()))[name]
-        assert isinstance(answer, Expelled)
+        assert isinstance(answer, Evicted)
         assert AGAIN in answer.reason
     assert desk.registry.present == ()
     ((_, answer),) = desk.enrol("d~1")
@@ -172,8 +171,8 @@ def test_a_registry_that_lost_a_name_gives_its_number_to_nobody_while_somebody_k
 def test_who_comes_late_after_a_loss_does_not_take_one_for_the_other(*, told_first: bool) -> None:
     """Who knew the lost name was silent until its number was given again; it knows as many names as the registry."""
     desk, known = lost_name()
-    node = EnrolledNode(
-        name="a~1", registry=REGISTRY, lists=known["a~1"], config=CONFIG, now_ns=desk.now_ns
+    node = RegisteredNode(
+        name="a~1", registry=REGISTRY, members=known["a~1"], config=CONFIG, now_ns=desk.now_ns
     )
     node.take_effects()
     desk.wait(RETURN_NS + MS)
@@ -185,7 +184,7 @@ def test_who_comes_late_after_a_loss_does_not_take_one_for_the_other(*, told_fir
         told = [one for one in desk.enrol("e~1") if one[0] == "a~1"]
     else:
         told = desk.hear("a~1", known["a~1"].question())
-        assert isinstance(told[0][1], Expelled)
+        assert isinstance(told[0][1], Evicted)
     node.receive(told[0][1], source=REGISTRY, now_ns=desk.now_ns)
     effects = node.take_effects()
     (refused,) = [each for each in effects if isinstance(each, Refuse)]
@@ -205,15 +204,15 @@ def test_who_was_gone_before_its_name_was_told_is_dismissed(
     """Names come in pieces, and more of them than of those who are gone."""
     desk = Desk()
     ((_, told),) = desk.enrol("a~1")
-    lists = Lists()
+    lists = KnownMembers()
     assert lists.take(members(told))
-    node = EnrolledNode(
-        name="a~1", registry=REGISTRY, lists=lists, config=CONFIG, now_ns=desk.now_ns
+    node = RegisteredNode(
+        name="a~1", registry=REGISTRY, members=lists, config=CONFIG, now_ns=desk.now_ns
     )
-    monkeypatch.setattr(enrolment, "NAMES_MAX", 2)
+    monkeypatch.setattr(registry, "NAMES_MAX", 2)
     for number in range(4):
         desk.enrol(f"b~{number}")
-        desk.hear(f"b~{number}", Resign(epoch=desk.registry.epoch))
+        desk.hear(f"b~{number}", Deregister(epoch=desk.registry.epoch))
     for _ in range(2):
         ((_, told),) = desk.hear("a~1", lists.question())
         node.receive(told, source=REGISTRY, now_ns=desk.now_ns)
@@ -222,27 +221,27 @@ def test_who_was_gone_before_its_name_was_told_is_dismissed(
 
 
 def test_strangers_who_are_never_told_of_make_room_for_others() -> None:
-    lists = Lists()
+    lists = KnownMembers()
     names = ("a~1",)
     lists.take(Members(epoch=9, first=0, names=names, total=1, gone_first=0, gone=(), gone_total=0))
-    enlistment = Enlistment(REGISTRY, lists, now_ns=0)
+    client = MembershipClient(REGISTRY, lists, now_ns=0)
     for number in range(2 * STRANGERS_MAX):
-        enlistment.stranger(f"liar~{number}", Here(), 0)
-    enlistment.stranger("late~1", Here(), 0)
-    assert enlistment.introduce("late~1") == Here()
-    assert enlistment.introduce("liar~0") is None
-    assert len(enlistment._strangers) < STRANGERS_MAX
+        client.stranger(f"liar~{number}", Here(), 0)
+    client.stranger("late~1", Here(), 0)
+    assert client.introduce("late~1") == Here()
+    assert client.introduce("liar~0") is None
+    assert len(client._strangers) < STRANGERS_MAX
 
 
 def test_long_lists_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enrolment, "NAMES_MAX", 3)
-    monkeypatch.setattr(enrolment, "GONE_MAX", 2)
+    monkeypatch.setattr(registry, "NAMES_MAX", 3)
+    monkeypatch.setattr(registry, "GONE_MAX", 2)
     desk = Desk()
     for number in range(8):
         desk.enrol(f"a~{number}")
     for number in range(5):
-        desk.hear(f"a~{number}", Resign(epoch=desk.registry.epoch))
-    lists = Lists()
+        desk.hear(f"a~{number}", Deregister(epoch=desk.registry.epoch))
+    lists = KnownMembers()
     for _ in range(3):
         assert not lists.whole
         (*_, (_, answer)) = desk.hear("new~1", lists.question())
@@ -254,20 +253,20 @@ def test_long_lists_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_to_come_decides_what_all_have_to_agree_on() -> None:
     def come(name: str, terms: str) -> Frame:
-        (*_, (peer, answer)) = desk.hear(name, Lists(terms).question())
+        (*_, (peer, answer)) = desk.hear(name, KnownMembers(terms).question())
         assert peer == name
         return answer
 
     desk = Desk()
     assert isinstance(come("a~1", "deadlines of 200 ms"), Members)
-    told = "all who are there have deadlines of 200 ms, and it has deadlines of 1 ms"
-    assert come("b~1", "deadlines of 1 ms") == Expelled(reason=told)
+    told = "other clients have deadlines of 200 ms, this one has deadlines of 1 ms"
+    assert come("b~1", "deadlines of 1 ms") == Evicted(reason=told)
     desk.start()
     desk.wait(RETURN_NS + MS)
-    assert come("b~1", "deadlines of 1 ms") == Expelled(reason=told)
+    assert come("b~1", "deadlines of 1 ms") == Evicted(reason=told)
     assert isinstance(come("b~1", "deadlines of 200 ms"), Members)
     epoch = desk.registry.epoch
     for name in ("a~1", "b~1"):
-        desk.hear(name, Resign(epoch=epoch))
+        desk.hear(name, Deregister(epoch=epoch))
     assert isinstance(come("c~1", "deadlines of 1 ms"), Members)
     assert desk.registry.epoch > epoch

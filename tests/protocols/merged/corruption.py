@@ -3,12 +3,12 @@
 from itertools import count
 from random import Random
 
-from tests.protocols.merge.harness import Happened, Merging, Options, Process, World
+from tests.protocols.merged.harness import Happened, Merging, Options, Process, World
 
-from ensue.event import Event
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import Held, Merger
-from ensue.protocols.merge.timestamps import (
+from ensue.core.event import Event
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.merger import Held, Merger
+from ensue.protocols.merged.timestamps import (
     AnyTimestamp,
     ArrayTimestamp,
     CounterTimestamp,
@@ -17,7 +17,7 @@ from ensue.protocols.merge.timestamps import (
 )
 
 
-def any_timestamp(random: Random, config: MergeConfig, tick: int) -> AnyTimestamp:
+def any_timestamp(random: Random, config: MergedConfig, tick: int) -> AnyTimestamp:
     """Something that looks like a timestamp: near the truth, at its bounds, or far out."""
     epsilon = config.epsilon_ticks
     near = config.span_ticks + 2

@@ -15,10 +15,10 @@ from itertools import combinations
 from random import Random
 from typing import Any, Protocol
 
-from ensue.event import Event
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import ACCEPTED, LATE, Held, Merger
-from ensue.protocols.merge.timestamps import Timeline, timestamps_for
+from ensue.core.event import Event
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.merger import ACCEPTED, LATE, Held, Merger
+from ensue.protocols.merged.timestamps import Timeline, timestamps_for
 
 LOST = "lost in a crash"
 
@@ -72,8 +72,8 @@ class Options:
     modulus: int | None = None
     longest_lateness: int = 0
 
-    def config(self) -> MergeConfig:
-        return MergeConfig(
+    def config(self) -> MergedConfig:
+        return MergedConfig(
             epsilon_ticks=self.epsilon,
             delta_ticks=self.delta,
             tick_ns=1,
@@ -129,16 +129,16 @@ class Process:
     overtaken: list[Message] = field(default_factory=list)
 
 
-MakeLine = Callable[[MergeConfig], Line]
-MakeMerger = Callable[[MergeConfig], Merging]
-MakeKey = Callable[[MergeConfig, Any], tuple[int, ...]]
+MakeLine = Callable[[MergedConfig], Line]
+MakeMerger = Callable[[MergedConfig], Merging]
+MakeKey = Callable[[MergedConfig, Any], tuple[int, ...]]
 
 
-def our_line(config: MergeConfig) -> Line:
+def our_line(config: MergedConfig) -> Line:
     return Timeline(timestamps_for(config))
 
 
-def our_key(config: MergeConfig, timestamp: Any) -> tuple[int, ...]:
+def our_key(config: MergedConfig, timestamp: Any) -> tuple[int, ...]:
     return timestamps_for(config).key(timestamp)
 
 
@@ -434,8 +434,8 @@ def bad_seeds(play: Callable[[int], World], seeds: range, *, what: str | None = 
     return found
 
 
-def config(epsilon: int, delta: int, **others: Any) -> MergeConfig:
-    return MergeConfig(epsilon_ticks=epsilon, delta_ticks=delta, tick_ns=1, **others)
+def config(epsilon: int, delta: int, **others: Any) -> MergedConfig:
+    return MergedConfig(epsilon_ticks=epsilon, delta_ticks=delta, tick_ns=1, **others)
 
 
 def ours(seed: int, options: Options) -> World:

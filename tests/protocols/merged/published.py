@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from experiments.merged.figure3 import Figure3, Figure3Line
 
-from ensue.experiments.merging.figure3 import Figure3, Figure3Line
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import Held
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.merger import Held
 
 
 class Figure1(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Figure1(msgspec.Struct, frozen=True):
 class Figure1Line:
     """The program of Figure 1. `checked` adds the resets of section 3.3, with the bound that is printed there."""
 
-    def __init__(self, config: MergeConfig, *, checked: bool = False) -> None:
+    def __init__(self, config: MergedConfig, *, checked: bool = False) -> None:
         self.epsilon = config.epsilon_ticks
         self.processes = config.processes_max
         self.checked = checked
@@ -57,7 +57,7 @@ class Figure1Line:
         )
 
 
-def figure1_key(config: MergeConfig, made: Figure1) -> tuple[int, ...]:
+def figure1_key(config: MergedConfig, made: Figure1) -> tuple[int, ...]:
     """`less` of section 3.2 as a key: epsilon elements of the array are compared."""
     counts = (made.kn.get(made.c - back, 0) for back in range(config.epsilon_ticks))
     return (made.r + made.c, *counts)
@@ -73,7 +73,7 @@ def figure3_less(one: Figure3, other: Figure3, epsilon: int) -> bool:
     return reach < other_reach or (reach == other_reach and one.r < other.r)
 
 
-def figure3_key(_config: MergeConfig, made: Figure3) -> tuple[int, ...]:
+def figure3_key(_config: MergedConfig, made: Figure3) -> tuple[int, ...]:
     """The order in which the delivery condition takes them: by r + c, then by r."""
     return (made.r + made.c, made.r)
 
@@ -98,7 +98,7 @@ class PublishedMerger:
     modulus clocks are compared modulo it.
     """
 
-    config: MergeConfig
+    config: MergedConfig
     equal: bool = True
     modulus: int | None = None
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.protocols.merge.test_nodes import (
+from tests.protocols.merged.test_nodes import (
     TICK,
     at,
     attached,
@@ -18,8 +18,8 @@ from tests.protocols.merge.test_nodes import (
     subscriber,
 )
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.core import (
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.interface import (
     Broadcast,
     Detach,
     Discard,
@@ -30,19 +30,19 @@ from ensue.protocols.core import (
     Refuse,
     Send,
 )
-from ensue.protocols.ens import AttachRequest, Notify
-from ensue.protocols.exchange import Declined
-from ensue.protocols.merge.relay import MergeRelay
-from ensue.protocols.merge.subscriber import MergeSubscriber
+from ensue.protocols.merged.relay import MergedRelay
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.topic_log.fanout import Declined
+from ensue.protocols.topic_log.frames import AttachRequest, Notify
 
 ASK = AttachRequest(topic="t", from_slot=0)
 NO = Declined(topic="t", event="", reason="no")
 POLL = 1_000
 
 
-def relay_for(*listeners: str, **others: Any) -> MergeRelay:
+def relay_for(*listeners: str, **others: Any) -> MergedRelay:
     """A relay that is attached to the topic that these listen to."""
-    relay = MergeRelay(name="m", config=config(**others))
+    relay = MergedRelay(name="m", config=config(**others))
     for each in listeners:
         relay.receive(ASK, source=each, now_ns=0)
     relay.receive(attached("t"), source="ens", now_ns=0)
@@ -50,7 +50,7 @@ def relay_for(*listeners: str, **others: Any) -> MergeRelay:
     return relay
 
 
-def listening(relay: MergeRelay, tick: int) -> tuple[str, ...]:
+def listening(relay: MergedRelay, tick: int) -> tuple[str, ...]:
     """Who gets an event that a relay is given at a tick."""
     (passed,) = [
         each
@@ -87,8 +87,8 @@ def test_with_a_modulus_a_listener_hands_out_what_its_relay_did_in_the_same_orde
     random = Random(seed)
     below = config(modulus=30)
     publishers = [publisher(name=name, modulus=30) for name in ("p", "q", "r")]
-    relay = MergeRelay(name="m", config=below)
-    top = MergeSubscriber(name="s", config=below.above(3), mergers=("m",))
+    relay = MergedRelay(name="m", config=below)
+    top = MergedSubscriber(name="s", config=below.above(3), mergers=("m",))
     top.subscribe(("t",), now_ns=0)
     relay.receive(ASK, source="s", now_ns=0)
     relay.receive(attached("t"), source="ens", now_ns=0)
@@ -121,7 +121,7 @@ def test_with_a_modulus_a_listener_hands_out_what_its_relay_did_in_the_same_orde
 def test_a_topic_that_a_relay_may_not_have_is_declined_to_all_who_asked_for_it(
     joined: bool,
 ) -> None:
-    relay = MergeRelay(name="m", config=config(durable=True))
+    relay = MergedRelay(name="m", config=config(durable=True))
     records: dict[str, bytes] = {}
     for source in ("s1", "s2"):
         relay.receive(ASK, source=source, now_ns=0)
@@ -158,7 +158,7 @@ def test_who_does_not_ask_again_is_forgotten_and_a_topic_without_listeners_is_le
 def test_a_restarted_relay_forgets_those_who_are_gone_as_well() -> None:
     settings = config(durable=True, poll_ns=POLL)
     records = {"listener/1/t/s1": b"", "topic/t": b""}
-    relay = MergeRelay(name="m", config=settings, records=records, now_ns=100 * POLL)
+    relay = MergedRelay(name="m", config=settings, records=records, now_ns=100 * POLL)
     relay.receive(attached("t"), source="ens", now_ns=100 * POLL)
     relay.handle_timer(now_ns=108 * POLL)
     assert listening(relay, 108 * POLL // TICK) == ("s1",)
@@ -208,7 +208,7 @@ def test_nothing_is_delivered_of_a_topic_that_was_declined() -> None:
 
 
 def test_a_topic_that_was_declined_is_not_asked_for_after_a_restart() -> None:
-    node = MergeSubscriber(name="s", config=config(durable=True))
+    node = MergedSubscriber(name="s", config=config(durable=True))
     node.subscribe(("t",), now_ns=0)
     records = kept({}, node.take_effects())
     node.receive(NO, source="ens", now_ns=0)
@@ -216,7 +216,7 @@ def test_a_topic_that_was_declined_is_not_asked_for_after_a_restart() -> None:
 
 
 def test_of_several_mergers_all_have_to_decline_a_topic_and_nobody_else() -> None:
-    node = MergeSubscriber(name="s", config=config(), mergers=("m1", "m2"))
+    node = MergedSubscriber(name="s", config=config(), mergers=("m1", "m2"))
     node.subscribe(("t",), now_ns=0)
     node.receive(attached("t"), source="m1", now_ns=0)
     node.take_effects()

@@ -3,7 +3,7 @@
 from heapq import heappush
 
 import pytest
-from tests.protocols.merge.test_nodes import (
+from tests.protocols.merged.test_nodes import (
     TICK,
     at,
     config,
@@ -14,12 +14,12 @@ from tests.protocols.merge.test_nodes import (
     subscriber,
 )
 
-from ensue.protocols.core import Attach, Broadcast, Deliver, Discard
-from ensue.protocols.ens import Notify
-from ensue.protocols.merge.merger import Held
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.merge.timestamps import CounterTimestamp
+from ensue.protocols.interface import Attach, Broadcast, Deliver, Discard
+from ensue.protocols.merged.merger import Held
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.merged.timestamps import CounterTimestamp
+from ensue.protocols.topic_log.frames import Notify
 
 # -- Once each ----------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def test_a_copy_of_what_is_held_is_no_skewed_event_after_a_clock_went_back_a_lit
 
 
 def test_what_is_sent_again_over_a_new_connection_is_delivered_once() -> None:
-    sender = MergePublisher(name="p", config=config(), answered=True, now_ns=0)
+    sender = MergedPublisher(name="p", config=config(), answered=True, now_ns=0)
     assert sender.observe({"@r": 12}, now_ns=10 * TICK)
     sender.publish("t", b"", now_ns=10 * TICK)
     sender.repeat(now_ns=17 * TICK)
@@ -114,7 +114,7 @@ def test_a_false_entry_is_not_felt_longer_than_the_span(age: int, place: int, of
     assert node.held_count == node.config.wait_ticks + 1
 
 
-def plant(node: MergeSubscriber, reach: int, key_reach: int) -> None:
+def plant(node: MergedSubscriber, reach: int, key_reach: int) -> None:
     merger = node.merger
     key = ((key_reach, 10**6), "ghost", 0)
     held = Held(key, event(0, by="ghost"), CounterTimestamp(reach - 1, 1, 0), 0)

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from ensue.errors import BadInput, ConfigurationError, LimitReached
-from ensue.event import Event, Stamp
-from ensue.protocols.core import (
+from ensue.core.errors import BadInput, ConfigurationError, LimitReached
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import (
     Alert,
     Attach,
     Broadcast,
@@ -24,28 +24,28 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
-from ensue.protocols.ens import Attached, AttachRequest, DetachRequest, Notify
-from ensue.protocols.merge.config import MergeConfig, ticks_of
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.relay import MergeRelay
-from ensue.protocols.merge.subscriber import MergeSubscriber
+from ensue.protocols.merged.config import MergedConfig, ticks_of
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.relay import MergedRelay
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.topic_log.frames import Attached, AttachRequest, DetachRequest, Notify
 
 TICK = 10
 """Nanoseconds; nothing depends on its size."""
 
 
-def config(epsilon: int = 2, delta: int = 5, **others: Any) -> MergeConfig:
-    return MergeConfig(
+def config(epsilon: int = 2, delta: int = 5, **others: Any) -> MergedConfig:
+    return MergedConfig(
         epsilon_ticks=epsilon, delta_ticks=delta, tick_ns=TICK, **{"durable": False, **others}
     )
 
 
-def publisher(at: int = 0, name: str = "p", **others: Any) -> MergePublisher:
-    return MergePublisher(name=name, config=config(**others), now_ns=at * TICK)
+def publisher(at: int = 0, name: str = "p", **others: Any) -> MergedPublisher:
+    return MergedPublisher(name=name, config=config(**others), now_ns=at * TICK)
 
 
-def subscriber(*topics: str, **others: Any) -> MergeSubscriber:
-    node = MergeSubscriber(name="s", config=config(**others))
+def subscriber(*topics: str, **others: Any) -> MergedSubscriber:
+    node = MergedSubscriber(name="s", config=config(**others))
     node.subscribe(topics or ("t",), now_ns=0)
     for topic in topics or ("t",):
         node.receive(attached(topic), source="ens", now_ns=0)
@@ -64,13 +64,13 @@ def event(
     return Event(topic=topic, payload=b"", publisher=by, publisher_seq=number, stamp=Stamp(entries))
 
 
-def give(node: MergeSubscriber | MergeRelay, tick: int, *events: Event) -> list[Effect]:
+def give(node: MergedSubscriber | MergedRelay, tick: int, *events: Event) -> list[Effect]:
     for each in events:
         node.receive(Notify(event=each), source="ens", now_ns=tick * TICK)
     return list(node.take_effects())
 
 
-def at(node: MergeSubscriber | MergeRelay, tick: int) -> list[Effect]:
+def at(node: MergedSubscriber | MergedRelay, tick: int) -> list[Effect]:
     node.handle_timer(now_ns=tick * TICK)
     return list(node.take_effects())
 
@@ -83,7 +83,7 @@ def discarded(effects: Sequence[Effect]) -> list[str]:
     return [each.verdict for each in effects if isinstance(each, Discard)]
 
 
-def sent(node: MergePublisher) -> list[dict[str, int]]:
+def sent(node: MergedPublisher) -> list[dict[str, int]]:
     return [
         each.event.stamp.entries
         for each in node.take_effects()
@@ -165,7 +165,7 @@ def test_a_restarted_publisher_goes_on_with_its_numbers() -> None:
         for each in first.take_effects()
         if isinstance(each, Persist) and each.value is not None
     }
-    again = MergePublisher(name="p", config=config(), records=records, now_ns=0)
+    again = MergedPublisher(name="p", config=config(), records=records, now_ns=0)
     assert again.publish("t", b"", now_ns=99 * TICK).id == "p/t/2"
     assert again.publish("v", b"", now_ns=99 * TICK).id == "p/v/1"
 
@@ -196,7 +196,7 @@ def test_a_token_that_nobody_can_have_made_is_refused(token: dict[str, int]) -> 
 
 
 def test_a_topic_that_looks_like_an_entry_of_a_stamp_is_refused() -> None:
-    with pytest.raises(BadInput, match="does not begin with '@'"):
+    with pytest.raises(BadInput, match="must not begin with '@'"):
         publisher().publish("@r", b"", now_ns=0)
 
 
@@ -311,7 +311,7 @@ def test_after_a_clock_went_back_nothing_is_delivered_behind_what_was_there_befo
 
 
 def test_topics_are_asked_for_until_they_are_attached() -> None:
-    node = MergeSubscriber(name="s", config=config(retry_ns=100))
+    node = MergedSubscriber(name="s", config=config(retry_ns=100))
     node.subscribe(("t", "u", "t"), now_ns=0)
     assert node.take_effects() == [Attach("t", 0), Attach("u", 0)]
     node.receive(attached("t"), source="ens", now_ns=50)
@@ -364,14 +364,14 @@ def test_leaving_drops_what_is_held_of_a_topic() -> None:
 
 
 def test_a_restarted_subscriber_joins_its_topics_again() -> None:
-    node = MergeSubscriber(name="s", config=config(durable=True), records={"topic/a/b": b""})
+    node = MergedSubscriber(name="s", config=config(durable=True), records={"topic/a/b": b""})
     assert node.take_effects() == [Attach("a/b", 0)]
     node.receive(attached("a/b"), source="ens", now_ns=0)
     assert node.take_effects() == [Join("a/b")]
 
 
 def test_an_eager_subscriber_is_handed_everything_as_it_comes_with_a_tag() -> None:
-    node = MergeSubscriber(name="s", config=config(), eager=True)
+    node = MergedSubscriber(name="s", config=config(), eager=True)
     node.subscribe(("t",), now_ns=0)
     node.receive(attached("t"), source="ens", now_ns=0)
     effects = give(node, 10, event(12, number=2), event(10), event(10))
@@ -441,7 +441,7 @@ def test_no_more_peers_are_watched_than_there_is_room_for() -> None:
 
 
 def test_a_relay_passes_on_in_order_what_it_merged() -> None:
-    relay = MergeRelay(name="m", config=config(durable=True))
+    relay = MergedRelay(name="m", config=config(durable=True))
     relay.receive(AttachRequest(topic="t", from_slot=0), source="s", now_ns=0)
     assert relay.take_effects() == [
         Persist("listener/1/t/s", b""),
@@ -467,7 +467,7 @@ def test_a_relay_passes_on_in_order_what_it_merged() -> None:
 
 def test_a_restarted_relay_knows_who_listens() -> None:
     records = {"listener/3/a/b/s": b"", "topic/a/b": b""}
-    relay = MergeRelay(name="m", config=config(durable=True), records=records)
+    relay = MergedRelay(name="m", config=config(durable=True), records=records)
     relay.receive(attached("a/b"), source="ens", now_ns=0)
     assert relay.take_effects()[-1] == Send("s", Attached(topic="a/b", first=0, next=0, sent=0))
 
@@ -475,8 +475,8 @@ def test_a_restarted_relay_knows_who_listens() -> None:
 def test_two_levels_of_replicated_mergers_deliver_once_and_in_order() -> None:
     """Two relays below, one subscriber above that listens to both: it gets every event once."""
     below = config()
-    relays = [MergeRelay(name=name, config=below) for name in ("m1", "m2")]
-    above = MergeSubscriber(name="s", config=below.above(3), mergers=("m1", "m2"))
+    relays = [MergedRelay(name=name, config=below) for name in ("m1", "m2")]
+    above = MergedSubscriber(name="s", config=below.above(3), mergers=("m1", "m2"))
     above.subscribe(("t",), now_ns=0)
     for effect in above.take_effects():
         assert isinstance(effect, Send)

@@ -10,13 +10,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.protocols.merge.corruption import after_corruption
-from tests.protocols.merge.harness import Options, World
+from tests.protocols.merged.corruption import after_corruption
+from tests.protocols.merged.harness import Options, World
 
-from ensue.event import Event
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import Held, Merger
-from ensue.protocols.merge.timestamps import (
+from ensue.core.event import Event
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.merger import Held, Merger
+from ensue.protocols.merged.timestamps import (
     ArrayTimestamp,
     CounterTimestamp,
     Timeline,
@@ -101,7 +101,7 @@ def test_lemma_3_4_counts_are_bounded_by_processes_times_events_a_tick(name: str
 @KINDS
 def test_observation_3_5_the_order_is_transitive_and_well_formed(array: bool) -> None:
     """Any timestamps whatever, not only reachable ones: less is irreflexive, asymmetric and transitive."""
-    config = MergeConfig(epsilon_ticks=2, delta_ticks=4, array=array)
+    config = MergedConfig(epsilon_ticks=2, delta_ticks=4, array=array)
     kind = timestamps_for(config)
     random = Random(5)
     made: list[CounterTimestamp | ArrayTimestamp] = []
@@ -150,7 +150,7 @@ def test_theorem_3_7_timestamps_are_right_again_soon_after_anything(
 def test_theorem_3_8_the_space_of_a_timestamp(epsilon: int, processes: int) -> None:
     """Bits of the largest timestamp: O(epsilon log n + log delta) for the array, O(log (epsilon n delta)) for the counter."""
     delta = 100
-    bounds = MergeConfig(
+    bounds = MergedConfig(
         epsilon_ticks=epsilon, delta_ticks=delta, processes_max=processes, events_per_tick_max=1
     )
     reading = (bounds.modulus_min - 1).bit_length()
@@ -303,7 +303,7 @@ def _compare(kind: Any, one: Any, other: Any) -> int:
 
 def test_a_timeline_counts_its_resets() -> None:
     """A clock that went back by more than epsilon can't be reconciled with what was known."""
-    line = Timeline(timestamps_for(MergeConfig(epsilon_ticks=2, delta_ticks=4)))
+    line = Timeline(timestamps_for(MergedConfig(epsilon_ticks=2, delta_ticks=4)))
     line.event(100)
     assert line.resets == 0
     assert line.event(90) == CounterTimestamp(90, 0, 0)

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.protocols.merge.harness import Options, World, bad_seeds, config, cured
+from tests.protocols.merged.harness import Options, World, bad_seeds, config, cured
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import ACCEPTED, Held, Merger
-from ensue.protocols.merge.timestamps import (
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.merger import ACCEPTED, Held, Merger
+from ensue.protocols.merged.timestamps import (
     CounterTimestamp,
     CounterTimestamps,
     Timeline,
@@ -30,7 +30,7 @@ def test_m8_comparing_reduced_clocks_plainly_gives_the_wrong_order() -> None:
     options = Options(epsilon=2, delta=4)
     modulus = 6 * options.epsilon + options.delta + 1  # The paper's own B.
 
-    def reduced_key(settings: MergeConfig, made: CounterTimestamp) -> tuple[int, ...]:
+    def reduced_key(settings: MergedConfig, made: CounterTimestamp) -> tuple[int, ...]:
         return ((made.r % modulus) + made.c, made.k)
 
     def plainly(seed: int) -> World:
@@ -43,7 +43,7 @@ def test_m8_comparing_reduced_clocks_plainly_gives_the_wrong_order() -> None:
 class LooksAtPairs(Merger):
     """Compares what comes with all that is held, in three ways that a reduced clock leaves, and counts where each is wrong."""
 
-    def __init__(self, settings: MergeConfig) -> None:
+    def __init__(self, settings: MergedConfig) -> None:
         super().__init__(settings)
         self.modulus = 6 * settings.epsilon_ticks + settings.delta_ticks + 1  # The paper's own B.
         self.wrong = dict.fromkeys(("plain", "half-range", "remaining wait"), 0)
@@ -127,7 +127,7 @@ def test_m9_an_idle_process_takes_its_old_reduced_timestamp_for_a_new_one() -> N
     class Reduced:
         """Our timestamps with the last one kept modulo B and nothing ever forgotten, as printed."""
 
-        def __init__(self, _settings: MergeConfig) -> None:
+        def __init__(self, _settings: MergedConfig) -> None:
             self.kind = CounterTimestamps(settings)
             self.last: CounterTimestamp | None = None
             self.too_high = 0

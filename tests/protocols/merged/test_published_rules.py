@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.protocols.merge.harness import (
+from tests.protocols.merged.harness import (
     Message,
     Options,
     World,
@@ -21,7 +21,7 @@ from tests.protocols.merge.harness import (
     our_line,
     ours,
 )
-from tests.protocols.merge.published import (
+from tests.protocols.merged.published import (
     Figure1Line,
     Figure3,
     Figure3Line,
@@ -31,14 +31,10 @@ from tests.protocols.merge.published import (
     figure3_less,
 )
 
-from ensue.event import Event
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import Held, Merger
-from ensue.protocols.merge.timestamps import (
-    CounterTimestamp,
-    Timeline,
-    timestamps_for,
-)
+from ensue.core.event import Event
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.merger import Held, Merger
+from ensue.protocols.merged.timestamps import CounterTimestamp, Timeline, timestamps_for
 
 SEEDS = range(100)
 KINDS = pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
@@ -219,7 +215,7 @@ def test_m4_the_printed_bound_resets_correct_states_with_several_events_a_tick()
     class RightButForTheBound(Figure1Line):
         """Figure 1 with the longer array, and the bound n as printed."""
 
-        def __init__(self, settings: MergeConfig) -> None:
+        def __init__(self, settings: MergedConfig) -> None:
             super().__init__(settings, checked=True)
             self.kind = timestamps_for(msgspec.structs.replace(settings, array=True))
             self.line = Timeline(self.kind)
@@ -323,7 +319,7 @@ def test_figure_4_c_grows_without_bound_among_three_processes() -> None:
     assert grown[-1] > 20 > grown[1]
     for array in (False, True):
 
-        def ours_line(settings: MergeConfig, array: bool = array) -> Timeline:
+        def ours_line(settings: MergedConfig, array: bool = array) -> Timeline:
             return Timeline(timestamps_for(msgspec.structs.replace(settings, array=array)))
 
         assert max(each.c for events in pumped(ours_line, 3, 40) for each in events) <= 3

@@ -1,18 +1,18 @@
 """A publisher whose memory or clock was wrong: it publishes and sends again as soon as it is called."""
 
 import pytest
-from tests.protocols.merge.test_nodes import TICK, config, publisher, sent
+from tests.protocols.merged.test_nodes import TICK, config, publisher, sent
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.protocols.merge.publisher import MergePublisher
+from ensue.core.errors import ConfigurationError, LimitReached
+from ensue.protocols.merged.publisher import MergedPublisher
 
 POLL = 1_000
 HOUR = 3_600 * POLL
 
 
-def answered(**others: int) -> MergePublisher:
+def answered(**others: int) -> MergedPublisher:
     settings = config(poll_ns=POLL, **others)
-    return MergePublisher(name="p", config=settings, answered=True, now_ns=0)
+    return MergedPublisher(name="p", config=settings, answered=True, now_ns=0)
 
 
 def test_who_sends_again_sends_whole_clock_readings() -> None:

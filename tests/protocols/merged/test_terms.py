@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from tests.protocols.merge.test_nodes import (
+from tests.protocols.merged.test_nodes import (
     attached,
     config,
     delivered,
@@ -14,29 +14,29 @@ from tests.protocols.merge.test_nodes import (
     sent,
 )
 
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Alert, Effect, Refuse, Resumed, Send
-from ensue.protocols.exchange import Agree, Agreed
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.merge.terms import MergeTerms, terms_from
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import Alert, Effect, Refuse, Resumed, Send
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.merged.terms import MergedTerms, terms_from
+from ensue.protocols.topic_log.fanout import Agree, Agreed
 
 OWN = config().terms
 NEAR, FAR = "s1/merged", "s2/merged"
 
 
-def publisher(*exchanges: str, tells_terms: bool = False) -> MergePublisher:
-    return MergePublisher(name="p", config=config(), exchanges=exchanges, tells_terms=tells_terms)
+def publisher(*exchanges: str, tells_terms: bool = False) -> MergedPublisher:
+    return MergedPublisher(name="p", config=config(), exchanges=exchanges, tells_terms=tells_terms)
 
 
-def client() -> MergePublisher:
+def client() -> MergedPublisher:
     return publisher(NEAR, FAR)
 
 
 def subscriber(
-    *, eager: bool = False, terms: MergeTerms | None = None, **bounds: int
-) -> MergeSubscriber:
-    node = MergeSubscriber(name="s", config=config(**bounds), eager=eager, terms=terms)
+    *, eager: bool = False, terms: MergedTerms | None = None, **bounds: int
+) -> MergedSubscriber:
+    node = MergedSubscriber(name="s", config=config(**bounds), eager=eager, terms=terms)
     node.subscribe(("t",), now_ns=0)
     node.receive(attached("t"), source="ens", now_ns=0)
     node.take_effects()
@@ -51,16 +51,16 @@ def asked(effects: Sequence[Effect]) -> list[str]:
     ]
 
 
-def hear(node: MergePublisher, terms: str, source: str) -> list[Effect]:
+def hear(node: MergedPublisher, terms: str, source: str) -> list[Effect]:
     node.receive(Agreed(terms=terms), source=source, now_ns=0)
     return list(node.take_effects())
 
 
 def test_terms_travel_and_read_as_they_are_given() -> None:
-    terms = MergeTerms(500_000, 40, 2_000)
+    terms = MergedTerms(500_000, 40, 2_000)
     assert str(terms) == "epsilon=0.02, delta=1, tick=0.0005"
     assert terms_from({"@r": 7, **terms.to_entries()}) == terms
-    usual = MergeTerms(1_000_000, 0, 0)
+    usual = MergedTerms(1_000_000, 0, 0)
     assert usual.to_entries() == {"@e": 0, "@w": 0}
     assert terms_from(usual.to_entries()) == usual
     assert terms_from({"@r": 7}) is None
@@ -128,7 +128,7 @@ def test_stamps_carry_the_terms_where_nobody_can_be_asked() -> None:
         assert terms_from(entries) == (OWN if tells_terms else None)
 
 
-def stamped(number: int, terms: MergeTerms, by: str = "p") -> Event:
+def stamped(number: int, terms: MergedTerms, by: str = "p") -> Event:
     made = event(10, by=by, number=number)
     assert made.stamp is not None
     return msgspec.structs.replace(made, stamp=Stamp(made.stamp.entries | terms.to_entries()))
@@ -145,13 +145,13 @@ def alerts(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     "other",
     [
-        MergeTerms(OWN.tick_ns * 2, OWN.epsilon_ticks, OWN.delta_ticks),
-        MergeTerms(OWN.tick_ns, OWN.epsilon_ticks + 1, OWN.delta_ticks),
+        MergedTerms(OWN.tick_ns * 2, OWN.epsilon_ticks, OWN.delta_ticks),
+        MergedTerms(OWN.tick_ns, OWN.epsilon_ticks + 1, OWN.delta_ticks),
     ],
 )
 @pytest.mark.parametrize("eager", [False, True])
 def test_what_can_not_be_sorted_is_dropped_counted_and_told_once(
-    other: MergeTerms, eager: bool
+    other: MergedTerms, eager: bool
 ) -> None:
     node = subscriber(eager=eager)
     effects = give(node, 10, stamped(1, other), stamped(2, other), stamped(1, other, "q"))
@@ -163,7 +163,7 @@ def test_what_can_not_be_sorted_is_dropped_counted_and_told_once(
 
 
 def test_another_delta_alone_is_told_and_its_events_are_delivered() -> None:
-    other = MergeTerms(OWN.tick_ns, OWN.epsilon_ticks, OWN.delta_ticks + 1)
+    other = MergedTerms(OWN.tick_ns, OWN.epsilon_ticks, OWN.delta_ticks + 1)
     node = subscriber()
     effects = give(node, 10, stamped(1, other))
     assert alerts(effects) == [("p", str(other), str(OWN))]
@@ -179,7 +179,7 @@ def test_a_subscription_with_a_delta_of_its_own_compares_the_terms_of_its_bus() 
 
 def test_publishers_are_told_of_anew_with_other_terms_and_within_a_limit() -> None:
     node = subscriber(peers_max=1)
-    one, two = (MergeTerms(OWN.tick_ns, OWN.epsilon_ticks + n, OWN.delta_ticks) for n in (1, 2))
+    one, two = (MergedTerms(OWN.tick_ns, OWN.epsilon_ticks + n, OWN.delta_ticks) for n in (1, 2))
     effects = give(node, 10, stamped(1, one), stamped(2, two), stamped(1, one, "q"))
     assert [peer for peer, *_ in alerts(effects)] == ["p", "p"]
     assert node.counts.mismatched == 3

@@ -4,11 +4,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.protocols.merge.test_nodes import TICK, at, give, publisher, sent, subscriber
+from tests.protocols.merged.test_nodes import TICK, at, give, publisher, sent, subscriber
 
-from ensue.errors import LocalProtocolError
-from ensue.protocols.core import Broadcast, Deliver
-from ensue.protocols.merge.publisher import MergePublisher
+from ensue.core.errors import LocalProtocolError
+from ensue.protocols.interface import Broadcast, Deliver
+from ensue.protocols.merged.publisher import MergedPublisher
 
 KINDS = pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
 
@@ -17,7 +17,7 @@ def test_no_token_stands_for_what_waits_until_it_may_be_stamped() -> None:
     node = publisher(at=100)
     assert node.token(now_ns=100 * TICK)
     node.publish("t", b"question", now_ns=100 * TICK)
-    with pytest.raises(LocalProtocolError, match="not stamped yet"):
+    with pytest.raises(LocalProtocolError, match="without a stamp"):
         node.token(now_ns=102 * TICK)
     node.handle_timer(now_ns=103 * TICK)
     assert node.token(now_ns=103 * TICK) == {"@r": 103}
@@ -27,7 +27,7 @@ def test_no_token_stands_for_what_exceeds_the_events_of_a_tick() -> None:
     node = publisher(events_per_tick_max=1)
     for _ in range(2):
         node.publish("t", b"", now_ns=100 * TICK)
-    with pytest.raises(LocalProtocolError, match="not stamped yet"):
+    with pytest.raises(LocalProtocolError, match="without a stamp"):
         node.token(now_ns=100 * TICK)
     node.handle_timer(now_ns=101 * TICK)
     assert node.token(now_ns=101 * TICK) == {"@r": 101}
@@ -90,7 +90,7 @@ class _Talking:
     def __init__(self, random: Random, epsilon: int, *, array: bool, modulus: int | None) -> None:
         self.random = random
         self.epsilon = epsilon
-        self.nodes: list[MergePublisher] = [
+        self.nodes: list[MergedPublisher] = [
             publisher(
                 name=name,
                 epsilon=epsilon,

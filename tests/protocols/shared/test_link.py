@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from ensue.errors import ConfigurationError, RemoteProtocolError
-from ensue.protocols.core import Effect, Frame, Persist, Send
-from ensue.protocols.link import (
+from ensue.core.errors import ConfigurationError, RemoteProtocolError
+from ensue.core.wire import Codec
+from ensue.protocols.interface import Effect, Frame, Persist, Send
+from ensue.protocols.shared.link import (
     GROUP_MAX,
     LinkAck,
     LinkConfig,
@@ -17,7 +18,6 @@ from ensue.protocols.link import (
     packed,
     unpacked,
 )
-from ensue.wire import Codec
 
 
 class Note(Frame, frozen=True, tag=101):

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from ensue.errors import limit_in
-from ensue.protocols.core import Effect, Frame, Persist, Refuse, Resumed, Send
-from ensue.protocols.keeping import (
+from ensue.core.errors import limit_in
+from ensue.protocols.interface import Effect, Frame, Persist, Refuse, Resumed, Send
+from ensue.protocols.shared.remote_state import DISMISSED, HELD_MAX, RETRY_NS, RemoteState
+from ensue.protocols.shared.state_store import (
     ASKED_MAX,
     Dismiss,
     Dismissed,
-    Keeper,
-    KeeperConfig,
     NotKept,
     NotRecalled,
     Recall,
     Recalled,
     Remember,
     Remembered,
+    StateStore,
+    StateStoreConfig,
 )
-from ensue.protocols.kept import DISMISSED, HELD_MAX, RETRY_NS, Kept
 
 Records = Mapping[str, bytes]
 Writes = Mapping[str, bytes | None]
@@ -70,12 +70,12 @@ class Office:
     """A keeper with its disk; each step is synced before its answers leave."""
 
     def __init__(self, **config: Any) -> None:
-        self.config = KeeperConfig(**config)
+        self.config = StateStoreConfig(**config)
         self.disk: dict[str, bytes] = {}
         self.restart()
 
     def restart(self) -> None:
-        self.keeper = Keeper(name="keeper", config=self.config, records=dict(self.disk))
+        self.keeper = StateStore(name="keeper", config=self.config, records=dict(self.disk))
 
     def hear(self, frame: Frame, source: str = "desk") -> list[Frame]:
         self.keeper.receive(frame, source=source, now_ns=0)
@@ -102,7 +102,7 @@ class Office:
 
     def safe(self, source: str = "desk") -> dict[str, bytes]:
         """What a newcomer under the name would be told if the keeper restarted now."""
-        copy = Keeper(name="keeper", config=self.config, records=dict(self.disk))
+        copy = StateStore(name="keeper", config=self.config, records=dict(self.disk))
         copy.receive(Recall(number=2**53), source=source, now_ns=0)
         (told,) = (
             effect.frame
@@ -112,21 +112,21 @@ class Office:
         return told.records
 
 
-def desk(number: int = 7, *, now_ns: int = 0) -> Kept[Clerk]:
+def desk(number: int = 7, *, now_ns: int = 0) -> RemoteState[Clerk]:
     def build(records: Records, _now_ns: int) -> Clerk:
         return Clerk("desk", records)
 
-    return Kept(build, name="desk", keeper="keeper", number=number, now_ns=now_ns)
+    return RemoteState(build, name="desk", keeper="keeper", number=number, now_ns=now_ns)
 
 
-def opened(office: Office, number: int = 7) -> Kept[Clerk]:
+def opened(office: Office, number: int = 7) -> RemoteState[Clerk]:
     """A client that has its records."""
     kept = desk(number)
     answer(kept, *asked(office, kept))
     return kept
 
 
-def asked(office: Office, kept: Kept[Clerk]) -> list[Frame]:
+def asked(office: Office, kept: RemoteState[Clerk]) -> list[Frame]:
     """Let the keeper hear what a client says to it; return the answers."""
     answers: list[Frame] = []
     for effect in kept.take_effects():
@@ -135,12 +135,12 @@ def asked(office: Office, kept: Kept[Clerk]) -> list[Frame]:
     return answers
 
 
-def answer(kept: Kept[Clerk], *frames: Frame, now_ns: int = 0) -> None:
+def answer(kept: RemoteState[Clerk], *frames: Frame, now_ns: int = 0) -> None:
     for frame in frames:
         kept.receive(frame, source="keeper", now_ns=now_ns)
 
 
-def clerk(kept: Kept[Clerk]) -> Clerk:
+def clerk(kept: RemoteState[Clerk]) -> Clerk:
     assert kept.inner is not None
     return kept.inner
 

@@ -1,10 +1,17 @@
 """An exchange: topics and nothing more."""
 
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Effect, Multicast, Send
-from ensue.protocols.ens import Accepted, Attached, AttachRequest, DetachRequest, Notify, Put
-from ensue.protocols.exchange import ABSENCE_NS, Agree, Agreed, Declined, Exchange
-from ensue.protocols.guide import Discover
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import Effect, Multicast, Send
+from ensue.protocols.topic_log.fanout import ABSENCE_NS, Agree, Agreed, Declined, Exchange
+from ensue.protocols.topic_log.frames import (
+    Accepted,
+    Attached,
+    AttachRequest,
+    DetachRequest,
+    Notify,
+    Put,
+)
+from ensue.protocols.total.discovery import Discover
 
 
 def event(number: int = 1, topic: str = "t") -> Event:

@@ -1,8 +1,8 @@
 """Slots of events that were put out before a restart, found in the log."""
 
-from ensue.event import Event
-from ensue.protocols import slot_search
-from ensue.protocols.slot_search import SLOTS_MAX, TOPICS_MAX, SlotSearch
+from ensue.core.event import Event
+from ensue.protocols.topic_log import slot_search
+from ensue.protocols.topic_log.slot_search import SLOTS_MAX, TOPICS_MAX, SlotSearch
 
 
 class Log:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from ensue.event import Event, Stamp
-from ensue.protocols.core import (
+from ensue.core.event import Event, Stamp
+from ensue.core.wire import Codec
+from ensue.protocols.interface import (
     Attach,
     Broadcast,
     Deliver,
@@ -30,10 +31,11 @@ from ensue.protocols.core import (
     Send,
     Settle,
 )
-from ensue.protocols.ens import Notify, Put, request_for
-from ensue.protocols.link import Linked
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
+from ensue.protocols.shared.link import Linked
+from ensue.protocols.topic_log.frames import Notify, Put, request_for
+from ensue.protocols.topic_log.log import EnsConfig, TopicLog
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import (
     FRAMES,
     Changed,
     ChangeFill,
@@ -44,12 +46,10 @@ from ensue.protocols.sequencer.frames import (
     Stamped,
     StampRequest,
 )
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.publisher import Publisher
-from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.topic_log import EnsConfig, TopicLog
-from ensue.wire import Codec
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.publisher import Publisher
+from ensue.protocols.total.sequencer import Sequencer
+from ensue.protocols.total.subscriber import Subscriber
 
 __all__ = ["Net", "Parcel", "only", "sent"]
 
@@ -91,7 +91,7 @@ def only(kind: type[Frame], *, to: str = "", about: str = "") -> Rule:
 class Net:
     """The network. `chain` maps nodes to their topics, in the order that requests climb."""
 
-    node_type = SequencerNode
+    node_type = Sequencer
     publisher_type = Publisher
     subscriber_type = Subscriber
     ens_type = TopicLog
@@ -142,10 +142,10 @@ class Net:
         assert isinstance(node, Subscriber)
         return node
 
-    def stage(self, name: str) -> SequencerNode:
+    def stage(self, name: str) -> Sequencer:
         node = self.nodes[name]
         node = node.inner if isinstance(node, Linked) else node
-        assert isinstance(node, SequencerNode)
+        assert isinstance(node, Sequencer)
         return node
 
     @property
@@ -291,11 +291,11 @@ class Net:
         return [each.topic for each in self.outcomes[subscriber] if isinstance(each, Join)]
 
     def clock(self, subscriber: str) -> dict[str, int]:
-        return dict(self.subscriber(subscriber)._queue.clock)
+        return dict(self.subscriber(subscriber).queue.clock)
 
     def group(self, topic: str) -> set[str]:
         """The sequencing group of a topic, as its own node sees it."""
-        return {topic, *self.stage(self.placement.node(topic))._groups.partners(topic)}
+        return {topic, *self.stage(self.placement.node(topic)).groups.partners(topic)}
 
     def about(self, parcel: Parcel) -> list[str]:
         """Name the events, or `<subscriber>#<change>`, that a request, reply or notice is about."""
@@ -367,7 +367,7 @@ class Net:
     def _stage_builder(self, name: str) -> Callable[[dict[str, bytes]], Node]:
         common = self._common(name)
 
-        def stage(own: Mapping[str, bytes]) -> SequencerNode:
+        def stage(own: Mapping[str, bytes]) -> Sequencer:
             return self.node_type(**common, records=own, now_ns=self.now_ns)
 
         if not self._linked:

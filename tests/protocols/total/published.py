@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tests.protocols.sequencer import scenarios
-from tests.protocols.sequencer.scenarios import Action, Scenario, Settle
+from tests.protocols.total import scenarios
+from tests.protocols.total.scenarios import Action, Scenario, Settle
 
 __all__ = ["Arrival", "Message", "Need", "World", "run"]
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.protocols.sequencer.harness import sent
+from tests.protocols.total.harness import sent
 
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Broadcast, Effect, Frame, Persist, Send
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import Broadcast, Effect, Frame, Persist, Send
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import (
     ChangeFill,
     ChangeRequest,
     Fill,
@@ -16,8 +16,8 @@ from ensue.protocols.sequencer.frames import (
     Stamped,
     StampRequest,
 )
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
 
 PLACEMENT = Placement(
     ["low", "middle", "high"], topics={"low": ["a", "b"], "middle": ["c"], "high": ["d"]}
@@ -27,10 +27,8 @@ FILL = Fill(publisher="p", origin="low", number=1, topic="a", stamp=Stamp({"a": 
 CHANGE = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 1}, last=2)
 
 
-def node(
-    name: str = "low", records: Mapping[str, bytes] | None = None, **config: Any
-) -> SequencerNode:
-    return SequencerNode(
+def node(name: str = "low", records: Mapping[str, bytes] | None = None, **config: Any) -> Sequencer:
+    return Sequencer(
         name=name,
         placement=PLACEMENT,
         config=SequencerConfig(**{"leave_out": False, **config}),
@@ -39,7 +37,7 @@ def node(
 
 
 def ask(
-    target: SequencerNode, number: int, *topics: str, publisher: str = "p", settled: int = 1
+    target: Sequencer, number: int, *topics: str, publisher: str = "p", settled: int = 1
 ) -> list[Frame]:
     frame = StampRequest(number=number, topics=topics, settled=settled)
     target.receive(frame, source=publisher, now_ns=0)
@@ -47,7 +45,7 @@ def ask(
 
 
 def change(
-    target: SequencerNode, number: int, old: str = "", new: str = "", *, subscriber: str = "s"
+    target: Sequencer, number: int, old: str = "", new: str = "", *, subscriber: str = "s"
 ) -> list[Frame]:
     """Ask for a change; topics are written as one word."""
     frame = ChangeRequest(number=number, old=tuple(old), new=tuple(new))
@@ -55,7 +53,7 @@ def change(
     return sent(target)
 
 
-def hear(target: SequencerNode, frame: Frame, *, source: str = "p", at: int = 0) -> list[Frame]:
+def hear(target: Sequencer, frame: Frame, *, source: str = "p", at: int = 0) -> list[Frame]:
     target.receive(frame, source=source, now_ns=at)
     return sent(target)
 
@@ -69,7 +67,7 @@ def broadcasts(effects: list[Effect]) -> list[Event]:
     return [each.event for each in effects if isinstance(each, Broadcast)]
 
 
-def overdue(target: SequencerNode, at: int) -> list[Event]:
+def overdue(target: Sequencer, at: int) -> list[Event]:
     target.handle_timer(now_ns=at)
     return broadcasts(list(target.take_effects()))
 
@@ -77,7 +75,7 @@ def overdue(target: SequencerNode, at: int) -> list[Event]:
 class Disk(dict[str, bytes]):
     """Runs a node and keeps what it persists."""
 
-    def drain(self, target: SequencerNode) -> list[Frame]:
+    def drain(self, target: Sequencer) -> list[Frame]:
         frames: list[Frame] = []
         for effect in target.take_effects():
             if isinstance(effect, Persist):

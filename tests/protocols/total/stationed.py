@@ -7,9 +7,9 @@ gives them.
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
-from tests.protocols.sequencer.harness import Net
+from tests.protocols.total.harness import Net
 
-from ensue.protocols.core import (
+from ensue.protocols.interface import (
     Attach,
     Broadcast,
     Deliver,
@@ -21,12 +21,12 @@ from ensue.protocols.core import (
     Refuse,
     Send,
 )
-from ensue.protocols.ens import request_for
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.publisher import Publisher
-from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.station import Station, StationConfig
-from ensue.protocols.topic_log import EnsConfig
+from ensue.protocols.topic_log.frames import request_for
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.publisher import Publisher
+from ensue.protocols.total.station import Station, StationConfig
+from ensue.protocols.total.subscriber import Subscriber
 
 __all__ = ["CARRIES", "StationNet"]
 

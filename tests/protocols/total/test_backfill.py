@@ -8,13 +8,13 @@ from random import Random
 
 import msgspec
 import pytest
-from tests.protocols.sequencer.stationed import StationNet
+from tests.protocols.total.stationed import StationNet
 
-from ensue.errors import SubscriptionRefused
-from ensue.protocols.core import Deliver, Join, Leave
-from ensue.protocols.ens import Fetch, Fetched, Notify, Put
-from ensue.protocols.sequencer.frames import Changed
-from ensue.protocols.topic_log import EnsConfig
+from ensue.core.errors import SubscriptionRefused
+from ensue.protocols.interface import Deliver, Join, Leave
+from ensue.protocols.topic_log.frames import Fetch, Fetched, Notify, Put
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.frames import Changed
 
 ONE = {"station": ["a", "b", "c"]}
 

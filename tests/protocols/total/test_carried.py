@@ -5,13 +5,13 @@ from random import Random
 
 import msgspec
 import pytest
-from tests.protocols.sequencer.stationed import CARRIES, StationNet
+from tests.protocols.total.stationed import CARRIES, StationNet
 
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Broadcast, Effect, Frame, Publish, Refuse, Send, Settle
-from ensue.protocols.ens import Accepted, Put
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import Broadcast, Effect, Frame, Publish, Refuse, Send, Settle
+from ensue.protocols.topic_log.frames import Accepted, Put
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import (
     Confirm,
     Forget,
     Grant,
@@ -21,9 +21,9 @@ from ensue.protocols.sequencer.frames import (
     Stamped,
     StampRequest,
 )
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.publisher import REQUEST_BYTES_MAX, Publisher
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.publisher import REQUEST_BYTES_MAX, Publisher
+from ensue.protocols.total.sequencer import Sequencer
 
 RETRY_NS = CARRIES.retry_ns
 
@@ -229,7 +229,7 @@ def test_a_durable_publisher_that_restarts_asks_again_and_is_told_once() -> None
 
 def test_a_node_that_keeps_no_log_makes_stamps_for_carried_events() -> None:
     """Everybody goes by one configuration; a node that does not carry must lose nothing all the same."""
-    node = SequencerNode(name="s", placement=Placement(["s"]), config=SequencerConfig())
+    node = Sequencer(name="s", placement=Placement(["s"]), config=SequencerConfig())
     event = Event(topic="t", payload=b"x", publisher="p", publisher_seq=1)
     node.receive(OrderRequest(number=1, events=(event,), settled=1), source="p", now_ns=0)
     frames = [each.frame for each in node.take_effects() if isinstance(each, Send)]
@@ -283,7 +283,7 @@ def test_a_late_copy_of_who_was_forgotten_to_make_room_puts_nothing_out_twice(id
         net.settle()
     send(net, "q", "a", "q1")
     send(net, "r", "a", "r1")
-    assert list(net.station("low").node._publishers) == ["q", "r"]
+    assert list(net.station("low").node.sessions.by_name) == ["q", "r"]
     net.restart("low")
     net.say_goodbye("q")
     net.repeat(copy)
@@ -356,9 +356,9 @@ def test_who_was_forgotten_is_told_what_is_out_although_there_is_no_room() -> No
         net.restart("one")
         net.pass_time(0)
     station = net.station("one").node
-    station._publishers["p"].seen_ns = net.now_ns - CARRIES.forget_ns
+    station.sessions.by_name["p"].seen_ns = net.now_ns - CARRIES.forget_ns
     send(net, "q", "a", "q1")
-    assert list(station._publishers) == ["q"]
+    assert list(station.sessions.by_name) == ["q"]
     net.publish("p", "a", "p2")
     net.come_to_rest()
     assert dict(net.settled("p")) == {"p1": "", "p2": "void"}

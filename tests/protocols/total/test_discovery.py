@@ -1,10 +1,10 @@
 """The guide: everybody knows its name, and it tells who the stations are."""
 
-from ensue.protocols.core import Send
-from ensue.protocols.guide import GUIDE, Described, Discover, Guide
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.station import FRAMES
-from ensue.wire import Codec
+from ensue.core.wire import Codec
+from ensue.protocols.interface import Send
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, Discover, DiscoveryNode
+from ensue.protocols.total.station import FRAMES
 
 CHAIN = Described(
     number=0,
@@ -15,7 +15,7 @@ CHAIN = Described(
 
 
 def test_whoever_asks_is_told_with_the_number_of_the_question() -> None:
-    guide = Guide(CHAIN)
+    guide = DiscoveryNode(CHAIN)
     guide.receive(Discover(number=5), source="visitor~1", now_ns=0)
     guide.receive(Discover(number=5), source="visitor~1", now_ns=0)
     guide.receive(Discover(number=9), source="visitor~2", now_ns=0)
@@ -30,7 +30,7 @@ def test_whoever_asks_is_told_with_the_number_of_the_question() -> None:
 
 
 def test_what_is_told_makes_the_same_placement_for_everybody_also_as_bytes() -> None:
-    guide = Guide(CHAIN)
+    guide = DiscoveryNode(CHAIN)
     guide.receive(Discover(number=1), source="v", now_ns=0)
     (told,) = guide.take_effects()
     assert isinstance(told, Send)
@@ -56,9 +56,9 @@ def test_a_closed_chain_is_told_as_such() -> None:
 
 
 def test_a_guide_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
-    guide = Guide(CHAIN)
+    guide = DiscoveryNode(CHAIN)
     guide.handle_timer(now_ns=10**12)
     guide.receive(CHAIN, source="v", now_ns=0)
     assert guide.take_effects() == []
     assert guide.next_timer_ns() is None
-    assert guide.name == GUIDE
+    assert guide.name == DISCOVERY_NAME

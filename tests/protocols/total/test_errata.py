@@ -8,19 +8,20 @@ everybody agrees. Then the facts of the errata, on random runs.
 from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
+from unittest import mock
 
 import pytest
-from tests.protocols.sequencer import scenarios
-from tests.protocols.sequencer.harness import Net, Parcel
-from tests.protocols.sequencer.scenarios import SCENARIOS, Action, Scenario
+from tests.protocols.total import scenarios
+from tests.protocols.total.harness import Net, Parcel
+from tests.protocols.total.scenarios import SCENARIOS, Action, Scenario
 
-from ensue.event import Event
-from ensue.protocols.core import Deliver
-from ensue.protocols.ens import Accepted, Put, Taken
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Fill, Stamped, StampRequest, Voided
-from ensue.protocols.sequencer.holdback import Held, Offer, PositionQueue
-from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.core.event import Event
+from ensue.protocols.interface import Deliver
+from ensue.protocols.topic_log.frames import Accepted, Put, Taken
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import Fill, Stamped, StampRequest, Voided
+from ensue.protocols.total.hold_back import Held, Offer, PositionQueue
+from ensue.protocols.total.subscriber import Subscriber
 
 TOPICS = ("T1", "T2", "T3", "T4", "T5", "T6")
 CHAIN = {"low": ["T6", "T5"], "middle": ["T4"], "high": ["T3", "T2"], "top": ["T1"]}
@@ -262,7 +263,7 @@ class TwinQueue(PositionQueue):
 
     checks = 0
 
-    def __init__(self, *, whole: bool) -> None:
+    def __init__(self, *, whole: bool, **_limits: int) -> None:
         super().__init__(held_max=1000, missing_max=1000, whole=whole)
         self.model = VectorModel()
 
@@ -310,8 +311,9 @@ class TwinQueue(PositionQueue):
 
 class TwinSubscriber(Subscriber):
     def __init__(self, **options: object) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
-        self._queue = TwinQueue(whole=not self.config.leave_out)
+        queue = "ensue.protocols.total.subscription_state.PositionQueue"
+        with mock.patch(queue, TwinQueue):
+            super().__init__(**options)  # type: ignore[arg-type]
 
 
 class TwinNet(Net):
@@ -450,8 +452,8 @@ def test_section_5_a_node_restarts_with_counters_groups_and_answered_requests(no
     new = net.stage(node)
     assert new is not old
     for topic in net.placement.topics:
-        assert new._counters.get(topic)[0] == old._counters.get(topic)[0]
-    assert new._groups.subscriptions == old._groups.subscriptions
+        assert new.state.counters.get(topic)[0] == old.state.counters.get(topic)[0]
+    assert new.groups.subscriptions == old.groups.subscriptions
     assert new.open_count == old.open_count
     net.repeat(request)
     net.come_to_rest()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensue.protocols.sequencer.groups import Counters, Group, Groups
+from ensue.protocols.total.groups import Counters, Group, Groups
 
 TOPICS = tuple("abcdefgh")
 bounded = settings(derandomize=True, deadline=None, max_examples=300)

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ensue.event import Event, Stamp
-from ensue.protocols.sequencer.holdback import HoldBack, PositionQueue
-from ensue.protocols.sequencer.vectors import VectorQueue
+from ensue.core.event import Event, Stamp
+from ensue.protocols.total.hold_back import HoldBack, PositionQueue, VectorQueue
 
 Make = Callable[..., HoldBack]
 

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
-from tests.protocols.sequencer.harness import Net
+from tests.protocols.total.harness import Net
 
-from ensue.protocols.sequencer.frames import Changed, ChangeFill, Forget, Refused
-from ensue.protocols.sequencer.records import SUBSCRIPTION
-from ensue.protocols.sequencer.subscriber import Subscriber
+from ensue.protocols.total.frames import Changed, ChangeFill, Forget, Refused
+from ensue.protocols.total.records import SUBSCRIPTION
+from ensue.protocols.total.subscriber import Subscriber
 
 CHAIN = {"low": ["a", "b"], "middle": ["c"], "high": ["d"]}
 
@@ -53,7 +53,7 @@ def test_whoever_was_visited_before_a_restart_is_told_goodbye_after_it() -> None
     net.settle()
     change(net, "unsubscribe", "d")
     assert sorted(told_goodbye(net)) == ["high", "low", "middle"]
-    assert [net.stage(name)._changes_seen for name in CHAIN] == [{}, {}, {}]
+    assert [net.stage(name).changes.seen for name in CHAIN] == [{}, {}, {}]
 
 
 def test_a_goodbye_that_did_not_get_out_before_a_crash_is_said_after_it() -> None:
@@ -62,10 +62,10 @@ def test_a_goodbye_that_did_not_get_out_before_a_crash_is_said_after_it() -> Non
     with net.holding(Forget):
         change(net, "unsubscribe", "a", "d")
         net.drop(Forget)
-    assert net.stage("low")._changes_seen == {"s": 2}
+    assert net.stage("low").changes.seen == {"s": 2}
     net.restart("s")
     net.settle()
-    assert [net.stage(name)._changes_seen for name in CHAIN] == [{}, {}, {}]
+    assert [net.stage(name).changes.seen for name in CHAIN] == [{}, {}, {}]
 
 
 def test_older_records_name_no_nodes_and_are_read() -> None:
@@ -95,7 +95,7 @@ def test_a_name_created_anew_is_registered_wherever_an_earlier_life_of_it_is_rem
     net.publish("p", "a", "old")
     net.settle()
     create_anew(net, life=life)
-    assert [name for name in CHAIN if net.stage(name)._changes_seen] == [remembering]
+    assert [name for name in CHAIN if net.stage(name).changes.seen] == [remembering]
     with net.holding(Refused):
         change(net, "subscribe", "a", "c", "d")
         if lost:
@@ -142,7 +142,7 @@ def test_numbers_of_a_life_are_not_those_of_an_earlier_one_at_another_node() -> 
         ):
             change(net, how, topics)
         net.drop(Forget)
-    assert (net.stage("low")._changes_seen, net.stage("high")._changes_seen) == ({"s": 2}, {"s": 4})
+    assert (net.stage("low").changes.seen, net.stage("high").changes.seen) == ({"s": 2}, {"s": 4})
     create_anew(net)
     change(net, "subscribe", "a")
     change(net, "subscribe", "b")

@@ -1,10 +1,11 @@
 """A durable subscription sees that a log is not the one it has read, and mistakes no restart for that."""
 
 import pytest
-from tests.protocols.sequencer.stationed import StationNet
+from tests.protocols.total.stationed import StationNet
 
-from ensue.protocols.lineage import ROLLED_BACK, Lineage
-from ensue.protocols.sequencer.subscriber import QUESTIONS_MAX, UNASKED, Subscriber
+from ensue.core.lineage import ROLLED_BACK, Lineage
+from ensue.protocols.total.known_logs import QUESTIONS_MAX, UNASKED
+from ensue.protocols.total.subscriber import Subscriber
 
 FIRST = Lineage("a" * 16, ()).begin(token=11, begun=0)
 
@@ -84,4 +85,4 @@ def test_few_questions_are_remembered() -> None:
     _, node = network()
     for question in range(1, 20):
         node.ask_log(question)
-    assert list(node._asked) == list(range(20 - QUESTIONS_MAX, 20))
+    assert list(node.logs.asked) == list(range(20 - QUESTIONS_MAX, 20))

@@ -1,8 +1,8 @@
 """A sequencer node on its own: leases, and what it is after a restart."""
 
 import pytest
-from tests.protocols.sequencer.harness import Net
-from tests.protocols.sequencer.stages import (
+from tests.protocols.total.harness import Net
+from tests.protocols.total.stages import (
     FILL,
     PLACEMENT,
     Disk,
@@ -14,12 +14,12 @@ from tests.protocols.sequencer.stages import (
     stamped,
 )
 
-from ensue.event import Stamp
-from ensue.protocols.core import Persist
-from ensue.protocols.ens import Accepted, Taken
-from ensue.protocols.sequencer import remembering
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
+from ensue.core.event import Stamp
+from ensue.protocols.interface import Persist
+from ensue.protocols.topic_log.frames import Accepted, Taken
+from ensue.protocols.total import sequencer
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import (
     Changed,
     ChangeRequest,
     Confirm,
@@ -28,8 +28,8 @@ from ensue.protocols.sequencer.frames import (
     StampRequest,
     Voided,
 )
-from ensue.protocols.sequencer.leases import Lease
-from ensue.protocols.sequencer.node import SequencerNode
+from ensue.protocols.total.leases import Lease
+from ensue.protocols.total.sequencer import Sequencer
 
 # -- Leases -----------------------------------------------------------------------------------------
 
@@ -165,11 +165,11 @@ def test_a_confirmed_stamp_of_a_lost_publisher_is_not_voided() -> None:
 
 
 def test_only_so_many_lost_publishers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembering, "LOST_MAX", 2)
+    monkeypatch.setattr(sequencer, "LOST_MAX", 2)
     low = node(lease_ns=100, lease_lost_ns=10)
     for publisher in ("p", "q", "p", "r", "s"):
         low.lose(publisher, now_ns=0)
-    assert list(low._lost) == ["r", "s"]
+    assert list(low.lost) == ["r", "s"]
 
 
 def test_everything_is_persisted_before_it_is_sent() -> None:
@@ -203,7 +203,7 @@ def test_a_restarted_node_starts_leases_anew() -> None:
     disk, low = Disk(), node(lease_ns=100)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     disk.drain(low)
-    again = SequencerNode(
+    again = Sequencer(
         name="low",
         placement=PLACEMENT,
         config=SequencerConfig(lease_ns=100),
@@ -254,5 +254,5 @@ def test_a_node_that_need_not_last_persists_nothing() -> None:
 def test_fixed_subscriptions_are_known_from_the_start(groups: int) -> None:
     fixed = {"s": ("a", "b"), "t": ("a", "b"), "u": ("a", "d")}
     low = node(groups=groups, fixed=fixed)
-    partners = set(low._groups.partners("a"))
+    partners = set(low.groups.partners("a"))
     assert partners == ({"b", "d"} if groups == 1 else {"b"})

@@ -14,13 +14,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.protocols.sequencer.harness import Net
+from tests.protocols.total.harness import Net
 
-from ensue.event import Stamp
-from ensue.protocols.core import Deliver, Frame, Leave
-from ensue.protocols.ens import Attached, AttachRequest, Notify, Put
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
+from ensue.core.event import Stamp
+from ensue.protocols.interface import Deliver, Frame, Leave
+from ensue.protocols.topic_log.frames import Attached, AttachRequest, Notify, Put
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import (
     Changed,
     ChangeFill,
     ChangeRequest,
@@ -224,7 +224,7 @@ def test_section_3_2_a_group_that_lives_on_one_node_never_leaves_it() -> None:
 
 def test_section_3_2_no_node_keeps_the_subscriptions_of_topics_it_does_not_host() -> None:
     net = by_one({"i": ("T1", "T2"), "j": ("T2", "T3"), "k": ("T1",), "far": ("T1", "T3")})
-    known = {stage: set(net.stage(stage)._groups.subscriptions) for stage in CHAIN}
+    known = {stage: set(net.stage(stage).groups.subscriptions) for stage in CHAIN}
     assert known == {"TM1": {"i", "k", "far"}, "TM2": {"i", "j"}, "TM3": {"j", "far"}}
 
 
@@ -289,7 +289,9 @@ def test_figure_4_subscriber_k_adds_t3_and_stamps_of_t3_grow() -> None:
     net.settle()
     assert net.stamps["e'"] == Stamp({"T3": 1})
     stages = {"TM2": "T2", "TM3": "T3"}
-    counters = {name: net.stage(name)._counters.get(topic)[0] for name, topic in stages.items()}
+    counters = {
+        name: net.stage(name).state.counters.get(topic)[0] for name, topic in stages.items()
+    }
     net.subscribe("k", "T3")
     (attach,) = net.arrivals()
     assert attach.frame == AttachRequest(topic="T3", from_slot=0)  # First ENSsubscribe(T3) …
@@ -309,7 +311,7 @@ def test_figure_4_subscriber_k_adds_t3_and_stamps_of_t3_grow() -> None:
     net.deliver(changed)  # … and k starts its clock for T3 at the cut.
     assert net.clock("k") == {"T2": 1, "T3": 1}
     assert net.arrivals() == []  # No dummy events.
-    after = {name: net.stage(name)._counters.get(topic)[0] for name, topic in stages.items()}
+    after = {name: net.stage(name).state.counters.get(topic)[0] for name, topic in stages.items()}
     assert after == counters
     net.publish("P", "T3", "e''")
     net.settle()

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.placement import Placement, losses
-from ensue.protocols.sequencer.records import (
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.placement import Placement, losses
+from ensue.protocols.total.records import (
     INT,
     PLACEMENT,
     REGISTRATION,
@@ -73,7 +73,7 @@ def test_span_goes_from_the_first_to_the_last_stage_of_its_topics() -> None:
     [
         ([], {}, "at least one node"),
         (["a", "a"], {}, "each node once"),
-        (["a"], {"b": ["x"]}, "'b', which is no node"),
+        (["a"], {"b": ["x"]}, "'b', which is not in the chain"),
         (["a", "b"], {"a": ["x"], "b": ["x"]}, "'x' is placed twice"),
         (["a"], {"a": ["x", "x"]}, "'x' is placed twice"),
     ],

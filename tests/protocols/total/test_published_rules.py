@@ -8,8 +8,8 @@ from itertools import combinations
 from random import Random
 
 import pytest
-from tests.protocols.sequencer.published import Need, World, run
-from tests.protocols.sequencer.scenarios import (
+from tests.protocols.total.published import Need, World, run
+from tests.protocols.total.scenarios import (
     DUMMY_CANNOT_BE_APPLIED,
     DUMMY_OVERTAKES_EVENT,
     FOUR_EVENTS_CLOSE_A_CIRCLE,

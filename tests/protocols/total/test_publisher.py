@@ -3,16 +3,16 @@
 from random import Random
 
 import pytest
-from tests.protocols.sequencer.harness import Net, Parcel
-from tests.protocols.sequencer.limits import too_many_publishers, too_many_topics
+from tests.protocols.total.harness import Net, Parcel
+from tests.protocols.total.limits import too_many_publishers, too_many_topics
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.protocols.core import Frame, Publish, Refuse, Send, Settle
-from ensue.protocols.ens import Accepted, Put
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Confirm, Forget, Refused, Stamped, StampRequest
-from ensue.protocols.sequencer.outgoing import TOGETHER
-from ensue.protocols.sequencer.publisher import CONFIRM_BATCH, Publisher
+from ensue.core.errors import ConfigurationError, LimitReached
+from ensue.protocols.interface import Frame, Publish, Refuse, Send, Settle
+from ensue.protocols.topic_log.frames import Accepted, Put
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import Confirm, Forget, Refused, Stamped, StampRequest
+from ensue.protocols.total.pending_requests import TOGETHER
+from ensue.protocols.total.publisher import CONFIRM_BATCH, Publisher
 
 RUNS_MAX = SequencerConfig().runs_max
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
@@ -421,7 +421,7 @@ def test_the_origin_is_told_too_when_another_node_completed_the_stamps() -> None
     net.settle()
     net.publish("p", "a", "e")
     net.settle()
-    assert set(net.stage("low")._publishers["p"].elsewhere) == {1}
+    assert set(net.stage("low").sessions.by_name["p"].elsewhere) == {1}
     net.confirm("p")
     told = [(each.target, each.frame) for each in net.find(Confirm)]
     assert told == [
@@ -429,7 +429,7 @@ def test_the_origin_is_told_too_when_another_node_completed_the_stamps() -> None
         ("low", Confirm(origin="low", slots=(), settled=2)),
     ]
     net.settle()
-    assert net.stage("low")._publishers["p"].elsewhere == {}
+    assert net.stage("low").sessions.by_name["p"].elsewhere == {}
     assert net.stage("high").open_count == 0
 
 

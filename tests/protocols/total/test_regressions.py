@@ -1,13 +1,14 @@
 """What reviews found, played on whole chains, so that it stays mended."""
 
 import pytest
-from tests.protocols.sequencer.harness import Net
-from tests.protocols.sequencer.limits import too_many_subscribers, too_many_topics
+from tests.protocols.total.harness import Net
+from tests.protocols.total.limits import too_many_subscribers, too_many_topics
 
-from ensue.protocols.core import Join, Leave, Refuse
-from ensue.protocols.ens import Accepted, Notify
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
+from ensue.protocols.interface import Join, Leave, Refuse
+from ensue.protocols.topic_log.frames import Accepted, Notify
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import (
     Changed,
     ChangeRequest,
     Confirm,
@@ -15,7 +16,6 @@ from ensue.protocols.sequencer.frames import (
     Stamped,
     StampRequest,
 )
-from ensue.protocols.topic_log import EnsConfig
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -187,7 +187,7 @@ def test_a_late_repetition_of_a_refused_change_does_not_undo_newer_ones() -> Non
     for parcel in late:
         net.repeat(parcel)
     net.settle()
-    assert net.stage("high")._groups.subscriptions == {"s": ("b", "c"), "t": ("b", "c")}
+    assert net.stage("high").groups.subscriptions == {"s": ("b", "c"), "t": ("b", "c")}
     opposite_arrivals(net)
     assert net.delivered("s") == net.delivered("t") == ["B", "C"]
 
@@ -244,7 +244,7 @@ def test_leaving_is_answered_once_however_many_topics_a_restarted_node_has_met_s
     unsubscribe(net, "s", "a")
     assert len([each for each in net.handled if isinstance(each.frame, ChangeRequest)]) == 2
     assert net.waiting() == []
-    assert net.stage("n")._groups.subscriptions == {}
+    assert net.stage("n").groups.subscriptions == {}
 
 
 def test_a_topic_that_fell_behind_and_is_refused_is_told_with_the_others() -> None:
@@ -265,7 +265,7 @@ def test_a_topic_that_fell_behind_and_is_refused_is_told_with_the_others() -> No
         net.subscribe("s", "k")
     net.settle()
     assert net.outcomes["s"][-2:] == [Join("j"), Refuse(("a", "k"), f"n: {too_many_topics(2)}")]
-    assert net.subscriber("s")._fallen == {}
+    assert net.subscriber("s").progress.fallen == {}
 
 
 def test_a_topic_that_falls_behind_during_a_refused_change_is_joined_anew_after_it() -> None:
@@ -309,7 +309,7 @@ def test_a_publisher_whose_events_were_void_before_it_saw_their_stamps_can_leave
         net.say_goodbye(publisher)
         net.settle()
         for node in ("low", "high"):
-            assert (list(net.stage(node)._publishers), leases(net, node)) == ([], [])
+            assert (list(net.stage(node).sessions.by_name), leases(net, node)) == ([], [])
     for publisher in ("new", "newer"):
         publish(net, publisher, topic, publisher)
         assert net.settled(publisher) == [(publisher, "")]
@@ -346,7 +346,7 @@ def test_a_publisher_whose_stamps_were_completed_elsewhere_makes_room_once_idle(
         net.settle()
     else:
         net.pass_time(10 * net.config.lease_ns)
-    assert net.stage("low")._publishers["p"].elsewhere == {}
+    assert net.stage("low").sessions.by_name["p"].elsewhere == {}
     publish(net, "q", "a", "f")
     net.come_to_rest()
     assert net.settled("q") == [("f", "")]
@@ -358,8 +358,8 @@ def test_subscribers_that_come_and_go_leave_nothing_behind_at_any_stage() -> Non
         subscribe(net, f"s{number}", "a", "b")
         unsubscribe(net, f"s{number}", "a", "b")
     for name in ("low", "high"):
-        assert net.stage(name)._changes_seen == {}
-        assert net.stage(name)._changes_done == {}
+        assert net.stage(name).changes.seen == {}
+        assert net.stage(name).changes.done == {}
         assert net.disks[name] == {}
 
 
@@ -371,7 +371,7 @@ def test_publishers_that_say_goodbye_leave_nothing_but_counters() -> None:
         net.say_goodbye(f"p{number}")
         net.settle()
     for name in ("low", "high"):
-        assert net.stage(name)._publishers == {}
+        assert net.stage(name).sessions.by_name == {}
         assert {key.partition("/")[0] for key in net.disks[name]} <= {
             "counter",
             "subscription",

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import msgpack
 from msgspec.structs import replace
-from tests.protocols.sequencer.limits import too_many_publishers, too_many_topics
-from tests.protocols.sequencer.stages import (
+from tests.protocols.total.limits import too_many_publishers, too_many_topics
+from tests.protocols.total.stages import (
     CHANGE,
     FILL,
     Disk,
@@ -16,10 +16,10 @@ from tests.protocols.sequencer.stages import (
     stamped,
 )
 
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Send
-from ensue.protocols.ens import Accepted, Notify
-from ensue.protocols.sequencer.frames import (
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import Send
+from ensue.protocols.topic_log.frames import Accepted, Notify
+from ensue.protocols.total.frames import (
     STAMPED_BYTES_MAX,
     Changed,
     ChangeFill,
@@ -34,11 +34,14 @@ from ensue.protocols.sequencer.frames import (
     Stamped,
     StampRequest,
 )
-from ensue.protocols.sequencer.frames import stamped as parted
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.sequencer.publishers import ALL_EARLY_BYTES_MAX, EARLY_BYTES_MAX
-from ensue.protocols.sequencer.remembering import FORGET_TRIES
+from ensue.protocols.total.frames import stamped as parted
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.publisher_sessions import (
+    ALL_EARLY_BYTES_MAX,
+    EARLY_BYTES_MAX,
+    FORGET_TRIES,
+)
+from ensue.protocols.total.sequencer import Sequencer
 
 # -- Stamps -----------------------------------------------------------------------------------------
 
@@ -67,7 +70,7 @@ def test_stamps_that_are_too_many_for_one_frame_are_parted_in_order() -> None:
 
 
 def test_a_node_parts_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensue.protocols.sequencer.frames.STAMPED_BYTES_MAX", 350)
+    monkeypatch.setattr("ensue.protocols.total.frames.STAMPED_BYTES_MAX", 350)
     answers = ask(node(), 1, *("a" * 25))
     assert [len(each.grants) for each in answers if isinstance(each, Stamped)] == [10, 10, 5]
 
@@ -92,7 +95,7 @@ def test_requests_that_overtook_an_earlier_one_are_stamped_in_order_once_it_come
     assert ask(low, 4, "b") == []
     assert ask(low, 2, "a", "b") == []
     assert ask(low, 1, "a") == [stamped({"a": 1}, {"a": 2}, {"b": 1}, {"b": 2})]
-    assert low._publishers["p"].early == {}
+    assert low.sessions.by_name["p"].early == {}
     assert ask(low, 5, "a") == [stamped({"a": 3}, number=5)]
 
 
@@ -123,7 +126,7 @@ def test_no_more_than_a_window_of_early_requests_is_kept() -> None:
     low = node(window=4)
     for number in range(9, 1, -1):
         assert ask(low, number, "a") == []
-    assert set(low._publishers["p"].early) == {2, 3, 4}
+    assert set(low.sessions.by_name["p"].early) == {2, 3, 4}
     assert ask(low, 1, "a") == [stamped(*({"a": slot} for slot in range(1, 5)))]
     assert ask(low, 5, "a", settled=2) == [stamped({"a": 5}, number=5)]
 
@@ -146,11 +149,11 @@ def test_a_publisher_has_so_many_bytes_of_early_requests_and_the_rest_is_repeate
     third = EARLY_BYTES_MAX // 3
     for number in range(2, 9):
         low.receive(early(number, third - 1000), source="p", now_ns=0)
-    assert set(low._publishers["p"].early) == {2, 3, 4}
-    assert low._early.bytes <= EARLY_BYTES_MAX
+    assert set(low.sessions.by_name["p"].early) == {2, 3, 4}
+    assert low.sessions.early.bytes <= EARLY_BYTES_MAX
     low.receive(early(1, 0), source="p", now_ns=0)
     assert low.count("a") == 4
-    assert (low.early_count, low._early.bytes) == (0, 0)
+    assert (low.early_count, low.sessions.early.bytes) == (0, 0)
     for number in range(5, 9):
         low.receive(early(number, third - 1000), source="p", now_ns=0)
     assert low.count("a") == 8
@@ -165,26 +168,26 @@ def test_all_publishers_together_have_so_many_and_who_was_silent_longest_loses_i
             low.receive(request, source=f"p{each}", now_ns=0)
         # The first one is heard of all the time.
         low.receive(early(4 + each, 0, publisher="p0"), source="p0", now_ns=0)
-    assert low._early.bytes <= ALL_EARLY_BYTES_MAX
-    held = [name for name, known in low._publishers.items() if known.early]
+    assert low.sessions.early.bytes <= ALL_EARLY_BYTES_MAX
+    held = [name for name, known in low.sessions.by_name.items() if known.early]
     assert "p0" in held
     assert "p1" not in held
     assert f"p{many - 1}" in held
-    assert low.early_count == sum(len(known.early) for known in low._publishers.values())
+    assert low.early_count == sum(len(known.early) for known in low.sessions.by_name.values())
 
 
 def test_early_requests_of_who_says_goodbye_are_not_kept() -> None:
     low = node()
     low.receive(early(3, 1000), source="p", now_ns=0)
     low.receive(Forget(number=2, publisher=True), source="p", now_ns=0)
-    assert (low._publishers, low.early_count, low._early.bytes) == ({}, 0, 0)
+    assert (low.sessions.by_name, low.early_count, low.sessions.early.bytes) == ({}, 0, 0)
 
 
 def test_early_requests_below_what_is_settled_are_not_kept() -> None:
     low = node(window=4)
     for number in range(1, 500, 10):
         ask(low, number + 2, "a", settled=number)
-    assert set(low._publishers["p"].early) == {493}
+    assert set(low.sessions.by_name["p"].early) == {493}
 
 
 def test_an_early_request_is_held_to_topics_max_when_its_turn_comes() -> None:
@@ -195,7 +198,7 @@ def test_an_early_request_is_held_to_topics_max_when_its_turn_comes() -> None:
         Refused(number=3, reason=too_many_topics()),
         stamped({"a": 1}, {"a": 2}),
     ]
-    assert set(low._counters.by_topic) == {"a"}
+    assert set(low.state.counters.by_topic) == {"a"}
 
 
 def test_requests_beyond_the_window_are_left_unanswered() -> None:
@@ -210,7 +213,7 @@ def test_a_request_for_a_topic_hosted_elsewhere_is_refused() -> None:
 
 
 def test_a_request_for_a_topic_without_a_place_is_refused() -> None:
-    closed = SequencerNode(name="low", placement=Placement(["low"], closed=True))
+    closed = Sequencer(name="low", placement=Placement(["low"], closed=True))
     assert ask(closed, 1, "z") == [Refused(number=1, reason="'z' has no place on this chain")]
 
 
@@ -239,7 +242,7 @@ def test_a_publisher_with_nothing_open_makes_room_for_a_new_one() -> None:
     assert "publisher/idle" in disk
     low.receive(request, source="new", now_ns=0)
     assert disk.drain(low) == [stamped({"a": 3})]
-    assert set(low._publishers) == {"busy", "new"}
+    assert set(low.sessions.by_name) == {"busy", "new"}
     assert "publisher/idle" not in disk
 
 
@@ -253,7 +256,7 @@ def test_a_publisher_whose_stamps_are_completed_elsewhere_is_kept_until_it_confi
     low.receive(Confirm(origin="low", slots=(), settled=2), source="p", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="q", now_ns=0)
     disk.drain(low)
-    assert set(low._publishers) == {"q"}
+    assert set(low.sessions.by_name) == {"q"}
     assert {key for key in disk if key.endswith("/p")} == set()
 
 
@@ -292,7 +295,7 @@ def test_a_forgotten_publisher_that_returns_is_taken_up_where_it_says_it_is() ->
     ask(low, 1, "a", publisher="q")
     hear(low, Confirm(origin="low", slots=((1, 3),), settled=2), source="q")
     assert ask(low, 3, "a", publisher="p", settled=3) == [stamped({"a": 4}, number=3)]
-    assert set(low._publishers) == {"p"}
+    assert set(low.sessions.by_name) == {"p"}
 
 
 def test_busy_publishers_in_front_do_not_hide_an_idle_one_for_ever() -> None:
@@ -397,7 +400,7 @@ def test_a_stamp_that_no_neighbour_below_would_send_is_ignored(source: str, fill
     high.receive(fill, source=source, now_ns=0)
     assert list(high.take_effects()) == []
     assert high.open_count == 0
-    assert high._counters.get("a")[0] == 0
+    assert high.state.counters.get("a")[0] == 0
 
 
 ODD_CHANGES = {
@@ -416,19 +419,19 @@ def test_a_change_that_no_neighbour_below_would_send_is_ignored(
     high = node("high")
     high.receive(fill, source=source, now_ns=0)
     assert list(high.take_effects()) == []
-    assert high._groups.subscriptions == {}
-    assert high._counters.get("a")[0] == 0
+    assert high.groups.subscriptions == {}
+    assert high.state.counters.get("a")[0] == 0
 
 
 def test_a_change_without_the_counts_of_lower_topics_is_ignored() -> None:
     high = node("high")
     assert hear(high, replace(CHANGE, entries={}), source="middle") == []
-    assert high._groups.subscriptions == {}
+    assert high.groups.subscriptions == {}
 
 
 def test_a_stamp_of_a_topic_without_a_place_is_ignored() -> None:
     placement = Placement(["low", "high"], topics={"low": ["a"], "high": ["d"]}, closed=True)
-    high = SequencerNode(name="high", placement=placement)
+    high = Sequencer(name="high", placement=placement)
     odd = replace(FILL, topic="z", stamp=Stamp({"z": 1}), last=1)
     assert hear(high, odd, source="low") == []
     assert high.open_count == 0

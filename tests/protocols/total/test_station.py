@@ -5,15 +5,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.protocols.sequencer.stationed import CARRIES, StationNet
-from tests.simulation.test_mutants import CAUGHT
+from tests.protocols.total.stationed import CARRIES, StationNet
+from tests.simulation.swarms.test_mutants_total import CAUGHT
 
-from ensue.errors import BadInput
-from ensue.event import Event, Stamp
-from ensue.protocols.core import Effect, Frame, Multicast, Persist, Send
-from ensue.protocols.ens import AttachRequest, Fetch, Fetched, Notify, Put
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import (
+from ensue.core.errors import BadInput
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import Effect, Frame, Multicast, Persist, Send
+from ensue.protocols.topic_log import slot_search
+from ensue.protocols.topic_log.frames import AttachRequest, Fetch, Fetched, Notify, Put
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import (
     Changed,
     ChangeFill,
     ChangeRequest,
@@ -24,13 +26,13 @@ from ensue.protocols.sequencer.frames import (
     Refused,
     Stamped,
 )
-from ensue.protocols.sequencer.placement import Placement
-from ensue.protocols.station import Station, StationConfig
-from ensue.protocols.topic_log import EnsConfig
-from ensue.simulation.deployment import Roles
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.slots import PublishedSlots, encode_session
+from ensue.protocols.total.station import Station, StationConfig
+from ensue.simulation.deployments.base import Roles
 from ensue.simulation.run import play
-from ensue.simulation.scenario_file import loads
-from ensue.simulation.swarm import draw
+from ensue.simulation.scenario_file.reader import loads
+from ensue.simulation.swarms.total import draw
 
 SECOND = 1_000_000_000
 
@@ -157,6 +159,47 @@ def test_a_publisher_that_was_forgotten_is_told_the_slots_of_what_is_out() -> No
     alone.pass_time(2 * CARRIES.forget_ns)
     alone.hear(order(1, event(1, publisher="q")), "q")
     assert alone.hear(order(1, event(1), event(2))) == [out((1, 1), (2, 2))]
+
+
+def put_out_by_others(alone: Alone) -> None:
+    """Put more events of the topic into the log than a search looks at."""
+    for first in range(1, slot_search.SLOTS_MAX + 1, 512):
+        events = [event(number, publisher="q") for number in range(first, first + 512)]
+        alone.hear(order(first, *events, settled=first), "q")
+
+
+def test_after_a_crash_slots_are_known_however_far_back_they_are() -> None:
+    alone = Alone()
+    alone.hear(order(1, event(1), event(1, "u"), event(2)))
+    put_out_by_others(alone)
+    alone.hear(order(4, event(3), settled=2))
+    alone.restart()
+    alone.restart()
+    end = slot_search.SLOTS_MAX + 3
+    again = order(2, event(1, "u"), event(2), event(3), settled=2)
+    assert alone.hear(again) == [out((2, 1), (3, 2), (4, end))]
+    assert alone.hear(order(5, event(4), settled=5)) == [out((5, end + 1))]
+    assert alone.disk["publisher/p"] == encode_session(6, PublishedSlots([(5, end + 1, 1)]))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("room", [False, True])
+def test_slots_of_a_forgotten_publisher_are_known_however_far_back(
+    restarted: bool, room: bool
+) -> None:
+    alone = Alone(config=msgspec.structs.replace(CARRIES, clients_max=1))
+    alone.hear(order(1, event(1), event(2)))
+    alone.pass_time(2 * CARRIES.forget_ns)
+    put_out_by_others(alone)
+    if restarted:
+        alone.restart()
+    if room:
+        alone.hear(Forget(number=slot_search.SLOTS_MAX + 1, publisher=True), "q")
+    request = order(1, event(1), event(2), event(3)) if room else order(1, event(1), event(2))
+    expected = [(1, 1), (2, 2)]
+    if room:
+        expected.append((3, slot_search.SLOTS_MAX + 3))
+    assert alone.hear(request) == [out(*expected)]
 
 
 @pytest.mark.parametrize("synced", [True, False])

@@ -3,15 +3,15 @@
 from typing import Any
 
 import pytest
-from tests.protocols.sequencer.harness import Net
-from tests.protocols.sequencer.limits import too_many_subscribers, too_many_topics
+from tests.protocols.total.harness import Net
+from tests.protocols.total.limits import too_many_subscribers, too_many_topics
 
-from ensue.errors import ConfigurationError, SubscriptionRefused
-from ensue.protocols.core import Deliver, Join, Leave, Refuse
-from ensue.protocols.ens import AttachRequest, DetachRequest, Notify
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Changed, ChangeRequest, Forget, Refused
-from ensue.protocols.topic_log import EnsConfig
+from ensue.core.errors import ConfigurationError, SubscriptionRefused
+from ensue.protocols.interface import Deliver, Join, Leave, Refuse
+from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Notify
+from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import Changed, ChangeRequest, Forget, Refused
 
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
 
@@ -260,7 +260,7 @@ def test_a_topic_left_before_its_cut_came_is_never_joined() -> None:
     assert net.joined("s") == ["b"]
     assert net.delivered("s") == []
     assert net.waiting() == []
-    assert net.stage("low")._groups.subscriptions == {"s": ("b",)}
+    assert net.stage("low").groups.subscriptions == {"s": ("b",)}
 
 
 def test_a_topic_left_and_taken_up_again_starts_at_a_new_cut() -> None:
@@ -312,7 +312,7 @@ def test_a_subscriber_that_wants_nothing_says_goodbye_to_every_stage_it_has_visi
             ("high", Forget(number=3, publisher=False)),
         ]
     net.settle()
-    assert net.stage("low")._changes_seen == net.stage("high")._changes_seen == {}
+    assert net.stage("low").changes.seen == net.stage("high").changes.seen == {}
 
 
 def test_a_subscriber_that_wants_something_again_by_then_says_no_goodbye() -> None:
@@ -377,7 +377,7 @@ def test_a_refused_change_that_is_let_in_late_changes_nothing_for_its_subscriber
     late = ChangeRequest(number=1, old=(), new=("b",))
     net.stage("low").receive(late, source="t", now_ns=net.now_ns)
     net.come_to_rest()
-    assert "t" in net.stage("low")._groups.subscriptions
+    assert "t" in net.stage("low").groups.subscriptions
     assert net.outcomes["t"] == [Refuse(("b",), f"low: {too_many_subscribers()}")]
     assert net.subscriber("t").topics == ()
     assert net.waiting() == []
@@ -416,7 +416,7 @@ def test_topics_beyond_topics_max_are_refused_and_the_old_ones_stay() -> None:
     net.come_to_rest()
     assert net.outcomes["s"] == [Join("a"), Refuse(("b", "c"), f"low: {too_many_topics()}")]
     assert net.subscriber("s").topics == ("a",)
-    assert set(net.stage("low")._counters.by_topic) == {"a"}
+    assert set(net.stage("low").state.counters.by_topic) == {"a"}
     publish(net, "a", "e")
     assert net.delivered("s") == ["e"]
 

@@ -1,18 +1,10 @@
 """A sequencer node on its own: changes of subscription, and goodbyes."""
 
 import pytest
-from tests.protocols.sequencer.limits import too_many_subscribers, too_many_topics
-from tests.protocols.sequencer.stages import (
-    CHANGE,
-    Disk,
-    ask,
-    change,
-    hear,
-    node,
-    stamped,
-)
+from tests.protocols.total.limits import too_many_subscribers, too_many_topics
+from tests.protocols.total.stages import CHANGE, Disk, ask, change, hear, node, stamped
 
-from ensue.protocols.sequencer.frames import (
+from ensue.protocols.total.frames import (
     Changed,
     ChangeFill,
     ChangeRepeat,
@@ -22,8 +14,8 @@ from ensue.protocols.sequencer.frames import (
     Refused,
     StampRequest,
 )
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.placement import Placement
+from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.sequencer import Sequencer
 
 # -- Changes of subscription ------------------------------------------------------------------------
 
@@ -58,7 +50,7 @@ def test_an_old_change_is_told_what_was_seen_and_changes_nothing() -> None:
     change(low, 1, new="a")
     change(low, 2, old="a", new="b")
     assert change(low, 1, new="a") == [told(1, seen=2)]
-    assert low._groups.subscriptions == {"s": ("b",)}
+    assert low.groups.subscriptions == {"s": ("b",)}
 
 
 def test_a_change_goes_up_the_chain_from_its_lowest_topic() -> None:
@@ -76,7 +68,9 @@ def test_a_change_goes_up_the_chain_from_its_lowest_topic() -> None:
 
 
 def test_a_change_that_starts_at_the_wrong_node_is_refused() -> None:
-    assert change(node("middle"), 1, new="ac") == [Refused(number=1, reason="not for middle")]
+    assert change(node("middle"), 1, new="ac") == [
+        Refused(number=1, reason="this change does not start at middle")
+    ]
 
 
 def test_a_change_of_nothing_is_left_unanswered() -> None:
@@ -89,7 +83,7 @@ def test_a_change_is_refused_while_subscriptions_are_fixed() -> None:
 
 
 def test_a_change_to_a_topic_without_a_place_is_refused() -> None:
-    closed = SequencerNode(name="low", placement=Placement(["low"], closed=True))
+    closed = Sequencer(name="low", placement=Placement(["low"], closed=True))
     assert change(closed, 1, new="z") == [
         Refused(number=1, reason="'z' has no place on this chain")
     ]
@@ -98,8 +92,8 @@ def test_a_change_to_a_topic_without_a_place_is_refused() -> None:
 def test_a_change_to_more_topics_than_topics_max_is_refused_and_changes_nothing() -> None:
     low = node(topics_max=1)
     assert change(low, 1, new="ab") == [Refused(number=1, reason=too_many_topics())]
-    assert low._counters.by_topic == {}
-    assert low._groups.subscriptions == {}
+    assert low.state.counters.by_topic == {}
+    assert low.groups.subscriptions == {}
     assert change(low, 2, new="a") == [Changed(number=2, cut={"a": 0})]
     assert change(low, 3, old="a", new="ab") == [Refused(number=3, reason=too_many_topics())]
 
@@ -142,7 +136,7 @@ def test_a_subscriber_that_says_goodbye_leaves_no_trace(restarted: bool) -> None
     low.receive(Forget(number=2, publisher=False), source="s", now_ns=0)
     disk.drain(low)
     assert {key for key in disk if key.endswith("/s")} == set()
-    assert (low._changes_seen, low._changes_done) == ({}, {})
+    assert (low.changes.seen, low.changes.done) == ({}, {})
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -154,8 +148,8 @@ def test_a_late_goodbye_does_not_make_a_node_forget_a_subscriber_that_came_back(
     change(low, 2, old="a")
     change(low, 3, new="a")
     hear(low, Forget(number=number, publisher=False), source="s")
-    assert low._changes_seen == {"s": 3}
-    assert low._groups.subscriptions == {"s": ("a",)}
+    assert low.changes.seen == {"s": 3}
+    assert low.groups.subscriptions == {"s": ("a",)}
 
 
 def test_a_late_goodbye_does_not_make_a_node_forget_the_answer_to_a_newer_change() -> None:
@@ -176,9 +170,9 @@ def test_a_subscriber_that_is_not_known_may_leave_a_full_node() -> None:
 
 def test_a_change_that_says_it_leaves_a_topic_without_a_place_is_ignored() -> None:
     placement = Placement(["low"], topics={"low": ["a"]}, closed=True)
-    low = SequencerNode(name="low", placement=placement)
+    low = Sequencer(name="low", placement=placement)
     assert change(low, 1, old="z", new="a") == []
-    assert low._groups.subscriptions == {}
+    assert low.groups.subscriptions == {}
 
 
 def test_a_repeated_change_is_made_known_to_all_who_host_its_topics() -> None:
@@ -197,7 +191,7 @@ def test_a_late_change_is_passed_on_without_effect_by_who_hosts_nothing_of_it() 
     change(middle, 4, old="c")
     late = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 4}, last=2)
     assert hear(middle, late, source="low") == [late]
-    assert middle._changes_seen == {"s": 4}
+    assert middle.changes.seen == {"s": 4}
 
 
 def test_a_late_change_ends_at_who_hosts_a_topic_of_it_and_has_seen_more() -> None:
@@ -210,9 +204,9 @@ def test_a_late_change_ends_at_who_hosts_a_topic_of_it_and_has_seen_more() -> No
         subscriber="s", number=1, old=(), new=("a", "c", "d"), entries={"a": 4}, last=2
     )
     assert hear(middle, late, source="low") == [told(1, seen=3)]
-    assert middle._groups.subscriptions == {"s": ("c", "d")}
-    assert middle._changes_seen == {"s": 3}
-    assert middle._counters.get("a")[0] == 4
+    assert middle.groups.subscriptions == {"s": ("c", "d")}
+    assert middle.changes.seen == {"s": 3}
+    assert middle.state.counters.get("a")[0] == 4
 
 
 def test_a_late_change_gets_no_cut_at_its_last_stage() -> None:
@@ -220,7 +214,7 @@ def test_a_late_change_gets_no_cut_at_its_last_stage() -> None:
     newer = ChangeFill(subscriber="s", number=3, old=(), new=("d",), entries={}, last=2)
     answer = hear(high, newer, source="middle")
     assert hear(high, CHANGE, source="middle") == [told(1, seen=3)]
-    assert high._groups.subscriptions == {"s": ("d",)}
+    assert high.groups.subscriptions == {"s": ("d",)}
     assert hear(high, ChangeRepeat(subscriber="s", number=3), source="low") == answer
 
 
@@ -231,7 +225,7 @@ def test_a_publisher_that_says_goodbye_is_forgotten_and_may_come_back() -> None:
     low.receive(Forget(number=2, publisher=True), source="p", now_ns=0)
     disk.drain(low)
     assert set(disk) == {"counter/a"}
-    assert low._publishers == {}
+    assert low.sessions.by_name == {}
     assert ask(low, 2, "a", settled=2) == [stamped({"a": 2}, number=2)]
 
 
@@ -239,7 +233,7 @@ def test_a_goodbye_that_overtook_the_confirmation_leaves_the_publisher_known() -
     low = node()
     ask(low, 1, "a")
     hear(low, Forget(number=2, publisher=True))
-    assert set(low._publishers) == {"p"}
+    assert set(low.sessions.by_name) == {"p"}
     assert low.open_count == 1
 
 
@@ -248,7 +242,7 @@ def test_a_late_goodbye_does_not_make_a_node_forget_a_publisher_that_came_back()
     ask(low, 1, "a", "a")
     hear(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3))
     hear(low, Forget(number=2, publisher=True))
-    assert set(low._publishers) == {"p"}
+    assert set(low.sessions.by_name) == {"p"}
 
 
 def test_a_goodbye_settles_what_another_node_completed() -> None:
@@ -271,4 +265,4 @@ def test_limits_are_looked_at_where_a_request_enters_and_not_again() -> None:
     high = node("high", clients_max=1, topics_max=1)
     change(high, 1, new="d", subscriber="other")
     assert hear(high, CHANGE, source="middle") == [Changed(number=1, cut={"a": 1, "d": 0})]
-    assert set(high._changes_seen) == {"other", "s"}
+    assert set(high.changes.seen) == {"other", "s"}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ensue.protocols.sequencer import departed
-from ensue.protocols.sequencer.departed import Departed
+from ensue.protocols.total import tombstones
+from ensue.protocols.total.tombstones import Tombstones
 
 
 class Disk(dict[str, bytes]):
@@ -13,8 +13,8 @@ class Disk(dict[str, bytes]):
         else:
             self[key] = value
 
-    def restored(self) -> Departed:
-        again = Departed(self.persist)
+    def restored(self) -> Tombstones:
+        again = Tombstones(self.persist)
         for key in sorted(self, key=lambda key: int(key.split("/")[1])):
             _, serial, name = key.split("/", 2)
             again.restore(int(serial), name, self[key])
@@ -22,9 +22,9 @@ class Disk(dict[str, bytes]):
 
 
 def test_who_left_last_is_remembered_over_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departed, "DEPARTED_MAX", 2)
+    monkeypatch.setattr(tombstones, "TOMBSTONES_MAX", 2)
     disk = Disk()
-    gone = Departed(disk.persist)
+    gone = Tombstones(disk.persist)
     for name in ("a", "b/c", "a"):
         gone.add(name, len(name))
     gone = disk.restored()
@@ -37,14 +37,14 @@ def test_who_left_last_is_remembered_over_restarts(monkeypatch: pytest.MonkeyPat
 
 def test_nobody_comes_back_twice() -> None:
     disk = Disk()
-    gone = Departed(disk.persist)
+    gone = Tombstones(disk.persist)
     gone.add("a", 5)
     assert (gone.take("a"), gone.take("a")) == (5, 0)
 
 
 def test_tables_of_two_kinds_are_apart_and_looking_changes_nothing() -> None:
     disk = Disk()
-    gone, refused = Departed(disk.persist), Departed(disk.persist, "refused")
+    gone, refused = Tombstones(disk.persist), Tombstones(disk.persist, "refused")
     gone.add("a", 5)
     refused.add("a", 7)
     assert sorted(disk) == ["gone/1/a", "refused/1/a"]

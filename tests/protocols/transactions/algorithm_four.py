@@ -8,14 +8,16 @@ have, which floods a plan ahead, so that everybody knows the operations, their c
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from ensue.protocols.core import Frame
-from ensue.protocols.overlay import frames as f
-from ensue.protocols.overlay.filters import Filter
-from ensue.protocols.overlay.parsing import parse
-from ensue.protocols.overlay.tables import Entry, Tables
+from ensue.protocols.content import frames as f
+from ensue.protocols.content.filters.filter import Filter
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.state import BrokerState
+from ensue.protocols.content.tables import Entry, Tables
+from ensue.protocols.interface import Frame
 from ensue.protocols.transactions import frames as t
-from ensue.protocols.transactions.planner import TransactionBroker
-from ensue.protocols.transactions.plans import Plan
+from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.plans import Plans
+from ensue.protocols.transactions.records import Plan
 
 
 class Endless(Exception):
@@ -32,45 +34,43 @@ class _Plain(Tables):
         super()._put(name, entry)
         self.filters[name] = entry.where
 
-    def _coverer(self, name: str, wanted: Filter, neighbour: str) -> str:
+    def _coverer(self, name: str, wanted: Filter, neighbor: str) -> str:
         return ""
 
 
-class AlgorithmFour(TransactionBroker):
-    """As the errata correct it up to S3; what is left is S4."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.tables = _Plain(self.neighbours)
-
-    def _send(self, peer: str, frame: Frame) -> None:
+class _WithoutMarkers(BrokerState):
+    def send(self, peer: str, frame: Frame) -> None:
         if not (isinstance(frame, t.Ordered) and not frame.whole):
-            super()._send(peer, frame)
+            super().send(peer, frame)
 
-    def _advance(self, name: str, now_ns: int) -> None:
+
+class Waiting(Plans):
+    """Operations wait for those before them that this broker takes for satisfiable."""
+
+    def advance(self, name: str, now_ns: int) -> None:
         del name, now_ns
-        self._blocked = dict.fromkeys(self._plans)  # Whatever waits, waits in one of them.
+        self.blocked = dict.fromkeys(self.open)  # Whatever waits, waits in one of them.
         progress = True
         while progress:
             progress = False
-            for each, plan in list(self._plans.items()):
+            for each, plan in list(self.open.items()):
                 for path, operation in plan.operations.items():
                     if path in plan.arrived and path not in plan.started:
                         before = set(self._satisfiable(plan, path))
-                        if before <= plan.processed.keys() and not self._waits_for_another(
+                        if before <= plan.processed.keys() and not self.waits_for_another(
                             each, operation
                         ):
-                            self._process(each, plan, operation)
+                            self.process(each, plan, operation)
                             progress = True
-        for each in list(self._plans):
-            self._try_close(each)
+        for each in list(self.open):
+            self.try_close(each)
 
-    def _try_close(self, name: str) -> None:
-        plan = self._plans[name]
+    def try_close(self, name: str) -> None:
+        plan = self.open[name]
         everything, unseen = plan.operations, plan.operations.keys() - plan.started.keys()
         if not unseen & set(self._satisfiable(plan, "")):
             plan.operations = {path: everything[path] for path in plan.started}
-        super()._try_close(name)
+        super().try_close(name)
         plan.operations = everything
 
     def _satisfiable(self, plan: Plan, path: str) -> Iterator[str]:
@@ -83,24 +83,24 @@ class AlgorithmFour(TransactionBroker):
 
     def _is_satisfiable(self, plan: Plan, operation: t.Operation) -> bool:
         change = operation.change
-        if operation.home == self.name or (
+        if operation.home == self._state.name or (
             change is not None and change.action in (f.ADVERTISE, f.UNADVERTISE)
         ):
             return True
-        towards = self._members[operation.client][1]
+        towards = self._state.members[operation.client][1]
         later = self._written_behind(plan, operation.path)
         if change is not None:
             where = parse(change.where or _Plain.filters[change.name])
             hops = [
                 entry.hop
-                for name, entry in self.tables.advertisements.items()
+                for name, entry in self._state.tables.advertisements.items()
                 if name not in later and parse(entry.where).overlaps(where)
             ]
         else:
             assert operation.publication is not None
             hops = [
-                self.tables.subscriptions[name].hop
-                for name in self.tables.match(operation.publication.attributes)
+                self._state.tables.subscriptions[name].hop
+                for name in self._state.tables.match(operation.publication.attributes)
                 if name not in later
             ]
         return any(self._is_on_the_way(hop, towards) for hop in hops)
@@ -116,29 +116,52 @@ class AlgorithmFour(TransactionBroker):
         return {change.name for change in later if change is not None}
 
 
+class AlgorithmFour(TransactionBroker):
+    """As the errata correct it up to S3; what is left is S4."""
+
+    state_type = _WithoutMarkers
+    plans_type: type[Plans] = Waiting
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.state.tables = _Plain(self.neighbors)
+
+
+class _TheSameHop(Waiting):
+    def _is_on_the_way(self, hop: str, towards: str) -> bool:
+        return hop == towards
+
+
 class TheSameHop(AlgorithmFour):
     """S1, line 36: `a.lastHop = CRT.get(…)`."""
 
-    def _is_on_the_way(self, hop: str, towards: str) -> bool:
-        return hop == towards
+    plans_type = _TheSameHop
+
+
+class _EveryDependency(Waiting):
+    def _is_satisfiable(self, plan: Plan, operation: t.Operation) -> bool:
+        return True
 
 
 class EveryDependency(AlgorithmFour):
     """S2, the last line: `return D`."""
 
-    def _is_satisfiable(self, plan: Plan, operation: t.Operation) -> bool:
-        return True
+    plans_type = _EveryDependency
 
 
-class TheWholeMap(AlgorithmFour):
-    """S2, line 24: for all in `succeedMap`, those that have been processed too."""
-
-    def _processed(self, name: str, plan: Plan, path: str) -> None:
-        super()._processed(name, plan, path)
+class _TheWholeMap(Waiting):
+    def processed(self, name: str, plan: Plan, path: str) -> None:
+        super().processed(name, plan, path)
         self.turns = getattr(self, "turns", 0) + 1
         if self.turns > 100:
             raise Endless
         for other, operation in list(plan.operations.items()):
             before = set(self._satisfiable(plan, other))
             if other in plan.started and before and before <= plan.processed.keys():
-                self._process(name, plan, operation)
+                self.process(name, plan, operation)
+
+
+class TheWholeMap(AlgorithmFour):
+    """S2, line 24: for all in `succeedMap`, those that have been processed too."""
+
+    plans_type = _TheWholeMap

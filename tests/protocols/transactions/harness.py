@@ -1,15 +1,17 @@
-"""Transactions in the overlay's harness, with applications that act by what is written down."""
+"""Transactions in the harness of content, with applications that follow a script."""
 
 from collections.abc import Callable
 from typing import Any
 
-from tests.protocols.overlay.harness import MS, Net, line, random_tree
+from tests.protocols.content.harness import MS, Net, line, random_tree
 
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.transactions.client import TransactionClient
-from ensue.protocols.transactions.frames import FRAMES
-from ensue.protocols.transactions.planner import TransactionBroker
-from ensue.simulation.acting import Act, Application, RegularSpec, TransactionSpec
+from ensue.protocols.content.config import ContentConfig
+from ensue.simulation.deployments.transaction_clients import (
+    Act,
+    Application,
+    RegularSpec,
+    TransactionSpec,
+)
 
 __all__ = [
     "MS",
@@ -52,21 +54,15 @@ def invite(client: str, *acts: Act) -> Act:
 class TransactionNet(Net):
     """Brokers and clients with transactions."""
 
-    broker_type = TransactionBroker
-    client_type = TransactionClient
-
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault(
             "config",
-            OverlayConfig(lease_ns=10**15, beat_ns=10**14, away_ns=10**15, journal_bytes_min=2000),
+            ContentConfig(lease_ns=10**15, beat_ns=10**14, away_ns=10**15, journal_bytes_min=2000),
         )
         super().__init__(*arguments, **options)
         self.application = Application(self.call)
-        self.on_told = self.application.told
+        self.on_told = self.application.take
         self.settle()
-
-    def frames(self) -> tuple[Any, ...]:
-        return FRAMES
 
     def call(self, client: str, command: Callable[[Any, int], None]) -> None:
         self.command(client, command)
@@ -95,10 +91,10 @@ class TransactionNet(Net):
             broker = self.broker(name)
             assert not broker.open_transactions, name
             assert not broker.waiting_count, name
-            assert not broker._gathers, name
+            assert not broker.commit.gathers, name
             assert not broker.versions_kept, name
-            assert not broker._handed, name
-            assert not broker._parked, name
+            assert not broker.plans.submissions, name
+            assert not broker.commit.parked, name
             for neighbour in self.tree[name]:
                 theirs = self.broker(neighbour).tables.subscriptions
                 mine = sorted(one for one, entry in theirs.items() if entry.hop == name)

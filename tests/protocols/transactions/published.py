@@ -1,27 +1,35 @@
-"""The published rules, word for word where the errata say they are wrong; each in the place of the one that we have."""
+"""The published rules, word for word where the errata say they are wrong; each in place of ours."""
 
 from typing import Any
 
 import msgspec
 
-from ensue.protocols.overlay.broker import Pending
-from ensue.protocols.overlay.filters import Box, Filter
-from ensue.protocols.overlay.frames import Done, Publication, Stepped
-from ensue.protocols.overlay.index import MatchIndex
-from ensue.protocols.overlay.spaces import intersection
-from ensue.protocols.overlay.tables import Tables, TablesRecord
+from ensue.protocols.content.broker import ContentBroker
+from ensue.protocols.content.filters.filter import Box, Filter
+from ensue.protocols.content.filters.index import MatchIndex
+from ensue.protocols.content.filters.spaces import intersection
+from ensue.protocols.content.frames import Done, Publication, Stepped
+from ensue.protocols.content.steps import Pending, Steps
+from ensue.protocols.content.tables import Tables, TablesRecord
+from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.compensation import Compensation
 from ensue.protocols.transactions.contexts import Context, Issued, Logged, replay, run
-from ensue.protocols.transactions.planner import TransactionBroker
+from ensue.protocols.transactions.plans import Plans
+from ensue.protocols.transactions.two_phase_commit import TwoPhaseCommit
+
+
+class _NoAnswerFromLeaves(Steps):
+    def settle(self, pending: Pending) -> None:
+        if not pending.waiting and pending.transaction:
+            self.pending[-1 - len(self.pending)] = pending
+            return
+        super().settle(pending)
 
 
 class NoAnswerFromLeaves(TransactionBroker):
     """D1: acknowledge at once if there are destinations and triggered operations. A leaf has neither."""
 
-    def _settle(self, pending: Pending) -> None:
-        if not pending.waiting and pending.transaction:
-            self._steps[-1 - len(self._steps)] = pending
-            return
-        super()._settle(pending)
+    steps_type = _NoAnswerFromLeaves
 
 
 def own_tables_against_committed_ones(self: Context, tables: Tables) -> str:
@@ -30,49 +38,66 @@ def own_tables_against_committed_ones(self: Context, tables: Tables) -> str:
         if logged.publication is not None:
             mine = run(self.tables, logged)
             theirs = run(tables.layer(), logged)
-            if (mine.neighbours, mine.clients) != (theirs.neighbours, theirs.clients):
+            if (mine.neighbors, mine.clients) != (theirs.neighbors, theirs.clients):
                 return "conflict"
     return ""
 
 
 def publications_alone(step: Logged) -> object:
     """D4: only publications are looked at."""
-    return step.neighbours, step.clients
+    return step.neighbors, step.clients
+
+
+class _NamesInAnyOrder(TwoPhaseCommit):
+    def new_name(self) -> str:
+        self.last_number += 1
+        name = self._state.name
+        first = 9 - int(name[1:])
+        return f"{first:05d}{self.last_number:05d}-{name}"
+
+    def open(self, frame: Any, source: str) -> None:
+        mine = self.last_number
+        super().open(frame, source)
+        self.last_number = mine
 
 
 class NamesInAnyOrder(TransactionBroker):
     """Transactions are ordered by names that say nothing of what was heard of: those of b2 come first."""
 
-    def _new_name(self) -> str:
-        self._transactions_numbered += 1
-        first = 9 - int(self.name[1:])
-        return f"{first:05d}{self._transactions_numbered:05d}-{self.name}"
-
-    def _open(self, frame: Any, source: str, now_ns: int) -> None:
-        mine = self._transactions_numbered
-        super()._open(frame, source, now_ns)
-        self._transactions_numbered = mine
+    commit_type = _NamesInAnyOrder
 
 
-class NoVoteAtTheBeginning(NamesInAnyOrder):
+class _NoVoteAtTheBeginning(_NamesInAnyOrder):
+    def cannot_open(self, frame: Any) -> str:
+        return ""
+
+
+class NoVoteAtTheBeginning(TransactionBroker):
     """D5: whoever gets the initialization registers the transaction."""
 
-    def _cannot_open(self, frame: Any) -> str:
-        return ""
+    commit_type = _NoVoteAtTheBeginning
+
+
+class _ParkedForEver(TwoPhaseCommit):
+    def prepare_parked(self, now_ns: int) -> None:
+        """Do nothing."""
 
 
 class ParkedForEver(TransactionBroker):
     """D7: no line takes a paused prepare out again."""
 
-    def _prepare_parked(self, now_ns: int) -> None:
-        """Do nothing."""
+    commit_type = _ParkedForEver
+
+
+class _RoutedByWhoeverItMeets(ContentBroker):
+    def publish(self, publication: Publication, hop: str, version: int) -> None:
+        super().publish(publication, hop, self._state.version)
 
 
 class RoutedByWhoeverItMeets(TransactionBroker):
     """D8: each broker routes a regular publication by the tables it has."""
 
-    def _publish(self, publication: Publication, hop: str, version: int) -> None:
-        super()._publish(publication, hop, self.version)
+    content_type = _RoutedByWhoeverItMeets
 
 
 def only_what_matched_nothing(self: Tables, promised: Filter) -> list[str]:
@@ -87,44 +112,58 @@ def only_what_matched_nothing(self: Tables, promised: Filter) -> list[str]:
 WANTING = Tables._wanting
 
 
+class _NothingIsUndone(Compensation):
+    def undo(self, issued: list[Issued]) -> None:
+        """Do nothing."""
+
+
 class NothingIsUndone(TransactionBroker):
     """D-TX_NI says nothing of an abort."""
 
-    def _undo(self, issued: list[Issued]) -> None:
-        """Do nothing."""
+    compensation_type = _NothingIsUndone
+
+
+class _EchoesAreNotAwaited(Plans):
+    def process(self, name: str, plan: Any, operation: Any) -> None:
+        super().process(name, plan, operation)
+        if plan.echoes.pop(operation.path, None):
+            self.processed(name, plan, operation.path)
 
 
 class EchoesAreNotAwaited(TransactionBroker):
     """S5: an advertisement counts as processed at once."""
 
-    def _process(self, name: str, plan: Any, operation: Any) -> None:
-        super()._process(name, plan, operation)
-        if plan.echoes.pop(operation.path, None):
-            self._processed(name, plan, operation.path)
+    plans_type = _EchoesAreNotAwaited
+
+
+class _CompensatedInTheSameOrder(Compensation):
+    def undo(self, issued: list[Issued]) -> None:
+        super().undo(issued[::-1])
 
 
 class CompensatedInTheSameOrder(TransactionBroker):
     """S6: compensating operations are processed in the order of the original ones."""
 
-    def _undo(self, issued: list[Issued]) -> None:
-        super()._undo(issued[::-1])
+    compensation_type = _CompensatedInTheSameOrder
+
+
+class _WaitsForNoOtherPlan(Plans):
+    def waits_for_another(self, name: str, operation: Any) -> bool:
+        return False
+
+    def refusal(self, operation: Any) -> str:
+        """Nor does it have to be there."""
+        return ""
 
 
 class WaitsForNoOtherPlan(TransactionBroker):
     """S7: an unsubscription is processed whatever another plan has yet to do."""
 
-    def _waits_for_another(self, name: str, operation: Any) -> bool:
-        return False
-
-    def _refusal(self, operation: Any) -> str:
-        """Nor does it have to be there."""
-        return ""
+    plans_type = _WaitsForNoOtherPlan
 
 
-class OnlySubscriptionsAreAwaited(TransactionBroker):
-    """S3: an unsubscription does not wait for the publication before it."""
-
-    def _planned(self, frame: Any, source: str, now_ns: int) -> None:
+class _OnlySubscriptionsAreAwaited(Plans):
+    def start(self, frame: Any, source: str, now_ns: int) -> None:
         kinds = {one.path: one.change.action if one.change else "pub" for one in frame.operations}
         before: dict[str, tuple[str, ...]] = {}
         paths: list[str] = []
@@ -134,62 +173,92 @@ class OnlySubscriptionsAreAwaited(TransactionBroker):
         loose = tuple(
             msgspec.structs.replace(one, after=before[one.path]) for one in frame.operations
         )
-        super()._planned(msgspec.structs.replace(frame, operations=loose), source, now_ns)
+        super().start(msgspec.structs.replace(frame, operations=loose), source, now_ns)
+
+
+class OnlySubscriptionsAreAwaited(TransactionBroker):
+    """S3: an unsubscription does not wait for the publication before it."""
+
+    plans_type = _OnlySubscriptionsAreAwaited
+
+
+class _AnswersWhereSubscriptionsCameFrom(Steps):
+    contexts: dict[str, Context]
+    """Of the broker, which hands them over when it is built."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._origins: dict[int, list[str]] = {}
+
+    def cause(
+        self, pending: Pending, neighbor: str, changes: Any = (), *rest: Any, **options: Any
+    ) -> None:
+        super().cause(pending, neighbor, changes, *rest, **options)
+        if pending.transaction and neighbor == pending.hop:
+            tables = self.contexts[pending.transaction].tables
+            self._origins[self.last_number] = [
+                tables.subscriptions[one.name].hop for one in changes
+            ]
+
+    def finish(self, number: int, refused: str) -> None:
+        super().finish(number, refused)
+        for origin in self._origins.pop(number, ()):
+            if origin in self._state.neighbors:
+                self._state.send(origin, Stepped(number=number, refused=refused))
+            else:
+                self._state.send(origin, Done(number=number, refused=refused))
 
 
 class AnswersWhereSubscriptionsCameFrom(TransactionBroker):
     """D2: the answer to an attracted subscription goes, besides, to whoever once sent that subscription."""
 
+    steps_type = _AnswersWhereSubscriptionsCameFrom
+
     def __init__(self, **options: Any) -> None:
-        self._origins: dict[int, list[str]] = {}
         super().__init__(**options)
+        assert isinstance(self.steps, _AnswersWhereSubscriptionsCameFrom)
+        self.steps.contexts = self.commit.contexts
 
-    def _cause(
-        self, pending: Pending, neighbour: str, changes: Any = (), *rest: Any, **options: Any
-    ) -> None:
-        super()._cause(pending, neighbour, changes, *rest, **options)
-        if pending.transaction and neighbour == pending.hop:
-            tables = self._contexts[pending.transaction].tables
-            self._origins[self._numbered] = [tables.subscriptions[one.name].hop for one in changes]
 
-    def _stepped_by(self, number: int, refused: str) -> None:
-        super()._stepped_by(number, refused)
-        for origin in self._origins.pop(number, ()):
-            if origin in self.neighbours:
-                self._send(origin, Stepped(number=number, refused=refused))
-            else:
-                self._send(origin, Done(number=number, refused=refused))
+class _WaitsForNothingTriggered(Steps):
+    def settle(self, pending: Pending) -> None:
+        if pending.transaction:
+            pending.waiting = [
+                number
+                for number in pending.waiting
+                if self.under_way.get(number, ("", []))[0] != pending.hop
+            ]
+        super().settle(pending)
 
 
 class WaitsForNothingTriggered(TransactionBroker):
     """D2b: an operation is answered when those it was passed on to have answered, whatever it triggered."""
 
-    def _settle(self, pending: Pending) -> None:
-        if pending.transaction:
-            pending.waiting = [
-                number
-                for number in pending.waiting
-                if self._under_way.get(number, ("", []))[0] != pending.hop
-            ]
-        super()._settle(pending)
+    steps_type = _WaitsForNothingTriggered
+
+
+class _ReplacesItsTables(TwoPhaseCommit):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.copies: dict[str, TablesRecord] = {}
+
+    def terminate(self, name: str, *, commit: bool, reason: str, now_ns: int) -> None:
+        state = self._state
+        if commit and self.contexts[name].isolated:
+            state.tables = Tables(state.neighbors, self.copies[name])
+        super().terminate(name, commit=commit, reason=reason, now_ns=now_ns)
 
 
 class ReplacesItsTables(TransactionBroker):
     """D6: the tables of a transaction, which began as a copy, take the place of the committed ones."""
 
-    def __init__(self, **options: Any) -> None:
-        self._copies: dict[str, TablesRecord] = {}
-        super().__init__(**options)
+    commit_type = _ReplacesItsTables
 
-    def _handle(self, frame: Any, source: str, now_ns: int) -> None:
-        super()._handle(frame, source, now_ns)
-        for name in self._contexts:
-            self._copies.setdefault(name, self.tables.record())
-
-    def _terminate(self, name: str, *, commit: bool, reason: str, now_ns: int) -> None:
-        if commit and self._contexts[name].isolated:
-            self.tables = Tables(self.neighbours, self._copies[name])
-        super()._terminate(name, commit=commit, reason=reason, now_ns=now_ns)
+    def handle(self, frame: Any, source: str, now_ns: int) -> None:
+        super().handle(frame, source, now_ns)
+        assert isinstance(self.commit, _ReplacesItsTables)
+        for name in self.commit.contexts:
+            self.commit.copies.setdefault(name, self.tables.record())
 
 
 def union_of_both_tables(

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ensue.protocols.transactions.planner import TransactionBroker
+from tests.protocols.transactions.harness import TransactionNet, adv, line, sub, usub
+from tests.protocols.transactions.test_paper import DISPATCH
 
-from .harness import TransactionNet, adv, line, sub, usub
-from .test_paper import DISPATCH
+from ensue.protocols.transactions.broker import TransactionBroker
 
 SEEDS = 40
 Bad = Callable[[int, type[TransactionBroker]], bool]

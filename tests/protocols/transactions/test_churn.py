@@ -8,12 +8,20 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+from tests.protocols.transactions.harness import (
+    TransactionNet,
+    adv,
+    invite,
+    pub,
+    random_tree,
+    sub,
+    uadv,
+    usub,
+)
+from tests.protocols.transactions.test_joins import grow
 
-from ensue.errors import LocalProtocolError
-from ensue.simulation.acting import Act
-
-from .harness import TransactionNet, adv, invite, pub, random_tree, sub, uadv, usub
-from .test_joining import grow
+from ensue.core.errors import LocalProtocolError
+from ensue.simulation.deployments.transaction_clients import Act
 
 SEEDS = 120
 TURNS = 14

@@ -7,11 +7,10 @@ withdrew a subscription, which was taken to cover another when a third that had 
 from typing import Any
 
 import pytest
+from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, sub, usub
 
-from ensue.protocols.transactions.participant import Participant
-from ensue.protocols.transactions.planner import TransactionBroker
-
-from .harness import TransactionNet, adv, invite, line, pub, sub, usub
+from ensue.protocols.transactions.plans import Plans
+from ensue.protocols.transactions.two_phase_commit import TwoPhaseCommit
 
 SEEDS = 150
 
@@ -53,7 +52,7 @@ def uncovered(seed: int) -> bool:
         net.regular(client, sub(client, where))
         net.settle()
     net.start("p", invite("c", usub("c")), isolation="serializable")
-    while not any(context.voted for context in net.broker("b0")._contexts.values()):
+    while not any(context.voted for context in net.broker("b0").commit.contexts.values()):
         assert net.step()
     net.regular("e", usub("e"))
     sent = 0
@@ -70,18 +69,18 @@ def test_what_is_uncovered_from_two_sides_misses_nothing() -> None:
 
 
 def test_it_would_without_what_prevents_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    change_planned = TransactionBroker._change_planned
+    change = Plans.change
 
-    def forgetful(self: TransactionBroker, *what: Any) -> list[str]:
-        wholes = change_planned(self, *what)
-        self.tables.loose = _Nothing()
+    def forgetful(self: Plans, *what: Any) -> list[str]:
+        wholes = change(self, *what)
+        self._state.tables.loose = _Nothing()
         return wholes
 
-    monkeypatch.setattr(TransactionBroker, "_change_planned", forgetful)
-    monkeypatch.setattr(Participant, "_let_settle", lambda *_arguments: None)
+    monkeypatch.setattr(Plans, "change", forgetful)
+    monkeypatch.setattr(TwoPhaseCommit, "let_settle", lambda *_arguments: None)
     assert any(missed(seed, "planned") for seed in range(SEEDS))
     assert any(missed(seed, "serializable") for seed in range(SEEDS))
-    monkeypatch.setattr(Participant, "_note_settling", lambda _self: None)
+    monkeypatch.setattr(TwoPhaseCommit, "update_settling", lambda _self: None)
     assert any(uncovered(seed) for seed in range(SEEDS))
 
 

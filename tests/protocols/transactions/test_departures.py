@@ -5,15 +5,14 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, sub, uadv
 
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.frames import Change
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.frames import Change
+from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.transactions.client import Concluded
 from ensue.protocols.transactions.frames import Operation
-from ensue.simulation.acting import Act
-
-from .harness import TransactionNet, adv, invite, line, pub, sub, uadv
+from ensue.simulation.deployments.transaction_clients import Act
 
 HOUR_NS = 3_600 * 10**9
 
@@ -92,7 +91,7 @@ def test_a_client_that_is_gone_is_answered_for_though_a_plan_goes_on_for_it() ->
     plan = (invite("c2", sub("u", "y = 1")), invite("c1", sub("v", "y = 1")))
     net.start("c0", *plan, isolation="planned")
     settle_but(net, away("b2"))
-    assert net.broker("b1")._is_planned("c1"), "its part waits for that of c2"
+    assert net.broker("b1").plans.awaits("c1"), "its part waits for that of c2"
     net.on_told = None
     leave(net, "c1")
     settle_but(net, away("b2"))
@@ -184,7 +183,7 @@ def test_a_plan_withdraws_nothing_of_somebody_else() -> None:
     theft = Operation(path="1", client="c1", change=Change("usub", net.application.names["s"]))
     number = net.command("c1", lambda node, now: node.submit((theft,), 10**9, now_ns=now))
     net.settle()
-    assert "belongs to somebody else" in net.answers("c1")[number]
+    assert "belongs to another client" in net.answers("c1")[number]
     net.regular("p", pub("after", x=1))
     net.settle()
     assert net.payloads("c1.x") == ["after"]
@@ -237,7 +236,7 @@ GRACE_NS = 5 * 10**9
 
 
 def with_grace(homes: dict[str, str], **options: Any) -> TransactionNet:
-    config = OverlayConfig(
+    config = ContentConfig(
         lease_ns=10**15, beat_ns=10**14, journal_bytes_min=2000, grace_ns=GRACE_NS
     )
     return TransactionNet(line(3), homes, config=config, **options)

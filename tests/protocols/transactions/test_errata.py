@@ -4,20 +4,29 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from tests.protocols.transactions import algorithm_four, published
+from tests.protocols.transactions.algorithm_four import AlgorithmFour
+from tests.protocols.transactions.harness import (
+    MS,
+    TransactionNet,
+    adv,
+    invite,
+    pub,
+    sub,
+    uadv,
+    usub,
+)
+from tests.protocols.transactions.schedules import SEEDS, aborted, count, figure_1, net_of
 
-from ensue.protocols.overlay.client import OverlayClient
-from ensue.protocols.overlay.filters import Filter
-from ensue.protocols.overlay.index import MatchIndex
-from ensue.protocols.overlay.tables import Tables
-from ensue.protocols.transactions import contexts, participant
+from ensue.protocols.content.client import ContentClient
+from ensue.protocols.content.filters.filter import Filter
+from ensue.protocols.content.filters.index import MatchIndex
+from ensue.protocols.content.frames import Stepped
+from ensue.protocols.content.tables import Tables
+from ensue.protocols.transactions import contexts, two_phase_commit
+from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.contexts import Context
-from ensue.protocols.transactions.planner import TransactionBroker
-from ensue.simulation.transactions import table_faults
-
-from . import published
-from .algorithm_four import AlgorithmFour
-from .harness import MS, TransactionNet, adv, invite, pub, sub, uadv, usub
-from .schedules import SEEDS, aborted, count, figure_1, net_of
+from ensue.simulation.deployments.transactions import table_faults
 
 
 def test_d1_a_leaf_answers() -> None:
@@ -38,21 +47,24 @@ def attracted_twice(broker: type[TransactionBroker], seed: int) -> TransactionNe
 def unknown_answers(seed: int, broker: type[TransactionBroker]) -> bool:
     """D2: return whether anybody is sent the answer to something it did not ask."""
     strangers: list[Any] = []
-    answered, stepped = OverlayClient._done, TransactionBroker._stepped
+    answered, handled = ContentClient.done, TransactionBroker.handle
 
-    def done(self: Any, frame: Any, now_ns: int) -> None:
-        if frame.number and frame.number not in self._asked:
+    def done(self: Any, frame: Any) -> Any:
+        if frame.number and frame.number not in self.asked:
             strangers.append(frame)
-        answered(self, frame, now_ns)
+        return answered(self, frame)
 
-    def step(self: Any, frame: Any, source: str, now_ns: int) -> None:
-        if self._under_way.get(frame.number, ("",))[0] != source:
+    def handle(self: Any, frame: Any, source: str, now_ns: int) -> None:
+        if (
+            isinstance(frame, Stepped)
+            and self.steps.under_way.get(frame.number, ("",))[0] != source
+        ):
             strangers.append(frame)
-        stepped(self, frame, source, now_ns)
+        handled(self, frame, source, now_ns)
 
     with (
-        mock.patch.object(OverlayClient, "_done", done),
-        mock.patch.object(TransactionBroker, "_stepped", step),
+        mock.patch.object(ContentClient, "done", done),
+        mock.patch.object(TransactionBroker, "handle", handle),
     ):
         net = attracted_twice(broker, seed)
         assert net.run("second", adv("a2", "x > 0")) == ""
@@ -87,7 +99,7 @@ def answered_early(seed: int, broker: type[TransactionBroker]) -> bool:
     )
     while number not in net.answers("second"):
         assert net.step()
-    early = any(net.broker(each)._under_way for each in net.tree)
+    early = any(net.broker(each).steps.under_way for each in net.tree)
     net.settle()
     event = {"attributes": {"x": 1}, "payload": b"p"}
     net.command("second", lambda node, now: node.act(transaction, "pub", **event, now_ns=now))
@@ -125,7 +137,7 @@ def test_d4_changes_are_checked_too() -> None:
     """What D11 sets right behind a commit would fill the hole too: it is left out here."""
     with (
         mock.patch.object(contexts, "_comparable", published.publications_alone),
-        mock.patch.object(participant, "fixes", return_value={}),
+        mock.patch.object(two_phase_commit, "fixes", return_value={}),
     ):
         assert count(two_that_do_not_know_each_other, TransactionBroker) > 0
     assert count(two_that_do_not_know_each_other, TransactionBroker) == 0
@@ -183,7 +195,7 @@ def lost_or_back(seed: int, broker: type[TransactionBroker]) -> bool:
 
 def test_d6_a_commit_does_again_what_was_logged() -> None:
     assert count(lost_or_back, published.ReplacesItsTables) > 0
-    with mock.patch.object(participant, "replay", published.union_of_both_tables):
+    with mock.patch.object(two_phase_commit, "replay", published.union_of_both_tables):
         assert count(lost_or_back, TransactionBroker) == SEEDS
     assert count(lost_or_back, TransactionBroker) == 0
 
@@ -268,12 +280,16 @@ def one_place_only(seed: int, broker: type[TransactionBroker]) -> bool:
     return bool(net.broker("b0").open_transactions)
 
 
-class OneAttributeInOnePlace(AlgorithmFour):
-    """Definition 1 where operations are awaited, all attributes where they are forwarded."""
-
+class _OneAttributeInOnePlace(algorithm_four.Waiting):
     def _is_satisfiable(self, plan: Any, operation: Any) -> bool:
         with mock.patch.object(Filter, "overlaps", published.one_attribute_is_enough):
             return super()._is_satisfiable(plan, operation)
+
+
+class OneAttributeInOnePlace(AlgorithmFour):
+    """Definition 1 where operations are awaited, all attributes where they are forwarded."""
+
+    plans_type = _OneAttributeInOnePlace
 
 
 def test_d10_filters_overlap_if_all_attributes_do() -> None:
@@ -306,7 +322,7 @@ def regular_meanwhile(seed: int, broker: type[TransactionBroker]) -> bool:
 
 
 def test_d11_regular_changes_during_a_transaction_are_set_right() -> None:
-    with mock.patch.object(participant, "fixes", return_value={}):
+    with mock.patch.object(two_phase_commit, "fixes", return_value={}):
         assert count(regular_meanwhile, TransactionBroker) > 0
     assert count(regular_meanwhile, TransactionBroker) == 0
 

@@ -1,14 +1,19 @@
 """Each published fault of S-TX, shown with the published rule and cured with ours, on the schedules of one scenario."""
 
 import pytest
+from tests.protocols.transactions import published
+from tests.protocols.transactions.algorithm_four import (
+    AlgorithmFour,
+    Endless,
+    EveryDependency,
+    TheSameHop,
+    TheWholeMap,
+)
+from tests.protocols.transactions.harness import adv, invite, pub, sub, usub
+from tests.protocols.transactions.schedules import SEEDS, aborted, count, figure_1, net_of
 
-from ensue.protocols.transactions.planner import TransactionBroker
-from ensue.simulation.transactions import table_faults
-
-from . import published
-from .algorithm_four import AlgorithmFour, Endless, EveryDependency, TheSameHop, TheWholeMap
-from .harness import adv, invite, pub, sub, usub
-from .schedules import SEEDS, aborted, count, figure_1, net_of
+from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.simulation.deployments.transactions import table_faults
 
 
 def dispatched(seed: int, broker: type[TransactionBroker]) -> bool:
@@ -120,11 +125,11 @@ def test_s7_what_waits_for_another_plan_still_does_after_a_crash() -> None:
         while net.step():
             for name in net.tree:
                 broker = net.broker(name)
-                if name not in crashed and len(broker._blocked) > 1:
-                    broker._write_state()
+                if name not in crashed and len(broker.plans.blocked) > 1:
+                    broker.log.write_snapshot()
                     net.drain(name)
                     net.crash(name)
-                    assert net.broker(name)._blocked == broker._blocked
+                    assert net.broker(name).plans.blocked == broker.plans.blocked
                     crashed.add(name)
         crashes += len(crashed)
         assert [wrong for _, wrong in net.application.outcomes] == ["", ""], seed

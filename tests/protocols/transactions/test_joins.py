@@ -5,11 +5,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.protocols.transactions.harness import (
+    MS,
+    TransactionNet,
+    adv,
+    invite,
+    line,
+    pub,
+    random_tree,
+    sub,
+    usub,
+)
 
-from ensue.protocols.overlay.client import Notified
-from ensue.protocols.overlay.nodes import CONNECTED
-
-from .harness import MS, TransactionNet, adv, invite, line, pub, random_tree, sub, usub
+from ensue.protocols.content.client import Notified
+from ensue.protocols.transactions.nodes import CONNECTED
 
 KINDS = ("serializable", "atomic", "planned")
 
@@ -97,14 +106,14 @@ def test_a_broker_that_comes_up_before_it_is_adopted_waits_and_so_do_its_clients
         join(net, name)
     client_of(net, "early", "b9")
     net.settle()
-    assert not net.client("early")._welcome
+    assert not net.client("early").content.welcomed
     net.nodes["b2"].adopt("b8", now_ns=net.now_ns)
     net.drain("b2")
     tree["b2"] = (*tree["b2"], "b8")
     for name in net.nodes:
         net.resend(name)
     net.settle()
-    assert net.client("early")._welcome
+    assert net.client("early").content.welcomed
     assert {net.broker(name).version for name in net.tree} == {1}
     works(net, "b9")
 
@@ -120,7 +129,7 @@ def test_a_broker_that_adopted_another_remembers_it(given: str) -> None:
     if given == "old":
         tree["b2"] = at_first
     net.crash("b2")
-    assert net.broker("b2").neighbours == ("b1", "b9")
+    assert net.broker("b2").neighbors == ("b1", "b9")
     tree["b2"] = after
     net.settle()
     works(net, "b9")
@@ -222,12 +231,12 @@ def test_brokers_come_while_everything_happens_and_tables_fit(seed: int) -> None
         net.elapse(50 * MS)
     net.at_rest()
     for client in clients:
-        assert net.client(client)._welcome
+        assert net.client(client).content.welcomed
     expected = {name: entry.where for name, entry in net.broker("b0").tables.advertisements.items()}
     for name in net.tree:
         mine = net.broker(name).tables.advertisements
         assert {one: entry.where for one, entry in mine.items()} == expected, name
-        assert set(net.broker(name)._members) == set(clients)
+        assert set(net.broker(name).state.members) == set(clients)
 
 
 def test_a_broker_leaves_when_nothing_of_it_is_there() -> None:
@@ -249,7 +258,7 @@ def test_a_broker_leaves_when_nothing_of_it_is_there() -> None:
     del tree["b2"], net.nodes["b2"], net.nodes["c2"], net.homes["c2"]
     tree["b1"] = ("b0",)
     net.crash("b1")
-    assert net.broker("b1").neighbours == ("b0",)
+    assert net.broker("b1").neighbors == ("b0",)
     net.regular("c1", sub("s", "x = 1"))
     net.settle()
     for kind in KINDS:

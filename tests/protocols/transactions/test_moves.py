@@ -18,9 +18,9 @@ from tests.protocols.transactions.harness import (
     usub,
 )
 
-from ensue.protocols.overlay.client import Notified
+from ensue.protocols.content.client import Notified
 from ensue.protocols.transactions.client import Ceased, Concluded
-from ensue.simulation.acting import Act
+from ensue.simulation.deployments.transaction_clients import Act
 
 EVENTS = 60
 BROKERS = 4

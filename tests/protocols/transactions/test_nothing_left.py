@@ -1,13 +1,12 @@
 """Of what is over nothing is kept: not at brokers, not at clients, and not on their disks."""
 
 import pytest
+from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, sub, usub
 
-from ensue.protocols.overlay.client import Answered, Notified
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.transactions.acting import OVER
+from ensue.protocols.content.client import Answered, Notified
+from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.transactions.client import Ceased, Concluded
-
-from .harness import TransactionNet, adv, invite, line, pub, sub, usub
+from ensue.protocols.transactions.operations import OVER
 
 SECOND = 10**9
 HOMES = {"c0": "b0", "c1": "b1"}
@@ -45,10 +44,10 @@ def test_an_invitation_that_is_open_at_the_end_is_forgotten(isolation: str) -> N
         invite_c1(net, begun(net, isolation))
         net.elapse(2 * SECOND)
     for broker in net.tree:
-        assert not net.broker(broker)._causes, broker
+        assert not net.broker(broker).steps.causes, broker
     net.crash("b1")
     net.settle()
-    assert not net.broker("b1")._causes
+    assert not net.broker("b1").steps.causes
     net.at_rest()
 
 
@@ -135,7 +134,7 @@ def test_whoever_acts_behind_the_end_leaves_nothing(isolation: str) -> None:
         net.settle()
         invite_c1(net, name)
         assert net.told["c0"][-1].refused == OVER
-    assert not net.client("c0")._threads
+    assert not net.client("c0").threads.open
     assert kept(net, "c0") == []
 
 
@@ -155,7 +154,7 @@ def test_whoever_acts_while_the_end_is_decided_on_still_hears_of_it(*, commit: b
         net.now_ns += 2 * SECOND
         net.timer("b0")
     net.settle()
-    assert not net.client("c0")._threads
+    assert not net.client("c0").threads.open
     assert len(kept(net, "c0")) == commit
 
 
@@ -181,7 +180,7 @@ def test_a_withdrawal_is_told_behind_the_events_of_its_plan_and_ahead_of_the_ans
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
 @pytest.mark.parametrize("kind", ["pub", "sub", "invite"])
 def test_a_transaction_has_so_many_operations_of_whatever_kind(isolation: str, kind: str) -> None:
-    few = OverlayConfig(lease_ns=10**15, beat_ns=10**14, operations_max=3, journal_bytes_min=1)
+    few = ContentConfig(lease_ns=10**15, beat_ns=10**14, operations_max=3, journal_bytes_min=1)
     net = TransactionNet(line(2), HOMES, config=few)
     net.regular("c0", adv("a", "x exists"))
     net.settle()

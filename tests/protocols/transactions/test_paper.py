@@ -1,11 +1,19 @@
 """The paper: one test for each definition, rule, algorithm and scenario."""
 
 import pytest
+from tests.protocols.transactions.harness import (
+    TransactionNet,
+    adv,
+    invite,
+    line,
+    pub,
+    sub,
+    uadv,
+    usub,
+)
 
-from ensue.protocols.overlay.frames import Change, Operate
+from ensue.protocols.content.frames import Change, Operate
 from ensue.protocols.transactions.frames import sequence_of
-
-from .harness import TransactionNet, adv, invite, line, pub, sub, uadv, usub
 
 KINDS = ("serializable", "atomic", "planned")
 
@@ -157,10 +165,10 @@ def test_a_client_sends_the_next_operation_when_the_last_was_answered() -> None:
             lambda node, now, at=at: node.act(name, "sub", where=f"x = {at}", now_ns=now),  # type: ignore[misc]
         )
     client = net.client("E")
-    assert [frame.path for frame in client._asked.values()] == ["1", "2", "3"]
-    assert client._threads[f"{name}|"].queue, "two wait"
+    assert [frame.path for frame in client.content.asked.values()] == ["1", "2", "3"]
+    assert client.threads.open[f"{name}|"].queue, "two wait"
     net.settle()
-    assert not client._threads[f"{name}|"].queue
+    assert not client.threads.open[f"{name}|"].queue
     assert_sequential(net)
 
 

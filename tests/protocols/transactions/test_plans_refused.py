@@ -3,14 +3,22 @@
 from collections.abc import Callable
 
 import pytest
+from tests.protocols.transactions.harness import (
+    TransactionNet,
+    adv,
+    invite,
+    line,
+    pub,
+    sub,
+    uadv,
+    usub,
+)
 
-from ensue.protocols.overlay.client import Answered
-from ensue.protocols.overlay.config import OverlayConfig
-from ensue.protocols.overlay.frames import Change
+from ensue.protocols.content.client import Answered
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.frames import Change
 from ensue.protocols.transactions import frames as t
-from ensue.simulation.acting import Act
-
-from .harness import TransactionNet, adv, invite, line, pub, sub, uadv, usub
+from ensue.simulation.deployments.transaction_clients import Act
 
 HOMES = {"c1": "b0", "c2": "b1", "c3": "b3"}
 
@@ -162,7 +170,7 @@ def test_so_is_such_an_operation_of_any_other_transaction(isolation: str) -> Non
 
 def limited(subscriptions_max: int) -> TransactionNet:
     """Return the same line of brokers, with room for a few subscriptions each."""
-    config = OverlayConfig(lease_ns=10**15, beat_ns=10**14, subscriptions_max=subscriptions_max)
+    config = ContentConfig(lease_ns=10**15, beat_ns=10**14, subscriptions_max=subscriptions_max)
     return TransactionNet(line(4), HOMES, config=config)
 
 
@@ -190,7 +198,7 @@ def test_what_a_plan_withdraws_first_makes_room() -> None:
 
 @pytest.mark.parametrize("isolation", ["planned", "atomic", ""])
 def test_advertisements_have_a_limit_too(isolation: str) -> None:
-    config = OverlayConfig(lease_ns=10**15, beat_ns=10**14, advertisements_max=2)
+    config = ContentConfig(lease_ns=10**15, beat_ns=10**14, advertisements_max=2)
     net = TransactionNet(line(4), HOMES, config=config)
     net.regular("c3", adv("a", "x = 1"))
     net.regular("c3", adv("b", "x = 2"))

@@ -8,13 +8,22 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from tests.protocols.transactions.harness import (
+    MS,
+    TransactionNet,
+    adv,
+    invite,
+    pub,
+    random_tree,
+    sub,
+    uadv,
+    usub,
+)
 
-from ensue.protocols.overlay.client import Notified
-from ensue.protocols.overlay.parsing import parse
-from ensue.simulation.acting import Act
-from ensue.simulation.transactions import table_faults
-
-from .harness import MS, TransactionNet, adv, invite, pub, random_tree, sub, uadv, usub
+from ensue.protocols.content.client import Notified
+from ensue.protocols.content.filters.parser import parse
+from ensue.simulation.deployments.transaction_clients import Act
+from ensue.simulation.deployments.transactions import table_faults
 
 FILTERS = (
     *(f"kind = 'x' and {where}" for where in ("x = 1", "x = 2", "x >= 1 and x <= 2", "x > 0")),

@@ -1,16 +1,28 @@
 """The paper's rules and algorithms, one by one: what each says must be so is so, at every broker and in every schedule.
 
-Definitions 1 and 2 are tested in `tests/protocols/overlay/test_filters.py`, section II in `test_broker.py`, the figures and Definitions 3 to 6 as a whole in
+Definitions 1 and 2 are tested in `tests/protocols/content/filters/test_filters.py`, section II in `test_broker.py`, the figures and Definitions 3 to 6 as a whole in
 `test_paper.py`, their published faults in `test_errata.py` and `test_errata_planned.py`.
 """
 
 from typing import Any
 
 import pytest
+from tests.protocols.transactions.harness import (
+    TransactionNet,
+    adv,
+    invite,
+    line,
+    pub,
+    random_tree,
+    sub,
+    uadv,
+    usub,
+)
 
-from ensue.errors import LocalProtocolError
-from ensue.protocols.link import LinkConfig
-from ensue.protocols.overlay.frames import Change, Step
+from ensue.core.errors import LocalProtocolError
+from ensue.protocols.content.frames import Change, Step
+from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.frames import (
     SERIALIZABLE,
     Open,
@@ -18,9 +30,6 @@ from ensue.protocols.transactions.frames import (
     Ordered,
     sequence_of,
 )
-from ensue.protocols.transactions.planner import TransactionBroker
-
-from .harness import TransactionNet, adv, invite, line, pub, random_tree, sub, uadv, usub
 
 KINDS = ("serializable", "atomic", "planned")
 HOMES = {"c1": "b0", "c2": "b1", "c3": "b2"}
@@ -83,17 +92,18 @@ def test_operations_that_brokers_trigger_belong_to_the_transaction(
     isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rules 1 to 3: the coordinator's, an invited client's, and the subscription that the advertisement attracts."""
-    net = TransactionNet(line(3), HOMES)
-    net.regular("c2", sub("s1", "y = 1"))
-    net.settle()
     steps: list[Step] = []
-    step_in = TransactionBroker._step_in
+    step = TransactionBroker._step
 
     def seen(self: Any, frame: Step, source: str, now_ns: int) -> None:
         steps.append(frame)
-        step_in(self, frame, source, now_ns)
+        step(self, frame, source, now_ns)
 
-    monkeypatch.setattr(TransactionBroker, "_step_in", seen)
+    monkeypatch.setattr(TransactionBroker, "_step", seen)
+    net = TransactionNet(line(3), HOMES)
+    net.regular("c2", sub("s1", "y = 1"))
+    net.settle()
+    steps.clear()
     acts = (adv("a1", "y exists"), invite("c3", sub("s2", "y = 2")))
     assert net.run("c1", *acts, isolation=isolation) == ""
     (name,) = net.application.names_of
@@ -201,7 +211,7 @@ def test_algorithm_1_when_a_transaction_has_begun_every_broker_has_its_snapshot(
         name = f"{1:010d}-b0"
         for each in net.tree:
             assert name in net.broker(each).open_transactions
-            assert net.broker(each)._contexts[name].base == 0
+            assert net.broker(each).commit.contexts[name].base == 0
 
 
 def test_algorithm_1_the_first_broker_says_which_version_it_is() -> None:
@@ -210,10 +220,10 @@ def test_algorithm_1_the_first_broker_says_which_version_it_is() -> None:
     assert net.run("c1", pub("p", x=1)) == ""
     broker = net.broker("b1")
     assert broker.version == 1
-    wrong = broker._cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=True))
+    wrong = broker.commit.cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=True))
     assert wrong == "the tables have changed since it began"
-    assert broker._cannot_open(Open(transaction=f"{9:010d}-b0", base=1, isolated=True)) == ""
-    assert broker._cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=False)) == ""
+    assert broker.commit.cannot_open(Open(transaction=f"{9:010d}-b0", base=1, isolated=True)) == ""
+    assert broker.commit.cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=False)) == ""
 
 
 def test_algorithm_2_an_operation_is_answered_when_everybody_behind_has() -> None:
@@ -226,11 +236,13 @@ def test_algorithm_2_an_operation_is_answered_when_everybody_behind_has() -> Non
         net.settle()
         net.start("c1", sub("s", "x = 1"), isolation=SERIALIZABLE, timeout_ns=10**11)
         (client,) = (net.client("c1"),)
-        while not client._threads or any(thread.busy for thread in client._threads.values()):
+        while not client.threads.open or any(
+            thread.busy for thread in client.threads.open.values()
+        ):
             assert net.step()
         (name,) = net.application.names_of
         for each in net.tree:
-            layer = net.broker(each)._contexts[name].tables
+            layer = net.broker(each).commit.contexts[name].tables
             assert len(layer.subscriptions) == 1, (seed, each)
 
 
@@ -243,13 +255,13 @@ def test_algorithm_3_a_vote_waits_for_earlier_transactions() -> None:
         while net.step():
             for name in net.tree:
                 broker = net.broker(name)
-                for waiting in broker._parked:
+                for waiting in broker.commit.parked:
                     parked += 1
-                    mine = broker._contexts[waiting]
+                    mine = broker.commit.contexts[waiting]
                     assert not mine.voted
                     assert any(
                         (other.base, its) < (mine.base, waiting)
-                        for its, other in broker._contexts.items()
+                        for its, other in broker.commit.contexts.items()
                     )
         for _ in range(20):
             net.elapse(50_000_000)
@@ -315,7 +327,7 @@ def test_every_broker_knows_the_way_to_every_client() -> None:
     """The client routing table, made by `overlayJoin`."""
     net = net_of(brokers=4, c1="b0", c2="b1", c3="b3")
     ways = {
-        name: {client: net.broker(name)._members[client][1] for client in ("c1", "c2", "c3")}
+        name: {client: net.broker(name).state.members[client][1] for client in ("c1", "c2", "c3")}
         for name in net.tree
     }
     assert ways == {
@@ -333,7 +345,7 @@ def test_algorithm_4_an_operation_is_kept_until_those_before_it_were_processed()
         net.start("c1", invite("c3", sub("s", "x = 1")), pub("p", x=1), isolation="planned")
         while net.step():
             for name in net.tree:
-                for plan in net.broker(name)._plans.values():
+                for plan in net.broker(name).plans.open.values():
                     if "2" in plan.arrived and "1" not in plan.processed:
                         kept += 1
                         assert "2" not in plan.started
@@ -346,14 +358,14 @@ def test_algorithm_4_what_waited_goes_on_at_once() -> None:
     net = net_of()
     broker = net.broker("b1")
     net.start("c1", sub("s1", "x = 1"), sub("s2", "x = 2"), sub("s3", "x = 3"), isolation="planned")
-    while not broker._plans:
+    while not broker.plans.open:
         assert net.step()
-    (name,) = broker._plans
+    (name,) = broker.plans.open
     for path in ("3", "2"):
         broker.receive(Ordered(transaction=name, path=path, whole=False), source="b0", now_ns=1)
-    assert not broker._plans[name].processed
+    assert not broker.plans.open[name].processed
     broker.receive(Ordered(transaction=name, path="1", whole=False), source="b0", now_ns=1)
-    assert list(broker._plans[name].processed) == ["1", "2", "3"]
+    assert list(broker.plans.open[name].processed) == ["1", "2", "3"]
 
 
 def test_a_planned_commit_waits_for_every_operation() -> None:
@@ -408,7 +420,7 @@ def test_nothing_is_committed_while_operations_of_it_are_under_way(isolation: st
     net.command("c1", lambda node, now: node.act(name, "pub", attributes={"x": 1}, now_ns=now))
     with pytest.raises(LocalProtocolError, match="still under way"):
         net.command("c1", lambda node, now: node.end(name, commit=True, now_ns=now))
-    net.client("c1")._threads.clear()
+    net.client("c1").threads.open.clear()
     number = net.command("c1", lambda node, now: node.end(name, commit=True, now_ns=now))
     arrive(net, "c1", "b0")
     net.settle()
@@ -430,7 +442,7 @@ def test_an_invitation_is_not_finished_while_operations_of_it_are_under_way() ->
     )
     with pytest.raises(LocalProtocolError, match="still under way"):
         net.command("c2", lambda node, now: node.finish(name, "1", now_ns=now))
-    net.client("c2")._threads.clear()
+    net.client("c2").threads.open.clear()
     net.command("c2", lambda node, now: node.finish(name, "1", now_ns=now))
     arrive(net, "c2", "b1")
     net.settle()
@@ -453,11 +465,11 @@ def test_a_client_for_which_a_plan_goes_on_is_taken_for_gone_once() -> None:
     node.inner.expire("c2", now_ns=net.now_ns)
     assert "c2" not in node.inner.clients
     net.drain("b1")
-    before = node.inner._journal_next
+    before = node.inner.log.next_number
     node._config = LinkConfig(unacknowledged_max=1)
     net.drain("b1")
-    assert node.inner._journal_next == before
+    assert node.inner.log.next_number == before
     node._config = LinkConfig()
     net.settle()
-    assert "c2" not in node.inner._clients, "gone when the plan is over"
+    assert "c2" not in node.inner.state.clients, "gone when the plan is over"
     net.at_rest()

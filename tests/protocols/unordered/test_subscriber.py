@@ -1,13 +1,11 @@
-"""No order at all: as it arrives, once each."""
+"""A subscriber without order: events as they arrive, once each."""
 
 import msgspec
 import pytest
 
-from ensue.event import Event, Stamp
-from ensue.protocols import unordered
-from ensue.protocols.core import (
+from ensue.core.event import Event, Stamp
+from ensue.protocols.interface import (
     Attach,
-    Broadcast,
     Deliver,
     Detach,
     Discard,
@@ -15,16 +13,10 @@ from ensue.protocols.core import (
     Join,
     Leave,
     Node,
-    Publish,
-    Settle,
 )
-from ensue.protocols.ens import Accepted, Attached, Notify, Taken
-from ensue.protocols.unordered import (
-    RETRY_NS,
-    UnorderedCounts,
-    UnorderedPublisher,
-    UnorderedSubscriber,
-)
+from ensue.protocols.topic_log.frames import Accepted, Attached, Notify
+from ensue.protocols.unordered import subscriber as module
+from ensue.protocols.unordered.subscriber import RETRY_NS, UnorderedCounts, UnorderedSubscriber
 
 
 def drain(node: Node) -> list[Effect]:
@@ -33,10 +25,6 @@ def drain(node: Node) -> list[Effect]:
 
 def event(number: int, *, topic: str = "t", publisher: str = "p") -> Event:
     return Event(topic=topic, payload=b"", publisher=publisher, publisher_seq=number)
-
-
-def accepted(what: Event) -> Accepted:
-    return Accepted(topic=what.topic, event=what.id, slot=1)
 
 
 def joined(*topics: str) -> UnorderedSubscriber:
@@ -52,84 +40,6 @@ def joined(*topics: str) -> UnorderedSubscriber:
 def hear(subscriber: UnorderedSubscriber, what: Event) -> list[Effect]:
     subscriber.receive(Notify(event=what), source="ens", now_ns=0)
     return drain(subscriber)
-
-
-# -- Publisher --------------------------------------------------------------------------------------
-
-
-def test_an_event_goes_out_at_once_without_a_stamp() -> None:
-    publisher = UnorderedPublisher(name="p")
-    e = publisher.publish("t", b"x", now_ns=5, key=b"k", headers={"h": "v"})
-    assert drain(publisher) == [Publish(e), Broadcast(e)]
-    assert (e.id, e.stamp, e.key, e.headers, e.published_at_ns) == (
-        "p/t/1",
-        None,
-        b"k",
-        {"h": "v"},
-        5,
-    )
-
-
-def test_events_are_numbered_per_topic() -> None:
-    publisher = UnorderedPublisher(name="p")
-    ids = [publisher.publish(topic, b"", now_ns=0).id for topic in "tut"]
-    assert ids == ["p/t/1", "p/u/1", "p/t/2"]
-
-
-def test_an_event_is_repeated_until_the_ens_has_it() -> None:
-    publisher = UnorderedPublisher(name="p")
-    assert publisher.next_timer_ns() is None
-    e = publisher.publish("t", b"", now_ns=0)
-    drain(publisher)
-    assert publisher.next_timer_ns() == RETRY_NS
-    publisher.handle_timer(now_ns=RETRY_NS - 1)
-    assert drain(publisher) == []
-    publisher.handle_timer(now_ns=RETRY_NS)
-    assert drain(publisher) == [Broadcast(e)]
-    assert publisher.next_timer_ns() == 2 * RETRY_NS
-    publisher.receive(accepted(e), source="ens", now_ns=0)
-    assert drain(publisher) == [Settle(e, "")]
-    assert publisher.next_timer_ns() is None
-
-
-def test_only_what_is_due_is_repeated() -> None:
-    publisher = UnorderedPublisher(name="p")
-    first = publisher.publish("t", b"", now_ns=0)
-    second = publisher.publish("t", b"", now_ns=10)
-    drain(publisher)
-    publisher.handle_timer(now_ns=RETRY_NS)
-    assert drain(publisher) == [Broadcast(first)]
-    publisher.handle_timer(now_ns=RETRY_NS + 10)
-    assert drain(publisher) == [Broadcast(second)]
-
-
-def test_an_event_settles_once() -> None:
-    publisher = UnorderedPublisher(name="p")
-    e = publisher.publish("t", b"", now_ns=0)
-    assert publisher.unsettled_count == 1
-    drain(publisher)
-    for _ in range(2):
-        publisher.receive(accepted(e), source="ens", now_ns=0)
-    assert drain(publisher) == [Settle(e, "")]
-    assert publisher.unsettled_count == 0
-
-
-def test_a_publisher_has_nobody_to_say_goodbye_to() -> None:
-    publisher = UnorderedPublisher(name="p")
-    publisher.publish("t", b"", now_ns=0)
-    drain(publisher)
-    publisher.say_goodbye()
-    assert drain(publisher) == []
-    assert publisher.unsettled_count == 1
-
-
-def test_a_publisher_ignores_stray_frames() -> None:
-    publisher = UnorderedPublisher(name="p")
-    publisher.receive(Taken(topic="t", event="p/t/1", slot=1), source="ens", now_ns=0)
-    assert drain(publisher) == []
-
-
-# -- Subscriber -------------------------------------------------------------------------------------
 
 
 def test_a_topic_is_joined_when_the_ens_has_attached_it() -> None:
@@ -213,14 +123,15 @@ def test_a_topic_left_before_it_was_attached_is_detached_and_not_joined() -> Non
 
 def test_a_subscriber_ignores_stray_frames_and_acknowledgements() -> None:
     subscriber = joined("t")
-    subscriber.receive(accepted(event(1)), source="ens", now_ns=0)
+    stray = Accepted(topic="t", event=event(1).id, slot=1)
+    subscriber.receive(stray, source="ens", now_ns=0)
     subscriber.acknowledge(7)
     subscriber.handle_timer(now_ns=10**12)
     assert drain(subscriber) == []
 
 
 def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unordered, "SEEN_MAX", 4)
+    monkeypatch.setattr(module, "SEEN_MAX", 4)
     subscriber = joined("t")
     hear(subscriber, event(1))
     for number in range(3, 8):  # Two never comes.
@@ -232,7 +143,7 @@ def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_earlier_events_of_a_publisher_first_heard_late_are_still_delivered() -> None:
     subscriber = joined("t")
-    late = unordered.SEEN_MAX
+    late = module.SEEN_MAX
     hear(subscriber, event(late))
     earlier = event(late - 10)
     assert hear(subscriber, earlier) == [Deliver(earlier, 2)]

@@ -6,22 +6,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ensue.errors import BadInput
-from ensue.simulation.delays import Constant, LogNormal, Normal, Uniform
-from ensue.simulation.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
-from ensue.simulation.network import LinkDelay
-from ensue.simulation.queueing import QueueConfig
+from ensue.core.errors import BadInput
 from ensue.simulation.run import play
 from ensue.simulation.scenario import Change, Publication, Rate, Reply, Scenario, Vanish
-from ensue.simulation.scenario_file import keys, load, loads
-from ensue.simulation.scenario_tables import HypercubeTable, SequencerTable
-from ensue.simulation.scenario_values import parse_duration
+from ensue.simulation.scenario_file.reader import keys, load, loads
+from ensue.simulation.scenario_file.tables import HypercubeTable, SequencerTable
+from ensue.simulation.scenario_file.values import parse_duration
+from ensue.simulation.world.delays import Constant, LogNormal, Normal, Uniform
+from ensue.simulation.world.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
+from ensue.simulation.world.load_model import QueueConfig
+from ensue.simulation.world.network import LinkDelay
 
 MS = 1_000_000
 SECOND = 1_000_000_000
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 EXAMPLES = PROJECT / "examples" / "scenarios"
-MANUAL = PROJECT / "docs" / "simulator.md"
+MANUAL = PROJECT / "docs" / "how-to" / "simulator.md"
 
 CAST = """
 [[chain]]
@@ -266,7 +266,7 @@ REFUSED = [
     ("zzz = 1", "there is no key 'zzz' here; expected one of name, order, duration"),
     ("duration = 5", 'duration: a duration needs a unit: write "5ms" or "5s"'),
     ("duration = true", 'duration: expected a duration like "250ms"'),
-    ('order = "totl"', "order: there is no 'totl' here; did you mean 'total'?"),
+    ('order = "totl"', "order: there is no order 'totl'; did you mean 'total'?"),
     ("x =", "is not TOML: Invalid value"),
     (
         '[[subscribers]]\nname="a"\n[[subscribers]]\nname="b"\nchanges=[{at="3x",subscribe="t"}]',
@@ -292,7 +292,7 @@ REFUSED = [
         '[network]\ndefault = {kind="normal", mean=2, std="1s"}',
         "network.default.mean: a duration needs a unit",
     ),
-    ('[network]\nwithin_site = "1ms"', "network.within_site: nobody is at a site"),
+    ('[network]\nwithin_site = "1ms"', "network.within_site: no node has a site"),
     ('[clocks]\nens={skew="1s"}\nnode-1={skw=1}', "clocks.node-1: there is no key 'skw' here"),
     ('[clocks]\nens={skew="1s"}\nnode-1={skew=1}', "clocks.node-1.skew: a duration needs a unit"),
     (
@@ -309,7 +309,7 @@ REFUSED = [
     ),
     (
         'sites=["a"]\n[[faults.clog]]\nsources="a"',
-        "faults.clog[0].sources: nobody is at 'a'; name a node or another site",
+        "faults.clog[0].sources: no node is at 'a'; name a node or another site",
     ),
     (
         'order="none"\n[[faults.crash]]\nnode="node-1"\nat="1s"',

@@ -1,7 +1,7 @@
 """Planted bugs: production classes with one mistake each, for the swarm to find.
 
-Classes take the place of the real ones (`ensue.simulation.deployment.Roles`); functions are patched
-into classes that no role reaches. `test_mutants` says which goes where.
+Classes take the place of the real ones (`ensue.simulation.deployments.base.Roles`); functions are patched
+into classes that no role reaches. `test_mutants_total` says which goes where.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,40 +11,43 @@ from unittest import mock
 
 import msgspec
 
-from ensue.event import Event
-from ensue.protocols.core import Attach, Deliver, Discard, Effect, Frame, Persist, Send
-from ensue.protocols.ens import Accepted, Taken
-from ensue.protocols.link import LinkAck, Linked
-from ensue.protocols.sequencer.config import SequencerConfig
-from ensue.protocols.sequencer.frames import Changed, ChangeFill, Fill, StampRequest
-from ensue.protocols.sequencer.groups import Counters, Group
-from ensue.protocols.sequencer.holdback import Held, HoldBack, PositionQueue
-from ensue.protocols.sequencer.node import SequencerNode
-from ensue.protocols.sequencer.publisher import Publisher
-from ensue.protocols.sequencer.subscriber import Subscriber
-from ensue.protocols.topic_log import TopicLog
+from ensue.core.event import Event
+from ensue.protocols.interface import Attach, Deliver, Discard, Effect, Frame, Persist, Send
+from ensue.protocols.shared.link import LinkAck, Linked
+from ensue.protocols.topic_log.frames import Accepted, Taken
+from ensue.protocols.topic_log.log import TopicLog
+from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import Changed, ChangeFill, Fill, StampRequest
+from ensue.protocols.total.groups import Counters, Group
+from ensue.protocols.total.hold_back import Held, HoldBack, PositionQueue
+from ensue.protocols.total.publisher import Publisher
+from ensue.protocols.total.sequencer import Sequencer
+from ensue.protocols.total.stage import StageState
+from ensue.protocols.total.subscriber import Subscriber
+from ensue.protocols.total.subscription_changes import SubscriptionChanges
 
 real_fill, real_data, real_offer = Group.fill, Linked._data, HoldBack.offer
+real_pass_on, real_apply = StageState.pass_on, SubscriptionChanges._apply
 real_leave, real_next, real_read = HoldBack.leave, PositionQueue.next, PositionQueue._read
 
 
 # -- Sequencer nodes -------------------------------------------------------------------------------
 
 
-class SkipsIdleStages(SequencerNode):
+def pass_on_to_the_last(self: StageState, frame: Frame) -> None:
     """A stamp goes straight to its last node if none between has anything to add."""
+    if isinstance(frame, Fill) and frame.origin == self.name:
+        between = range(self.stage + 1, frame.last)
+        partners = self.groups.partners(frame.topic)
+        if not any(self.placement.stage(partner) in between for partner in partners):
+            self.effects.append(Send(self.placement.nodes[frame.last], frame))
+            return
+    real_pass_on(self, frame)
 
-    def _pass_on(self, frame: Frame) -> None:
-        if isinstance(frame, Fill) and frame.origin == self.name:
-            between = range(self.stage + 1, frame.last)
-            partners = self._groups.partners(frame.topic)
-            if not any(self.placement.stage(partner) in between for partner in partners):
-                self._effects.append(Send(self.placement.nodes[frame.last], frame))
-                return
-        super()._pass_on(frame)
 
-    def _from_below(self, source: str) -> bool:
-        return source in self.placement.nodes[: self.stage]
+def is_from_anywhere_below(self: StageState, source: str) -> bool:
+    """A node takes stamps from any lower stage, which the mistake above needs."""
+    return source in self.placement.nodes[: self.stage]
 
 
 class LinkedToAll(Linked):
@@ -55,14 +58,14 @@ class LinkedToAll(Linked):
         super().__init__(inner, **options)
 
 
-class LosesVoids(SequencerNode):
+class LosesVoids(Sequencer):
     """A lease that runs out is never voided at the ENS."""
 
     def handle_timer(self, *, now_ns: int) -> None:
-        self._leases.take_due(now_ns, again_ns=self.config.retry_ns)
+        self.leases.take_due(now_ns, again_ns=self.config.retry_ns)
 
 
-class TakenCountsAsVoid(SequencerNode):
+class TakenCountsAsVoid(Sequencer):
     """The publisher is told that its event is void although it was out before the void."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
@@ -71,102 +74,93 @@ class TakenCountsAsVoid(SequencerNode):
         super().receive(frame, source=source, now_ns=now_ns)
 
 
-def node_with_cut(moved: Callable[[int], int]) -> type[SequencerNode]:
-    """Make a node that tells subscribers a wrong cut."""
+def answer_with_cut(moved: Callable[[int], int]) -> Callable[..., None]:
+    """Make an answer that tells subscribers a wrong cut."""
 
-    class WrongCut(SequencerNode):
-        def _answer_change_again(self, subscriber: str, number: int) -> None:
-            done = self._changes_done.get(subscriber)
-            if done is not None and done.number == number:
-                cut = {topic: moved(count) for topic, count in done.cut.items()}
-                self._effects.append(Send(subscriber, Changed(number=number, cut=cut)))
+    def answer(self: SubscriptionChanges, subscriber: str, number: int) -> None:
+        done = self.done.get(subscriber)
+        if done is not None and done.number == number:
+            cut = {topic: moved(count) for topic, count in done.cut.items()}
+            self._state.effects.append(Send(subscriber, Changed(number=number, cut=cut)))
 
-    return WrongCut
+    return answer
 
 
-class SubscriptionCounts(SequencerNode):
+def apply_and_count(self: SubscriptionChanges, frame: ChangeFill) -> None:
     """A change of subscription counts as an event of its topics."""
+    state = self._state
+    for topic in frame.new:
+        if state.placement.stage(topic) == state.stage:
+            counter = state.counters.get(topic)
+            state.counters.set(topic, counter, counter[0] + 1)
+    real_apply(self, frame)
 
-    def _change(self, frame: ChangeFill) -> None:
-        for topic in frame.new:
-            if self.placement.stage(topic) == self.stage:
-                counter = self._counters.get(topic)
-                self._counters.set(topic, counter, counter[0] + 1)
-        super()._change(frame)
 
-
-class AnswersChangesAlone(SequencerNode):
+def apply_alone(self: SubscriptionChanges, frame: ChangeFill) -> None:
     """A change of subscription is answered by its first node."""
+    state = self._state
+    entries = {topic: state.counters.get(topic)[0] for topic in frame.new}
+    real_apply(self, msgspec.structs.replace(frame, entries=entries, last=state.stage))
 
-    def _change(self, frame: ChangeFill) -> None:
-        entries = {topic: self._counters.get(topic)[0] for topic in frame.new}
-        super()._change(msgspec.structs.replace(frame, entries=entries, last=self.stage))
 
-
-class KeepsOldGroups(SequencerNode):
+def apply_to_no_group_in_use(self: SubscriptionChanges, frame: ChangeFill) -> None:
     """A change of subscription does not reach the groups in use."""
-
-    def _change(self, frame: ChangeFill) -> None:
-        groups = dict(self._group_cache)
-        super()._change(frame)
-        self._group_cache.update(groups)
+    groups = dict(self._state.group_cache)
+    real_apply(self, frame)
+    self._state.group_cache.update(groups)
 
 
-class KeepsLeftOutMemory(SequencerNode):
+def apply_with_left_out_memory(self: SubscriptionChanges, frame: ChangeFill) -> None:
     """After a change the next stamp leaves out what the joiner has not seen."""
-
-    def _change(self, frame: ChangeFill) -> None:
-        before = dict(self._group_cache)
-        super()._change(frame)
-        for topic, old in before.items():
-            if topic not in self._group_cache:
-                self._group(topic).tick = old.tick
+    state, before = self._state, dict(self._state.group_cache)
+    real_apply(self, frame)
+    for topic, old in before.items():
+        if topic not in state.group_cache:
+            state.group(topic).tick = old.tick
 
 
-class LearnsNothingFromChanges(SequencerNode):
+def apply_and_learn_nothing(self: SubscriptionChanges, frame: ChangeFill) -> None:
     """A change of subscription leaves the counters of lower stages as they were."""
-
-    def _change(self, frame: ChangeFill) -> None:
-        with mock.patch.object(self, "_learn"):
-            super()._change(frame)
+    with mock.patch.object(self._state, "learn"):
+        real_apply(self, frame)
 
 
-class LearnsNothingFromStamps(SequencerNode):
+class LearnsNothingFromStamps(Sequencer):
     """A passing stamp leaves the counters of lower stages as they were."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        with mock.patch.object(self, "_learn") if isinstance(frame, Fill) else nullcontext():
+        with mock.patch.object(self.state, "learn") if isinstance(frame, Fill) else nullcontext():
             super().receive(frame, source=source, now_ns=now_ns)
 
 
-class StampsRepeatedRequests(SequencerNode):
+class StampsRepeatedRequests(Sequencer):
     """A repeated request is stamped again, in a new slot."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        def stamp_again(publisher: str, known: Any, number: int, _item: object) -> None:
+        def stamp_again(publisher: str, session: Any, number: int, _item: object) -> None:
             assert isinstance(frame, StampRequest)
-            topic, following = frame.topics[number - frame.number], known.next
-            self._stamp(publisher, known, number, topic, now_ns)
-            known.next = following
+            topic, following = frame.topics[number - frame.number], session.next
+            self._stamp(publisher, session, number, topic, now_ns)
+            session.next = following
 
         with mock.patch.object(self, "_repeated", stamp_again):
             super().receive(frame, source=source, now_ns=now_ns)
 
 
-class StampsAcrossGaps(SequencerNode):
+class StampsAcrossGaps(Sequencer):
     """A request is stamped although an earlier one of its publisher was lost."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        known = self._publishers.get(source)
-        if isinstance(frame, StampRequest) and known is not None:
-            known.next = max(known.next, frame.number)
+        session = self.sessions.by_name.get(source)
+        if isinstance(frame, StampRequest) and session is not None:
+            session.next = max(session.next, frame.number)
         super().receive(frame, source=source, now_ns=now_ns)
 
 
-def node_without(kind: str) -> type[SequencerNode]:
+def node_without(kind: str) -> type[Sequencer]:
     """Make a node that restarts without its records of one kind."""
 
-    class Forgetful(SequencerNode):
+    class Forgetful(Sequencer):
         def _restore(self, key: str, value: bytes, now_ns: int) -> None:
             if not key.startswith(f"{kind}/"):
                 super()._restore(key, value, now_ns)
@@ -229,8 +223,8 @@ class ForgetsClocks(Subscriber):
 
     def _restore(self, records: Mapping[str, bytes], now_ns: int) -> None:
         super()._restore(records, now_ns)
-        for topic, base in dict(self._queue.base).items():
-            self._queue.resume(topic, base, base)
+        for topic, base in dict(self.queue.base).items():
+            self.queue.resume(topic, base, base)
 
 
 class DeliversLateUntagged(Subscriber):
@@ -251,8 +245,8 @@ def subscriber_that_delivers(verdict: str) -> type[Subscriber]:
             effects: list[Effect] = []
             for each in super().take_effects():
                 if isinstance(each, Discard) and each.verdict == verdict:
-                    self._delivered += 1
-                    effects.append(Deliver(each.event, self._delivered))
+                    self.progress.delivered += 1
+                    effects.append(Deliver(each.event, self.progress.delivered))
                 else:
                     effects.append(each)
             return effects
@@ -274,7 +268,7 @@ class NeverAsks(Subscriber):
 
     def handle_timer(self, *, now_ns: int) -> None:
         super().handle_timer(now_ns=now_ns)
-        self._effects = [
+        self._effects[:] = [
             each for each in self._effects if not isinstance(each, Attach) or each.from_slot == 0
         ]
 

@@ -6,22 +6,21 @@
 from pathlib import Path
 
 import pytest
+from tests.simulation.swarms.seeds import CHUNK, first_seeds
 
-from ensue import trace
 from ensue.checkers import Verdict, check
+from ensue.core import trace
 from ensue.simulation import run
-from ensue.simulation.families import DRAWS
 from ensue.simulation.scenario import Scenario
-from ensue.simulation.scenario_file import loads
-from ensue.simulation.seeds import play_seed
+from ensue.simulation.scenario_file.reader import loads
+from ensue.simulation.seeds import DRAWS, play_seed
 
-PART = 50
-CHAT = Path(__file__).parents[2] / "examples" / "scenarios" / "chat.toml"
+CHAT = Path(__file__).parents[3] / "examples" / "scenarios" / "chat.toml"
 
 
-@pytest.mark.parametrize("first", range(0, 500, PART))
+@pytest.mark.parametrize("first", first_seeds(always=500))
 def test_no_seed_fails(first: int) -> None:
-    for seed in range(first, first + PART):
+    for seed in range(first, first + CHUNK):
         result = play_seed("causal", seed)
         assert not result.failure, (
             f"ensue replay causal --seed {seed}: {'; '.join(result.failure[:3])}"

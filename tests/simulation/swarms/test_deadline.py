@@ -1,6 +1,6 @@
 """Deadline order in random scenarios: causal and on time, or dropped; and planted bugs are found.
 
-`python -m tests.simulation.test_swarm_deadline [NAME …]` searches for the first seed that finds each planted bug.
+`python -m tests.simulation.swarms.test_deadline [NAME …]` searches for the first seed that finds each planted bug.
 """
 
 import sys
@@ -13,32 +13,30 @@ from unittest import mock
 
 import msgspec
 import pytest
+from tests.simulation.swarms.seeds import CHUNK, first_seeds
 
-from ensue.errors import BadInput, LimitReached, RemoteProtocolError
-from ensue.event import Event
-from ensue.protocols.core import Effect, Persist
-from ensue.protocols.gossip.broker import GossipBroker
-from ensue.protocols.gossip.causality import Causality, Held, Sent
-from ensue.protocols.gossip.config import GossipConfig
-from ensue.protocols.gossip.frames import Live, Matrix, Message
-from ensue.protocols.gossip.groups import GroupRolls
-from ensue.protocols.gossip.handing import Handing
-from ensue.protocols.gossip.letters import Letters
-from ensue.protocols.gossip.rounds import Rounds, Told, Vector
-from ensue.protocols.gossip.spreading import Spreading
-from ensue.protocols.gossip.telling import Telling
-from ensue.simulation import scenario_file
-from ensue.simulation.deadline import MARK, MARKS
-from ensue.simulation.deployment import Roles
+from ensue.core.errors import BadInput, LimitReached, RemoteProtocolError
+from ensue.core.event import Event
+from ensue.core.trace import digest
+from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.protocols.deadline.broker_push import BrokerPush
+from ensue.protocols.deadline.causality import Causality, Held, Sent
+from ensue.protocols.deadline.codec import Codec
+from ensue.protocols.deadline.config import DeadlineConfig
+from ensue.protocols.deadline.delivery import Delivery
+from ensue.protocols.deadline.frames import Live, Matrix, Message
+from ensue.protocols.deadline.gossip_push import GossipPush
+from ensue.protocols.deadline.membership import Membership
+from ensue.protocols.deadline.rounds import ReceivedRumor, Rounds, Vector
+from ensue.protocols.interface import Effect, Persist
+from ensue.simulation.deployments.base import Roles
+from ensue.simulation.deployments.deadline import MARK, MARKS
 from ensue.simulation.run import Outcome, play
 from ensue.simulation.scenario import Scenario
-from ensue.simulation.swarm_deadline import KINDS, draw, kind_of
-from ensue.trace import digest
+from ensue.simulation.scenario_file import reader
+from ensue.simulation.swarms.deadline import KINDS, draw, kind_of
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
-SEEDS = 500
-CHUNK = 50
-WISHING = 100
+EXAMPLES = Path(__file__).parents[3] / "examples" / "scenarios"
 SEEDS_MAX = 400
 """Every mutant must be caught by one of the first so many seeds."""
 
@@ -48,7 +46,7 @@ def complaint(outcome: Outcome) -> str:
     return f"ensue replay deadline --seed {outcome.seed}\n{sentences}"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", first_seeds(always=200))
 def test_no_seed_breaks_the_order_or_misses_what_came_in_time(first: int) -> None:
     complaints = []
     for seed in range(first, first + CHUNK):
@@ -65,7 +63,7 @@ def test_the_swarm_reaches_everything_that_can_become_of_an_event() -> None:
         outcome = play(scenario, seed)
         config, faults = scenario.deadline.config, scenario.faults
         seen["calm"] += not scenario.deadline.lossy
-        seen["colours"] += config.colours is not None
+        seen["colors"] += config.colors is not None
         seen["skew"] += config.skew_ns > 0
         seen["pauses"] += bool(faults.pauses)
         seen["partitions"] += bool(faults.partitions)
@@ -77,7 +75,7 @@ def test_the_swarm_reaches_everything_that_can_become_of_an_event() -> None:
         seen["waited"] += len(waited)
     for what in (
         "calm",
-        "colours",
+        "colors",
         "skew",
         "pauses",
         "partitions",
@@ -132,7 +130,7 @@ def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int
         )
 
 
-@pytest.mark.parametrize("first", range(0, WISHING, CHUNK))
+@pytest.mark.parametrize("first", first_seeds(always=50, verify=500))
 def test_who_wants_a_part_of_a_topic_gets_it_in_order_as_others_do(first: int) -> None:
     complaints, parts = [], 0
     for seed in range(first, first + CHUNK):
@@ -160,7 +158,7 @@ def wishing(scenario: Scenario, seed: int) -> Scenario:
 
 
 def test_the_room_of_the_example_is_in_order_and_on_time() -> None:
-    scenario = scenario_file.load(EXAMPLES / "watch-together.toml")
+    scenario = reader.load(EXAMPLES / "watch-together.toml")
     assert scenario.deadline.config.lifetime_rounds == 7, "13 subscribers: 4 rounds, and 3"
     outcome = play(scenario, 1)
     assert outcome.valid, outcome.sentences()
@@ -180,14 +178,14 @@ def test_the_room_of_the_example_is_in_order_and_on_time() -> None:
     ("table", "said"),
     [
         ("fan_out = 0", "deadline.*fan_out must be from 1"),
-        ("colours = 7", "deadline.*colours need copy_age_rounds"),
+        ("colors = 7", "deadline.*colors need copy_age_rounds"),
         ('listening = "nobody"', "deadline.listening"),
         ("alpha = 65", "deadline.*alpha must be from 0 to 64"),
     ],
 )
 def test_a_table_of_deadlines_that_can_not_work_is_refused(table: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        scenario_file.loads(f'order = "deadline"\n[deadline]\n{table}\n', name="bad")
+        reader.loads(f'order = "deadline"\n[deadline]\n{table}\n', name="bad")
 
 
 # -- Planted bugs -----------------------------------------------------------------------------------
@@ -207,9 +205,9 @@ def patched(name: str, hint: int, target: object, method: str, value: object) ->
     return Mutant(name, hint, Roles(), ((target, method, value),))
 
 
-real_learn, real_members = Causality._learn, GroupRolls.members
-real_missing, real_live, real_publish = Rounds._missing, Vector.live, Telling.publish
-real_read, real_offer, real_deliver = Letters.read, Rounds.offer, Handing.deliver
+real_learn, real_members = Causality._learn, Membership.members
+real_missing, real_live, real_publish = Rounds._missing, Vector.live, BrokerPush.publish
+real_read, real_offer, real_deliver = Codec.read, Rounds.offer, Delivery.deliver
 real_prune = Vector.prune
 
 
@@ -265,21 +263,25 @@ def expires_nothing(self: Causality, now_ns: int) -> list[Held]:
     return []
 
 
-def reads_differences_as_wholes(self: Letters, frame: Message) -> Sent | None:
+def reads_differences_as_wholes(self: Codec, frame: Message) -> Sent | None:
     return real_read(self, msgspec.structs.replace(frame, base=0))
 
 
-def delivers_rounds_at_once(self: Rounds, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
+def delivers_rounds_at_once(
+    self: Rounds, told: ReceivedRumor, now_round: int
+) -> Iterator[tuple[str, int]]:
     return iter(())
 
 
 def waits_for_other_brokers_alone(
-    self: Rounds, told: Told, now_round: int
+    self: Rounds, told: ReceivedRumor, now_round: int
 ) -> Iterator[tuple[str, int]]:
     return (each for each in real_missing(self, told, now_round) if each[1] != told.source)
 
 
-def waits_for_the_dead(self: Rounds, told: Told, now_round: int) -> Iterator[tuple[str, int]]:
+def waits_for_the_dead(
+    self: Rounds, told: ReceivedRumor, now_round: int
+) -> Iterator[tuple[str, int]]:
     return real_missing(self, told, min(now_round, told.round))
 
 
@@ -288,7 +290,7 @@ def merges_no_vectors(self: Vector, live: Live) -> None:
 
 
 def learns_what_others_knew_alone(
-    self: Telling,
+    self: BrokerPush,
     topic: str,
     source: int,
     round: int,  # noqa: A002
@@ -317,22 +319,22 @@ def several_in_a_round(self: Vector, now_round: int) -> int:
     return max(now_round, self.own, 1)
 
 
-def loses_what_its_message_named(self: Telling, event: Event, now_ns: int) -> tuple[int, Live]:
+def loses_what_its_message_named(self: BrokerPush, event: Event, now_ns: int) -> tuple[int, Live]:
     """An event that joins a message replaces what that names."""
     number, live = real_publish(self, event, now_ns)
-    rumour = self._pending.get(number)
-    if rumour is not None and len(rumour.events) > 1:
+    rumor = self._pending.get(number)
+    if rumor is not None and len(rumor.events) > 1:
         fresh = self.vector.live(number)
-        self._pending[number] = msgspec.structs.replace(rumour, live=fresh)
+        self._pending[number] = msgspec.structs.replace(rumor, live=fresh)
     return number, live
 
 
-def too_few_colours(self: GossipConfig, number: int) -> int:
-    return number if self.colours is None else number % self.lifetime_rounds
+def too_few_colours(self: DeadlineConfig, number: int) -> int:
+    return number if self.colors is None else number % self.lifetime_rounds
 
 
-def read_too_few(self: GossipConfig, sent: int, now_round: int) -> int | None:
-    if self.colours is None:
+def read_too_few(self: DeadlineConfig, sent: int, now_round: int) -> int | None:
+    if self.colors is None:
         return sent
     newest = now_round + self.skew_rounds
     return newest - (newest - sent) % self.lifetime_rounds
@@ -342,7 +344,7 @@ def joins_at_once(self: Rounds, topic: str, round: int) -> None:  # noqa: A002
     self.joined[topic] = 0
 
 
-def drops_while_others_wait(self: Rounds, told: Told, now_round: int) -> str:
+def drops_while_others_wait(self: Rounds, told: ReceivedRumor, now_round: int) -> str:
     """A message for which there is room is dropped."""
     if len(self.waiting) > 1:
         return "overtaken"
@@ -353,11 +355,11 @@ def tells_nobody(*_arguments: object) -> list[Effect]:
     return []
 
 
-def tags_nothing(self: Handing, event: Event, held_ns: int = 0, verdict: str = "") -> None:
+def tags_nothing(self: Delivery, event: Event, held_ns: int = 0, verdict: str = "") -> None:
     real_deliver(self, event, held_ns)
 
 
-def hands_out_copies(self: Handing, event: Event) -> bool:
+def hands_out_copies(self: Delivery, event: Event) -> bool:
     return False
 
 
@@ -365,12 +367,12 @@ def forgets_the_matrix_soon(self: Causality, now_ns: int) -> Matrix:
     return {}
 
 
-def leaves_the_last_out(self: GroupRolls, topic: str) -> tuple[int, ...]:
+def leaves_the_last_out(self: Membership, topic: str) -> tuple[int, ...]:
     """One broker of a group is not sent to."""
     return real_members(self, topic)[:-1]
 
 
-class ForgetsWhatItDelivered(GossipBroker):
+class ForgetsWhatItDelivered(DeadlineBroker):
     """A restarted broker delivers copies again."""
 
     def take_effects(self) -> Sequence[Effect]:
@@ -381,7 +383,7 @@ class ForgetsWhatItDelivered(GossipBroker):
         ]
 
 
-class NumbersFromOneAgain(GossipBroker):
+class NumbersFromOneAgain(DeadlineBroker):
     """A restarted broker gives numbers that it has given."""
 
     def take_effects(self) -> Sequence[Effect]:
@@ -392,7 +394,7 @@ class NumbersFromOneAgain(GossipBroker):
         ]
 
 
-class NeverSilent(GossipBroker):
+class NeverSilent(DeadlineBroker):
     """A restarted broker publishes at once."""
 
     def _silent_until_ns(self, state: object, now_ns: int) -> int:
@@ -400,32 +402,32 @@ class NeverSilent(GossipBroker):
 
 
 MUTANTS = (
-    patched("sees other senders alone", 3, Causality, "_nothing_missing", sees_other_senders_alone),
+    patched("sees other senders alone", 6, Causality, "_nothing_missing", sees_other_senders_alone),
     patched("stamps by the clock", 2, Causality, "stamp", stamps_by_the_clock),
-    patched("falling deadlines", 9, Causality, "deadline_ns", falling_deadlines),
+    patched("falling deadlines", 381, Causality, "deadline_ns", falling_deadlines),
     patched("in order of arrival", 8, Causality, "next_ready", delivers_in_order_of_arrival),
-    patched("waits for ever", 1, Causality, "next_timer_ns", waits_for_ever),
-    patched("forgets what it was told", 28, Causality, "_learn", forgets_what_it_was_told),
+    patched("waits for ever", 8, Causality, "next_timer_ns", waits_for_ever),
+    patched("forgets what it was told", 41, Causality, "_learn", forgets_what_it_was_told),
     Mutant(
         "takes late ones",
         3,
         Roles(),
         ((Causality, "offer", takes_late_ones), (Causality, "expired", expires_nothing)),
     ),
-    patched("names no causes", 3, Causality, "before", forgets_the_matrix_soon),
-    patched("differences as wholes", 6, Letters, "read", reads_differences_as_wholes),
+    patched("names no causes", 6, Causality, "before", forgets_the_matrix_soon),
+    patched("differences as wholes", 119, Codec, "read", reads_differences_as_wholes),
     patched("rounds at once", 1, Rounds, "_missing", delivers_rounds_at_once),
     patched("other brokers alone", 1, Rounds, "_missing", waits_for_other_brokers_alone),
     patched("waits for the dead", 0, Rounds, "_missing", waits_for_the_dead),
     patched("merges no vectors", 10, Vector, "learn", merges_no_vectors),
-    patched("names its own rounds", 12, Vector, "live", names_only_its_own_rounds),
+    patched("names its own rounds", 14, Vector, "live", names_only_its_own_rounds),
     patched("several in a round", 0, Vector, "next", several_in_a_round),
-    patched("loses what it named", 17, Telling, "publish", loses_what_its_message_named),
+    patched("loses what it named", 1, BrokerPush, "publish", loses_what_its_message_named),
     Mutant(
-        "too few colours",
+        "too few colors",
         0,
         Roles(),
-        ((GossipConfig, "to_wire", too_few_colours), (GossipConfig, "from_wire", read_too_few)),
+        ((DeadlineConfig, "to_wire", too_few_colours), (DeadlineConfig, "from_wire", read_too_few)),
     ),
     patched("joins at once", 141, Rounds, "join", joins_at_once),
     patched("drops while others wait", 1, Rounds, "offer", drops_while_others_wait),
@@ -433,14 +435,14 @@ MUTANTS = (
         "tells nobody",
         0,
         Roles(),
-        ((Spreading, "send_at_once", tells_nobody), (Spreading, "push", tells_nobody)),
+        ((GossipPush, "send_at_once", tells_nobody), (GossipPush, "push", tells_nobody)),
     ),
-    patched("tags nothing", 1, Handing, "deliver", tags_nothing),
-    patched("hands out copies", 0, Handing, "is_copy", hands_out_copies),
-    patched("leaves the last out", 0, GroupRolls, "members", leaves_the_last_out),
+    patched("tags nothing", 1, Delivery, "deliver", tags_nothing),
+    patched("hands out copies", 0, Delivery, "is_copy", hands_out_copies),
+    patched("leaves the last out", 0, Membership, "members", leaves_the_last_out),
     Mutant("forgets what it delivered", 11, Roles(gossip_broker=ForgetsWhatItDelivered)),
-    patched("learns no round", 14, Telling, "learn", learns_what_others_knew_alone),
-    patched("forgets rounds that live", 14, Vector, "prune", forgets_rounds_that_live),
+    patched("learns no round", 14, BrokerPush, "learn", learns_what_others_knew_alone),
+    patched("forgets rounds that live", 19, Vector, "prune", forgets_rounds_that_live),
     Mutant("numbers from one again", 1, Roles(gossip_broker=NumbersFromOneAgain)),
     Mutant("never silent", 336, Roles(gossip_broker=NeverSilent)),
 )

@@ -1,6 +1,6 @@
 """Merged order in random scenarios: right inside its assumptions, right again soon after anything; and planted bugs are found.
 
-`python -m tests.simulation.test_swarm_merged [NAME …]` searches for the first seed that finds each planted bug.
+`python -m tests.simulation.swarms.test_merged [NAME …]` searches for the first seed that finds each planted bug.
 """
 
 import sys
@@ -12,29 +12,28 @@ from unittest import mock
 
 import msgspec
 import pytest
+from tests.simulation.swarms.seeds import CHUNK, first_seeds
 
-from ensue.errors import BadInput, LimitReached, RemoteProtocolError
-from ensue.event import Event
-from ensue.protocols.core import Deliver, Effect, Persist
-from ensue.protocols.merge.config import MergeConfig
-from ensue.protocols.merge.merger import Held, Merger
-from ensue.protocols.merge.publisher import MergePublisher
-from ensue.protocols.merge.subscriber import MergeSubscriber
-from ensue.protocols.merge.timestamps import (
+from ensue.core.errors import BadInput, LimitReached, RemoteProtocolError
+from ensue.core.event import Event
+from ensue.core.trace import digest
+from ensue.protocols.interface import Deliver, Effect, Persist
+from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.merged.merger import Held, Merger
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.subscriber import MergedSubscriber
+from ensue.protocols.merged.timestamps import (
     ArrayTimestamp,
     ArrayTimestamps,
     CounterTimestamp,
     CounterTimestamps,
 )
-from ensue.simulation import scenario_file
-from ensue.simulation.deployment import Roles
+from ensue.simulation.deployments.base import Roles
 from ensue.simulation.run import Outcome, play
-from ensue.simulation.swarm_merged import draw, kind_of
-from ensue.trace import digest
+from ensue.simulation.scenario_file import reader
+from ensue.simulation.swarms.merged import draw, kind_of
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "scenarios"
-SEEDS = 500
-CHUNK = 50
+EXAMPLES = Path(__file__).parents[3] / "examples" / "scenarios"
 SEEDS_MAX = 200
 """Every mutant must be caught by one of the first so many seeds."""
 
@@ -44,7 +43,7 @@ def complaint(outcome: Outcome) -> str:
     return f"ensue replay merged --seed {outcome.seed}\n{sentences}"
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", first_seeds(always=300))
 def test_no_seed_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
     complaints = []
     for seed in range(first, first + CHUNK):
@@ -101,7 +100,7 @@ def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int
 
 
 def test_the_example_by_clocks_is_valid_and_loses_events_only_while_a_clock_is_off() -> None:
-    scenario = scenario_file.load(EXAMPLES / "desks-by-clock.toml")
+    scenario = reader.load(EXAMPLES / "desks-by-clock.toml")
     assert (scenario.merge.config.epsilon_ticks, scenario.merge.config.delta_ticks) == (8, 60)
     assert scenario.merge.eager == ("helper",)
     outcome = play(scenario, 1)
@@ -121,7 +120,7 @@ def test_the_example_by_clocks_is_valid_and_loses_events_only_while_a_clock_is_o
 )
 def test_a_table_of_clocks_that_can_not_work_is_refused(table: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        scenario_file.loads(f'order = "merged"\n[merge]\n{table}\n', name="bad")
+        reader.loads(f'order = "merged"\n[merge]\n{table}\n', name="bad")
 
 
 # -- Planted bugs -----------------------------------------------------------------------------------
@@ -141,10 +140,10 @@ def patched(name: str, hint: int, target: object, method: str, value: object) ->
     return Mutant(name, hint, Roles(), ((target, method, value),))
 
 
-real_advance, real_offer, real_notify = Merger.advance, Merger.offer, MergeSubscriber._notify
+real_advance, real_offer, real_notify = Merger.advance, Merger.offer, MergedSubscriber._notify
 
 
-def advance_early(by: Callable[[MergeConfig], int]) -> object:
+def advance_early(by: Callable[[MergedConfig], int]) -> object:
     """Deliver so many ticks too early."""
     return lambda self, tick: real_advance(self, tick + by(self.config))
 
@@ -194,11 +193,11 @@ def offer_copies(self: Merger, held: Held, tick: int) -> str:
     return real_offer(self, held, tick)
 
 
-class TagsNothing(MergeSubscriber):
+class TagsNothing(MergedSubscriber):
     """What comes too late is handed out as if it were in its turn."""
 
-    def _hand_out_of_turn(self, event: Event, verdict: str) -> bool:
-        handed = super()._hand_out_of_turn(event, verdict)
+    def _deliver_out_of_order(self, event: Event, verdict: str) -> bool:
+        handed = super()._deliver_out_of_order(event, verdict)
         if handed and verdict == "late":
             last = self._effects.pop()
             assert isinstance(last, Deliver)
@@ -206,7 +205,7 @@ class TagsNothing(MergeSubscriber):
         return handed
 
 
-class DropsWhatIsDue(MergeSubscriber):
+class DropsWhatIsDue(MergedSubscriber):
     """An event that is due when another comes is forgotten."""
 
     def _notify(self, event: Event, now_ns: int) -> None:
@@ -215,28 +214,28 @@ class DropsWhatIsDue(MergeSubscriber):
         super()._notify(event, now_ns)
 
 
-class ObservesNothing(MergePublisher):
+class ObservesNothing(MergedPublisher):
     """What was seen out of turn has no part in what is published next."""
 
     def observe(self, entries: Mapping[str, int], *, now_ns: int) -> bool:
         return True
 
 
-class TrustsItsCount(MergePublisher):
+class TrustsItsCount(MergedPublisher):
     """How many events wait is never counted anew."""
 
     def _count_waiting(self) -> int:
         return self._waiting_count
 
 
-class ForgetsNumbers(MergePublisher):
+class ForgetsNumbers(MergedPublisher):
     """A restarted publisher gives its numbers again."""
 
     def take_effects(self) -> list[Effect]:
         return [each for each in super().take_effects() if not isinstance(each, Persist)]
 
 
-class StampsByTheClockAlone(MergePublisher):
+class StampsByTheClockAlone(MergedPublisher):
     """The timestamp is the clock reading, whatever was known."""
 
     def _send(self, events: tuple[Event, ...], tick: int, now_ns: int) -> None:
@@ -263,7 +262,7 @@ def array_as_printed(self: ArrayTimestamps, made: ArrayTimestamp) -> tuple[int, 
     return (made.r + made.c, *made.kn[newest : made.c : -1], 0)
 
 
-def read_backwards(sent: int | None, tick: int, config: MergeConfig) -> int | None:
+def read_backwards(sent: int | None, tick: int, config: MergedConfig) -> int | None:
     """A reduced reading is never of a clock that is ahead."""
     if sent is None or config.modulus is None:
         return sent
@@ -301,7 +300,7 @@ MUTANTS = (
     patched(
         "reads backwards",
         10,
-        sys.modules["ensue.protocols.merge.timestamps"],
+        sys.modules["ensue.protocols.merged.timestamps"],
         "_unreduced",
         read_backwards,
     ),

@@ -1,8 +1,8 @@
-"""Every planted bug in the overlay and its transactions is found by the swarm within 200 seeds.
+"""Every planted bug in content brokers and transactions is found by the swarm within 200 seeds.
 
-Found means what it means in `test_mutants`: the outcome is invalid, somebody is stuck, or one of the checks
+Found means what it means in `test_mutants_total`: the outcome is invalid, somebody is stuck, or one of the checks
 that production code makes of itself fails. The seed that found a bug last time is tried first.
-`python -m tests.simulation.test_mutants_transactions [NAME …]` searches from 0.
+`python -m tests.simulation.swarms.test_mutants_transactions [NAME …]` searches from 0.
 """
 
 import sys
@@ -14,19 +14,26 @@ from unittest import mock
 import msgspec
 import pytest
 
-from ensue.errors import LimitReached, RemoteProtocolError
-from ensue.protocols.core import Frame, Persist
-from ensue.protocols.overlay.frames import Change, Publication
-from ensue.protocols.overlay.journal import Journaled
-from ensue.protocols.overlay.tables import Outputs, Tables
-from ensue.protocols.transactions import contexts, participant
+from ensue.core.errors import LimitReached, RemoteProtocolError
+from ensue.protocols.content.broker import ContentBroker
+from ensue.protocols.content.frames import Change, Publication
+from ensue.protocols.content.input_log import InputLog
+from ensue.protocols.content.state import BrokerState
+from ensue.protocols.content.steps import Steps
+from ensue.protocols.content.tables import Outputs, Tables
+from ensue.protocols.interface import Frame, Persist
+from ensue.protocols.transactions import contexts, two_phase_commit
+from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
+from ensue.protocols.transactions.compensation import Compensation
 from ensue.protocols.transactions.contexts import Context, Issued, Logged
 from ensue.protocols.transactions.frames import Ordered
-from ensue.protocols.transactions.planner import TransactionBroker
-from ensue.simulation.deployment import Roles
-from ensue.simulation.families import DRAWS
+from ensue.protocols.transactions.operations import Operations
+from ensue.protocols.transactions.plans import Plans
+from ensue.protocols.transactions.two_phase_commit import TwoPhaseCommit, deliver
+from ensue.simulation.deployments.base import Roles
 from ensue.simulation.run import play
+from ensue.simulation.seeds import DRAWS
 
 SEEDS_MAX = 200
 CAUGHT = (AssertionError, LimitReached, RemoteProtocolError, KeyError)
@@ -43,62 +50,86 @@ class Mutant(msgspec.Struct, frozen=True):
     patches: tuple[tuple[object, str, object], ...] = ()
 
 
+class _RoutesByItsOwnTables(ContentBroker):
+    def publish(self, publication: Publication, hop: str, version: int) -> None:
+        super().publish(publication, hop, self._state.version)
+
+
 class RoutesByItsOwnTables(TransactionBroker):
     """A publication that meets a commit is routed half by the old tables (D8)."""
 
-    def _publish(self, publication: Publication, hop: str, version: int) -> None:
-        super()._publish(publication, hop, self.version)
+    content_type = _RoutesByItsOwnTables
+
+
+class _PreparesOutOfTurn(TwoPhaseCommit):
+    def is_behind_another(self, name: str, context: Context) -> bool:
+        return False
 
 
 class PreparesOutOfTurn(TransactionBroker):
     """A later transaction does not wait for an earlier one."""
 
-    def _is_behind_another(self, name: str, context: Context) -> bool:
-        return False
+    commit_type = _PreparesOutOfTurn
+
+
+class _DeliversAtOnce(Operations):
+    def perform(
+        self, context: Context, pending: Any, hop: str, changes: Any, publication: Any
+    ) -> None:
+        super().perform(context, pending, hop, changes, publication)
+        deliver(self._state, pending.transaction, context.deliveries)
+        context.deliveries.clear()
 
 
 class DeliversAtOnce(TransactionBroker):
     """Publications of a transaction don't wait for its commit."""
 
-    def _within(
-        self, context: Context, pending: Any, hop: str, changes: Any, publication: Any
-    ) -> None:
-        super()._within(context, pending, hop, changes, publication)
-        self._deliver(pending.transaction, context.deliveries)
-        context.deliveries.clear()
+    operations_type = _DeliversAtOnce
+
+
+class _NeverUndoes(Compensation):
+    def undo(self, issued: list[Issued]) -> None:
+        """Do nothing."""
 
 
 class NeverUndoes(TransactionBroker):
     """An abort leaves the tables as they are (D-TX_NI)."""
 
-    def _undo(self, issued: list[Issued]) -> None:
-        """Do nothing."""
+    compensation_type = _NeverUndoes
+
+
+class _UndoesInTheSameOrder(Compensation):
+    def undo(self, issued: list[Issued]) -> None:
+        super().undo(issued[::-1])
 
 
 class UndoesInTheSameOrder(TransactionBroker):
     """Compensation runs forwards (S6)."""
 
-    def _undo(self, issued: list[Issued]) -> None:
-        super()._undo(issued[::-1])
+    compensation_type = _UndoesInTheSameOrder
+
+
+class _IgnoresDependencies(Plans):
+    def start(self, frame: Any, source: str, now_ns: int) -> None:
+        loose = tuple(msgspec.structs.replace(one, after=()) for one in frame.operations)
+        super().start(msgspec.structs.replace(frame, operations=loose), source, now_ns)
 
 
 class IgnoresDependencies(TransactionBroker):
     """Operations of a plan are processed as they come (S3)."""
 
-    def _planned(self, frame: Any, source: str, now_ns: int) -> None:
-        loose = tuple(msgspec.structs.replace(one, after=()) for one in frame.operations)
-        super()._planned(msgspec.structs.replace(frame, operations=loose), source, now_ns)
+    plans_type = _IgnoresDependencies
 
 
 class HasNoDeadlines(TransactionBroker):
-    """Nobody aborts a transaction whose client hangs."""
+    """No transaction of a client that hangs is aborted."""
 
-    def _due_ns(self) -> int | None:
+    def deadline_ns(self) -> int | None:
         return None
 
 
 class AnswersForNobody(TransactionBroker):
-    """What a client that is gone had subscribed stays."""
+    """The subscriptions of a client that has left stay."""
 
     def _depart(self, client: str, now_ns: int) -> None:
         self.tables.subscriptions, kept = {}, self.tables.subscriptions
@@ -106,85 +137,138 @@ class AnswersForNobody(TransactionBroker):
         self.tables.subscriptions = kept
 
 
+class _ForgetsAtOnce(TwoPhaseCommit):
+    def apply(self, context: Context) -> None:
+        super().apply(context)
+        self._state.undos.clear()
+
+
 class ForgetsAtOnce(TransactionBroker):
     """Old versions are let go when a commit is carried out."""
 
-    def _commit(self, context: Context) -> None:
-        super()._commit(context)
-        self._undos.clear()
+    commit_type = _ForgetsAtOnce
+
+
+class _LosesItsDecision(TwoPhaseCommit):
+    def spread(self, name: str, now_ns: int, *, commit: bool, reason: str) -> None:
+        self.coordinations.pop(name, None)
+        self.terminate(name, commit=commit, reason=reason, now_ns=now_ns)
 
 
 class LosesItsDecision(TransactionBroker):
-    """A coordinator's home decides for itself and tells nobody."""
+    """A coordinator's home decides for itself and sends the decision to no broker."""
 
-    def _spread(self, name: str, now_ns: int, *, commit: bool, reason: str) -> None:
-        self._coordinations.pop(name, None)
-        self._terminate(name, commit=commit, reason=reason, now_ns=now_ns)
+    commit_type = _LosesItsDecision
+
+
+class _CountsAdvertisementsAtOnce(Plans):
+    def process(self, name: str, plan: Any, operation: Any) -> None:
+        super().process(name, plan, operation)
+        if plan.echoes.pop(operation.path, None):
+            self.processed(name, plan, operation.path)
 
 
 class CountsAdvertisementsAtOnce(TransactionBroker):
     """A planned advertisement is over before what it attracts has come (S5)."""
 
-    def _process(self, name: str, plan: Any, operation: Any) -> None:
-        super()._process(name, plan, operation)
-        if plan.echoes.pop(operation.path, None):
-            self._processed(name, plan, operation.path)
+    plans_type = _CountsAdvertisementsAtOnce
+
+
+class _SendsNoMarkers(BrokerState):
+    def send(self, peer: str, frame: Frame) -> None:
+        if not (isinstance(frame, Ordered) and not frame.whole):
+            super().send(peer, frame)
 
 
 class SendsNoMarkers(TransactionBroker):
     """Nothing stands for an operation that is not passed on (S4)."""
 
-    def _send(self, peer: str, frame: Frame) -> None:
-        if not (isinstance(frame, Ordered) and not frame.whole):
-            super()._send(peer, frame)
+    state_type = _SendsNoMarkers
+
+
+class _AnswersInvitationsAtOnce(Operations):
+    def hand_on(
+        self, context: Context, pending: Any, client: str, publication: Publication
+    ) -> None:
+        super().hand_on(context, pending, client, publication)
+        _, number = context.invitations.get(pending.path, ("", 0))
+        if number:
+            self._steps.finish(number, "")
 
 
 class AnswersInvitationsAtOnce(TransactionBroker):
-    """Whoever invites goes on while the invited client acts (rule trigger star)."""
+    """The inviting client goes on while the invited client acts (rule trigger star)."""
 
-    def _hand_on(
-        self, context: Context, pending: Any, client: str, publication: Publication
+    operations_type = _AnswersInvitationsAtOnce
+
+
+class _AnswersStepsAtOnce(Steps):
+    contexts: dict[str, Context]
+    """Of the broker, which hands them over when it is built."""
+
+    def settle(self, pending: Any) -> None:
+        if (
+            pending.transaction
+            and pending.path not in self.contexts[pending.transaction].invitations
+        ):
+            pending.waiting = []
+        super().settle(pending)
+
+
+class _HandsContextsOver(TwoPhaseCommit):
+    def __init__(
+        self,
+        state: BrokerState,
+        steps: Steps,
+        compensation: Compensation,
+        contexts: dict[str, Context],
     ) -> None:
-        super()._hand_on(context, pending, client, publication)
-        _, number = context.invitations.get(pending.path, ("", 0))
-        if number:
-            self._stepped_by(number, "")
+        super().__init__(state, steps, compensation, contexts)
+        assert isinstance(steps, _AnswersStepsAtOnce)
+        steps.contexts = contexts
 
 
 class AnswersStepsAtOnce(TransactionBroker):
     """An operation is answered before the brokers behind have processed it (Definition 6)."""
 
-    def _settle(self, pending: Any) -> None:
-        if (
-            pending.transaction
-            and pending.path not in self._contexts[pending.transaction].invitations
-        ):
-            pending.waiting = []
-        super()._settle(pending)
+    steps_type = _AnswersStepsAtOnce
+    commit_type = _HandsContextsOver
+
+
+class _DeliversPlansAtOnce(Plans):
+    def process(self, name: str, plan: Any, operation: Any) -> None:
+        super().process(name, plan, operation)
+        deliver(self._state, name, plan.deliveries)
+        plan.deliveries.clear()
 
 
 class DeliversPlansAtOnce(TransactionBroker):
     """Publications of a plan don't wait until it is closed."""
 
-    def _process(self, name: str, plan: Any, operation: Any) -> None:
-        super()._process(name, plan, operation)
-        self._deliver(name, plan.deliveries)
-        plan.deliveries.clear()
+    plans_type = _DeliversPlansAtOnce
+
+
+class _KeepsOldVersions(TwoPhaseCommit):
+    def forget(self, frame: Any, source: str) -> None:
+        """Do nothing."""
 
 
 class KeepsOldVersions(TransactionBroker):
     """Old versions of the tables are never let go."""
 
-    def _forget(self, frame: Any, source: str, now_ns: int) -> None:
-        """Do nothing."""
+    commit_type = _KeepsOldVersions
+
+
+class _CommitsNothing(TwoPhaseCommit):
+    def apply(self, context: Context) -> None:
+        context.log.clear()
+        super().apply(context)
 
 
 class CommitsNothing(TransactionBroker):
     """A commit delivers, and leaves the tables as they are."""
 
-    def _commit(self, context: Context) -> None:
-        context.log.clear()
-        super()._commit(context)
+    commit_type = _CommitsNothing
 
 
 def never_conflicts(self: Context, tables: Tables) -> str:
@@ -194,7 +278,7 @@ def never_conflicts(self: Context, tables: Tables) -> str:
 
 def compares_publications_alone(step: Logged) -> object:
     """Changes are not compared (D4)."""
-    return step.neighbours, step.clients
+    return step.neighbors, step.clients
 
 
 def replays_additions_alone(
@@ -235,18 +319,18 @@ def attracts_buffered_alone(self: Tables, change: Change, hop: str, outputs: Out
     self.subscriptions = there
 
 
-def keeps_no_journal(self: Journaled, frame: Frame, *, source: str, now_ns: int) -> None:
+def keeps_no_journal(self: InputLog, frame: Frame, *, source: str, now_ns: int) -> None:
     """A node that restarts knows only its last state."""
     real_take(self, frame, source=source, now_ns=now_ns)
-    self._effects = [
+    self._effects.pending = [
         effect
-        for effect in self._effects
+        for effect in self._effects.pending
         if not (isinstance(effect, Persist) and effect.key.startswith("journal/"))
     ]
 
 
 real_replay, real_unsubscribe = contexts.replay, Tables._unsubscribe
-real_advertise, real_take = Tables._advertise, Journaled.take
+real_advertise, real_take = Tables._advertise, InputLog.take
 
 MUTANTS = (
     Mutant("routes by its own tables", 90, RoutesByItsOwnTables),
@@ -269,20 +353,22 @@ MUTANTS = (
     Mutant("never conflicts", 13, patches=((Context, "conflict", never_conflicts),)),
     Mutant(
         "compares publications alone",
-        12,
+        21,
         patches=(
             (contexts, "_comparable", compares_publications_alone),
-            (participant, "fixes", sets_nothing_right),
+            (two_phase_commit, "fixes", sets_nothing_right),
         ),
     ),
     Mutant(
-        "replays additions alone", 1, patches=((participant, "replay", replays_additions_alone),)
+        "replays additions alone",
+        1,
+        patches=((two_phase_commit, "replay", replays_additions_alone),),
     ),
     Mutant("lets the covered down", 4, patches=((Tables, "_unsubscribe", lets_the_covered_down),)),
     Mutant(
         "attracts buffered alone", 1, patches=((Tables, "_advertise", attracts_buffered_alone),)
     ),
-    Mutant("keeps no journal", 3, patches=((Journaled, "take", keeps_no_journal),)),
+    Mutant("keeps no journal", 3, patches=((InputLog, "take", keeps_no_journal),)),
 )
 
 
@@ -291,7 +377,7 @@ def planted(mutant: Mutant) -> Iterator[Roles]:
     with ExitStack() as stack:
         for target, name, value in mutant.patches:
             stack.enter_context(mock.patch.object(target, name, value))
-        yield Roles(broker=mutant.broker, overlay_client=mutant.client)
+        yield Roles(broker=mutant.broker, content_client=mutant.client)
 
 
 def catches(seed: int, roles: Roles) -> bool:

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.simulation.swarms.seeds import CHUNK, first_seeds
 
+from ensue.core.trace import digest
 from ensue.simulation.run import Outcome, play
-from ensue.simulation.swarm import draw
-from ensue.trace import digest
-
-SEEDS = 500
-CHUNK = 25
-"""Seeds a test: enough tests for every core, few enough to be told apart at a glance."""
+from ensue.simulation.swarms.total import draw
 
 FEW = (3, 17, 41, 256)
 """Seeds whose runs are compared with each other, row by row."""
@@ -34,7 +31,7 @@ def deliveries(outcome: Outcome) -> list[tuple[object, ...]]:
     ]
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", first_seeds(always=300))
 def test_no_seed_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
     complaints = []
     for seed in range(first, first + CHUNK):
@@ -68,11 +65,11 @@ def test_one_seed_gives_one_trace(seed: int) -> None:
 
 
 def test_other_processes_with_other_hashes_give_the_same_traces() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     code = (
         "from ensue.simulation.run import play\n"
-        "from ensue.simulation.swarm import draw\n"
-        "from ensue.trace import digest\n"
+        "from ensue.simulation.swarms.total import draw\n"
+        "from ensue.core.trace import digest\n"
         f"for seed in {FEW}:\n"
         "    print(digest(play(draw(seed), seed, peer_frames=True).rows))"
     )

@@ -4,18 +4,16 @@
 """
 
 import pytest
+from tests.simulation.swarms.seeds import CHUNK, first_seeds
 
-from ensue import trace
+from ensue.core import trace
 from ensue.simulation import run
-from ensue.simulation.families import DRAWS
-from ensue.simulation.seeds import play_seed
-
-PART = 50
+from ensue.simulation.seeds import DRAWS, play_seed
 
 
-@pytest.mark.parametrize("first", range(0, 500, PART))
+@pytest.mark.parametrize("first", first_seeds(always=500))
 def test_no_seed_fails(first: int) -> None:
-    for seed in range(first, first + PART):
+    for seed in range(first, first + CHUNK):
         result = play_seed("transactions", seed)
         assert not result.failure, (
             f"ensue replay transactions --seed {seed}: {'; '.join(result.failure[:3])}"

@@ -3,9 +3,9 @@ from random import Random
 import pytest
 from tests.simulation.fakes import Diary, Probe, add, build, say, steady_world, wake
 
-from ensue.errors import ConfigurationError, LimitReached
+from ensue.core.errors import ConfigurationError, LimitReached
 from ensue.simulation import Clock, ClockConfig, ClockJump, Faults
-from ensue.simulation import driver as driver_module
+from ensue.simulation.world import driver as driver_module
 
 SECOND = 1_000_000_000
 

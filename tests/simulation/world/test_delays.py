@@ -5,7 +5,7 @@ from statistics import fmean, pstdev
 import msgspec
 import pytest
 
-from ensue.errors import ConfigurationError
+from ensue.core.errors import ConfigurationError
 from ensue.simulation import Constant, DelayModel, LogNormal, Normal, Uniform
 
 DRAWS = 40_000

@@ -3,8 +3,8 @@ from random import Random
 import pytest
 from tests.simulation.fakes import STEADY, Diary, Note, Probe, add, build, do
 
-from ensue.errors import ConfigurationError, LimitReached
-from ensue.protocols.core import Effect, Join, Outcome, Persist, Send
+from ensue.core.errors import ConfigurationError, LimitReached
+from ensue.protocols.interface import Effect, Join, Outcome, Persist, Send
 from ensue.simulation import Constant, Crash, Disk, DiskConfig, Faults, Uniform, World
 
 

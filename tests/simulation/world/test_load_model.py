@@ -3,8 +3,8 @@ from random import Random
 import pytest
 from tests.simulation.fakes import INSTANT, Diary, Note, NoteCodec, Other, add, do, say
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.core import Frame, Send
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.interface import Frame, Send
 from ensue.simulation import Constant, Crash, Faults, NetworkConfig, Pause, QueueConfig, World
 
 NETWORK = NetworkConfig(default=Constant(0))

@@ -3,8 +3,8 @@ from collections import Counter
 import pytest
 from tests.simulation.fakes import INSTANT, STEADY, Diary, Note, add, build, do, say, steady_world
 
-from ensue.errors import ConfigurationError
-from ensue.protocols.core import Send
+from ensue.core.errors import ConfigurationError
+from ensue.protocols.interface import Send
 from ensue.simulation import (
     Clog,
     Constant,

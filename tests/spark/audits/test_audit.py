@@ -13,15 +13,17 @@ from pyspark.sql import functions as f
 from tests.checkers import brute
 from tests.checkers.generator import generate as random_trace
 
-from ensue import trace
 from ensue.checkers import Report, Violation, check
-from ensue.errors import BadInput
-from ensue.simulation import run, scenario_file, swarm
+from ensue.core import trace
+from ensue.core.errors import BadInput
+from ensue.core.trace import Row
+from ensue.simulation import run
+from ensue.simulation.scenario_file import reader
+from ensue.simulation.swarms import total
 from ensue.spark import audit, read_trace
-from ensue.spark.auditing import Sizes
-from ensue.trace import Row
+from ensue.spark.audits import Sizes
 
-SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
+SCENARIOS = Path(__file__).parents[3] / "examples" / "scenarios"
 TIMED = ("merged", "deadline")
 MANY = 1_000_000
 WHOLE = Sizes()
@@ -87,11 +89,12 @@ def random_traces(count: int) -> dict[str, list[Row]]:
     }
 
 
-def test_it_agrees_with_brute_force_on_ten_thousand_traces(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.verify)])
+def test_it_agrees_with_brute_force_on_thousands_of_traces(
+    spark: SparkSession, tmp_path: Path, count: int
 ) -> None:
-    traces = random_traces(10_600)
-    assert len(traces) >= 10_000
+    traces = random_traces(count + count // 15)
+    assert len(traces) >= count
     trace.write([row for rows in traces.values() for row in rows], tmp_path / "trace")
     found_all = audit(tmp_path / "trace", causal=True, violations_max=MANY)
     report = found_all.report(violations_max=MANY)
@@ -132,18 +135,18 @@ def test_it_agrees_with_brute_force_on_ten_thousand_traces(
         "valid",
     )
     for outcome in outcomes:
-        assert seen[outcome] > 100, seen
+        assert seen[outcome] > count // 100, seen
 
 
 @pytest.mark.parametrize(
     ("order", "terms"),
     [
         ("total", {}),
-        ("merged", {}),
+        pytest.param("merged", {}, marks=pytest.mark.verify),
         ("causal", {"settle_ns": 5, "clock_error_ns": 3}),
-        ("causal-topic", {}),
-        ("fifo", {"settle_ns": 20}),
-        ("none", {"lossy": True}),
+        pytest.param("causal-topic", {}, marks=pytest.mark.verify),
+        pytest.param("fifo", {"settle_ns": 20}, marks=pytest.mark.verify),
+        pytest.param("none", {"lossy": True}, marks=pytest.mark.verify),
     ],
 )
 def test_a_whole_run_is_told_exactly_as_by_the_checkers(
@@ -160,14 +163,22 @@ def test_a_whole_run_is_told_exactly_as_by_the_checkers(
     assert sorted(every) == sorted(expected.sentences())
 
 
-@pytest.mark.parametrize("sizes", [EXCERPTS, TILES], ids=["excerpts", "tiles"])
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        (TILES, 40),
+        pytest.param(EXCERPTS, 700, marks=pytest.mark.verify),
+        pytest.param(TILES, 700, marks=pytest.mark.verify),
+    ],
+    ids=["tiles", "excerpts-of-more", "tiles-of-more"],
+)
 def test_a_trace_that_is_cut_up_is_judged_the_same(
-    spark: SparkSession, tmp_path: Path, sizes: Sizes
+    spark: SparkSession, tmp_path: Path, sizes: Sizes, count: int
 ) -> None:
     # Of events that nobody published, a large run is told only that they are phantoms.
     traces = {
         name: rows
-        for name, rows in random_traces(700).items()
+        for name, rows in random_traces(count).items()
         if not check(rows, "none")["complete"].anomaly_counts.get("phantom")
     }
     rows = [row for each in traces.values() for row in each]
@@ -196,6 +207,7 @@ def test_a_trace_that_is_cut_up_is_judged_the_same(
             }
 
 
+@pytest.mark.verify
 def test_it_agrees_with_the_checkers_on_every_scenario(spark: SparkSession, tmp_path: Path) -> None:
     runs: dict[tuple[str, bool, bool], list[Row]] = {}
 
@@ -205,14 +217,14 @@ def test_it_agrees_with_the_checkers_on_every_scenario(spark: SparkSession, tmp_
         runs.setdefault((order, lossy, causal), []).extend(renamed(outcome.rows, name))
 
     for path in sorted(SCENARIOS.glob("*.toml")):
-        scenario = scenario_file.load(path)
+        scenario = reader.load(path)
         for seed in (1, 2):
             outcome = run.play(scenario, seed)
             # What comes too late, by a clock that jumps or by its deadline, was never promised.
             lossy = scenario.order in TIMED
             add(outcome, scenario.order, lossy, f"{outcome.scenario}-{seed}")
     for seed in range(40):
-        scenario = swarm.draw(seed)
+        scenario = total.draw(seed)
         lossy = not scenario.ens_config.keeps_log
         add(run.play(scenario, seed), "total", lossy, f"seed-{seed}")
     assert {order for order, _, _ in runs} >= {"total", "causal", *TIMED}
@@ -227,11 +239,13 @@ def test_it_agrees_with_the_checkers_on_every_scenario(spark: SparkSession, tmp_
                 assert report.to_dict() == expected.to_dict()
 
 
+@pytest.mark.verify
+@pytest.mark.parametrize(("deliveries", "count"), [(30_000, 30), (300_000, 120)])
 def test_every_planted_violation_is_found_and_nothing_else(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, deliveries: int, count: int
 ) -> None:
-    shape = Shape(deliveries=300_000, subscribers=20, topics=12, topics_each=6)
-    planted, _ = generate(tmp_path / "trace", shape, planted=120)
+    shape = Shape(deliveries=deliveries, subscribers=20, topics=12, topics_each=6)
+    planted, _ = generate(tmp_path / "trace", shape, planted=count)
     assert {one.kind for one in planted} == {
         "total",
         "fifo",
@@ -240,7 +254,7 @@ def test_every_planted_violation_is_found_and_nothing_else(
         "phantom",
         "moved",
     }
-    sizes = Sizes(tile_rows=100_000, whole_rows=0)
+    sizes = Sizes(tile_rows=deliveries // 3, whole_rows=0)
     found = audit(tmp_path / "trace", violations_max=MANY, sizes=sizes)
     rows = found.violations.collect()
     explained: set[int] = set()
@@ -258,6 +272,7 @@ def test_every_planted_violation_is_found_and_nothing_else(
     ]
 
 
+@pytest.mark.verify
 def test_a_valid_trace_in_many_tiles_is_valid(spark: SparkSession, tmp_path: Path) -> None:
     generate(tmp_path / "trace", Shape(deliveries=300_000, subscribers=12, topics_each=18))
     # A subscriber's rows come in several fragments, as those of a giant one do.
@@ -271,6 +286,7 @@ def test_a_valid_trace_in_many_tiles_is_valid(spark: SparkSession, tmp_path: Pat
     ]
 
 
+@pytest.mark.verify
 def test_rows_in_any_sequence_are_sorted_first(spark: SparkSession, tmp_path: Path) -> None:
     shape = Shape(deliveries=20_000, subscribers=6, topics=6, topics_each=3)
     planted, _ = generate(tmp_path / "trace", shape, planted=6)
@@ -285,8 +301,9 @@ def test_rows_in_any_sequence_are_sorted_first(spark: SparkSession, tmp_path: Pa
     assert len({key[2] for key in told(reports[0])}) >= len({one.node for one in planted})
 
 
+@pytest.mark.verify
 def test_rows_that_contradict_each_other_are_unknown(spark: SparkSession, tmp_path: Path) -> None:
-    rows = run.play(scenario_file.load(SCENARIOS / "two-desks.toml"), 1).rows
+    rows = run.play(reader.load(SCENARIOS / "two-desks.toml"), 1).rows
     delivered = next(row for row in rows if row.action == "delivered")
     publication = next(row for row in rows if row.action == "published")
     spoilt = {
@@ -308,7 +325,7 @@ def test_rows_that_contradict_each_other_are_unknown(spark: SparkSession, tmp_pa
 def test_what_is_no_trace_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no trace: column 'run' is missing; expected string"):
         audit(spark.range(3))
-    rows = run.play(scenario_file.load(SCENARIOS / "two-desks.toml"), 1).rows
+    rows = run.play(reader.load(SCENARIOS / "two-desks.toml"), 1).rows
     good = frame(spark, rows, tmp_path / "trace")
     with pytest.raises(BadInput, match="no trace: column 'step' is string; expected bigint"):
         audit(good.withColumn("step", f.col("step").cast("string")))
@@ -347,6 +364,7 @@ def change(node: str, step: int, action: str, topic: str) -> Row:
                subscription=node)  # fmt: skip
 
 
+@pytest.mark.verify
 def test_an_effect_that_a_slow_clock_dates_long_before_its_cause_is_found(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -364,6 +382,7 @@ def test_an_effect_that_a_slow_clock_dates_long_before_its_cause_is_found(
     assert found["causal"].verdict == "invalid"
 
 
+@pytest.mark.verify
 def test_a_phantom_does_not_tell_how_far_an_ended_subscription_got(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.checkers.helpers import Script
 
-from ensue import trace
 from ensue.checkers import Report, check
-from ensue.event import event_id
+from ensue.core import trace
+from ensue.core.event import event_id
+from ensue.core.trace import Row
 from ensue.spark import audit
-from ensue.spark.auditing import Sizes
-from ensue.trace import Row
+from ensue.spark.audits import Sizes
 
 CUT_UP = Sizes(whole_rows=0, tile_rows=2)
 """So small that every run is judged as huge ones are."""
@@ -121,7 +121,9 @@ def unknown_runs(report: Report) -> list[str]:
     return [reason.partition(" is ")[0] for reason in report.reasons]
 
 
-@pytest.mark.parametrize("names", [PLAIN, tuple(CASES)], ids=["plain", "all"])
+@pytest.mark.parametrize(
+    "names", [pytest.param(PLAIN, marks=pytest.mark.verify), tuple(CASES)], ids=["plain", "all"]
+)
 def test_the_audit_says_what_the_checkers_say(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
@@ -149,6 +151,7 @@ def late(script: Script, **columns: object) -> list[Row]:
     ]
 
 
+@pytest.mark.verify
 def test_times_are_judged_of_runs_that_are_believed_and_by_clocks_that_are(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_times_are_judged_of_runs_that_are_believed_and_by_clocks_that_are(
     assert report.to_dict() == expected.to_dict()
 
 
+@pytest.mark.verify
 def test_clocks_may_be_as_far_apart_as_numbers_are(spark: SparkSession, tmp_path: Path) -> None:
     script = Told()
     script.subscribe("s", "x").publish("p", "e").publish("q", "f").deliver("s", "e", "f")

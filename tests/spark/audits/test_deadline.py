@@ -4,15 +4,16 @@ from pathlib import Path
 from random import Random
 
 import msgspec
+import pytest
 from pyspark.sql import SparkSession
 from tests.checkers.helpers import Script
 
-from ensue import trace
 from ensue.checkers import Report, Verdict, check
+from ensue.core import trace
+from ensue.core.trace import Row
 from ensue.simulation.run import play
-from ensue.simulation.swarm_deadline import draw
+from ensue.simulation.swarms.deadline import draw
 from ensue.spark import audit
-from ensue.trace import Row
 
 SEEDS = (0, 3, 4)
 CLOCK_ERROR_NS = 1
@@ -53,6 +54,7 @@ def told(report: Report) -> set[tuple[str, str, str, str]]:
     }
 
 
+@pytest.mark.verify
 def test_the_audit_says_of_good_runs_what_the_checker_says(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -80,6 +82,7 @@ def test_the_audit_says_of_broken_runs_what_the_checker_says(
     assert told(report) < told(expected)
 
 
+@pytest.mark.verify
 def test_another_subscription_of_the_node_that_leaves_excuses_nobody(
     spark: SparkSession, tmp_path: Path
 ) -> None:

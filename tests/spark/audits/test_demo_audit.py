@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.verify
 def test_the_demo_audits_both_halves_on_spark(tmp_path: Path) -> None:
     code = "import sys; from ensue.cli import main; main()"
     run = subprocess.run(

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from tests.checkers.helpers import Script
 
-from ensue import trace
 from ensue.checkers import check
-from ensue.checkers.complete import Terms
+from ensue.checkers.completeness import Terms
 from ensue.checkers.positions import RULE
 from ensue.checkers.verdict import Subscriber
-from ensue.spark.auditing import Audit
-from ensue.spark.auditing.facts import SEQ_MAX, Lanes, UnitFinder, codes
-from ensue.spark.auditing.gather import Gathered, _in_one_piece, _Overview
-from ensue.spark.auditing.look import Found
-from ensue.spark.auditing.positions import judge_positions
-from ensue.spark.auditing.result import Totals
-from ensue.spark.auditing.scan import narrowed, widened
-from ensue.spark.auditing.words import judge_whole
+from ensue.core import trace
+from ensue.spark.audits import Audit
+from ensue.spark.audits.collector import Gathered, _in_one_piece, _Overview
+from ensue.spark.audits.delivery_scan import narrowed, widened
+from ensue.spark.audits.facts import SEQ_MAX, Lanes, UnitFinder, codes
+from ensue.spark.audits.judge import judge_whole
+from ensue.spark.audits.positions import judge_positions
+from ensue.spark.audits.result import Totals
+from ensue.spark.audits.tile_scan import Found
 
 UNITS_OF_LANES = st.lists(
     st.lists(st.integers(1, 40), min_size=1, max_size=6), min_size=1, max_size=5

@@ -5,16 +5,17 @@ from pathlib import Path
 from random import Random
 
 import msgspec
+import pytest
 from pyspark.sql import SparkSession
 from tests.checkers.helpers import Script
 
-from ensue import trace
 from ensue.checkers import Verdict, check
+from ensue.core import trace
+from ensue.core.trace import Row
 from ensue.simulation.run import play
-from ensue.simulation.swarm_causal import draw
+from ensue.simulation.swarms.causal import draw
 from ensue.spark import audit
-from ensue.spark.auditing import Sizes
-from ensue.trace import Row
+from ensue.spark.audits import Sizes
 
 ORDER = "causal-topic"
 MANY = 1_000_000
@@ -54,6 +55,7 @@ def inverted(rows: list[Row]) -> list[Row]:
     return told
 
 
+@pytest.mark.verify
 def test_the_audit_says_of_good_runs_what_the_checker_says(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -81,6 +83,7 @@ def test_the_audit_says_of_inversions_what_the_checker_says(
     assert found.report(violations_max=30)[ORDER] == few[ORDER]
 
 
+@pytest.mark.verify
 def test_the_audit_of_a_trace_that_is_cut_up_says_the_same_of_topics(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -123,6 +126,7 @@ def circle(script: Script, topic: str) -> Script:
     return script
 
 
+@pytest.mark.verify
 def test_what_other_topics_tell_of_a_run_counts(spark: SparkSession, tmp_path: Path) -> None:
     # Of two subscribers at a node, one has nothing to do with topic x, and never subscribed.
     scripts = [late("uninvited").deliver("s1", "n", subscription="other")]
@@ -153,6 +157,7 @@ def test_what_other_topics_tell_of_a_run_counts(spark: SparkSession, tmp_path: P
     assert sorted(report.sentences()) == sorted(expected.sentences())
 
 
+@pytest.mark.verify
 def test_of_runs_that_are_not_believed_nothing_is_told(spark: SparkSession, tmp_path: Path) -> None:
     scripts = {name: late(name) for name in ("step", "label", "two topics")}
     said = {"event": "a", "topic": "y", "publisher": "p3", "publisher_seq": 1}

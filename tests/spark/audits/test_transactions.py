@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from ensue import trace
 from ensue.checkers import Report, Verdict, check
-from ensue.checkers.transactional import RULES
-from ensue.errors import BadInput
+from ensue.checkers.transactions import RULES
+from ensue.core import trace
+from ensue.core.errors import BadInput
+from ensue.core.trace import Row
 from ensue.simulation.run import play
-from ensue.simulation.swarm_transactions import draw
+from ensue.simulation.swarms.transactions import draw
 from ensue.spark import audit, read_trace
-from ensue.trace import Row
 
 SEEDS = (0, 1, 4, 12)
 """With every kind of transaction, commits and aborts; none of them crashes without a word."""
@@ -49,6 +49,7 @@ def assert_same(mine: Report, theirs: Report) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.verify
 def test_the_audit_says_of_good_runs_what_the_checker_says(
     spark: SparkSession, tmp_path: Path, runs: list[Row]
 ) -> None:
@@ -239,6 +240,7 @@ def test_what_is_not_a_trace_of_content_is_not_judged(spark: SparkSession, tmp_p
         audit(tmp_path / "runs", "transactions", violations_max=0)
 
 
+@pytest.mark.verify
 def test_an_operation_that_does_not_say_its_place_makes_a_run_unknown(
     spark: SparkSession, tmp_path: Path, runs: list[Row]
 ) -> None:

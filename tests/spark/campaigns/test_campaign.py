@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ensue.errors import BadInput
-from ensue.spark import campaign, campaigns
+from ensue.core.errors import BadInput
+from ensue.spark import campaign
+from ensue.spark.campaigns import campaign as campaigns
 
 SQUARE = "square bigint"
 
@@ -52,6 +53,7 @@ def test_a_case_that_raises_is_a_row_with_its_error(spark: SparkSession) -> None
     assert told[1][1].startswith("raised ArithmeticError: planted in 1 (")
 
 
+@pytest.mark.verify
 def test_a_case_that_kills_its_process_is_found_and_costs_no_other(spark: SparkSession) -> None:
     play = squares(dying=(2,))
     found = campaign(spark, play, range(5), schema=SQUARE, cases_per_task=5).collect()
@@ -180,6 +182,7 @@ def test_earlier_results_end_a_campaign_as_new_ones_do(spark: SparkSession, tmp_
     assert rows(spark.read.parquet(str(tmp_path)), "case") == [(case,) for case in range(6)]
 
 
+@pytest.mark.verify
 def test_tasks_grow_until_they_are_worth_starting(spark: SparkSession, tmp_path: Path) -> None:
     campaign(spark, squares(), range(3_000), schema=SQUARE, out=tmp_path, tasks=2)
     sizes = sorted(pq.read_metadata(str(path)).num_rows for path in tmp_path.glob("*.parquet"))
@@ -188,6 +191,7 @@ def test_tasks_grow_until_they_are_worth_starting(spark: SparkSession, tmp_path:
     assert sum(sizes) == 3_000
 
 
+@pytest.mark.verify
 def test_ending_a_campaign_ends_tasks_that_would_go_on_for_ever(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

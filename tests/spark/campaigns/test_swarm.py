@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.cli.helpers import Shell
 
-from ensue.cli import seeds
-from ensue.errors import BadInput
+from ensue.cli import seed_pool
+from ensue.core.errors import BadInput
 from ensue.simulation.seeds import SeedResult, play_seed
-from ensue.spark import swarms
+from ensue.spark.campaigns import swarm
 
 SEEDS = range(40)
 
@@ -33,13 +33,13 @@ def plant(monkeypatch: pytest.MonkeyPatch, *failing: int) -> None:
         why = (f"planted in {seed}",) if seed in failing else ()
         return SeedResult(seed=seed, failure=why, steps=10, published=2, delivered=3)
 
-    monkeypatch.setattr(swarms, "play_seed", planted)
+    monkeypatch.setattr(swarm, "play_seed", planted)
 
 
 def test_spark_and_processes_find_the_same(spark: SparkSession) -> None:
     seen: list[SeedResult] = []
-    frame = swarms.play_seeds(spark, "total", SEEDS, watch=seen.append, cases_per_task=10)
-    wanted = list(seeds.play_all("total", SEEDS, 1))
+    frame = swarm.play_seeds(spark, "total", SEEDS, watch=seen.append, cases_per_task=10)
+    wanted = list(seed_pool.play_all("total", SEEDS, 1))
     assert seen == wanted
     found = sorted(
         (row.seed, tuple(row.failure), row.steps, row.published, row.delivered)
@@ -86,6 +86,7 @@ def test_keep_going_tells_every_failure_and_out_keeps_every_outcome(
     assert found == [(seed, seed not in (3, 5)) for seed in range(7)]
 
 
+@pytest.mark.verify
 def test_a_seed_that_kills_its_worker_is_a_failure_of_that_seed(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +95,7 @@ def test_a_seed_that_kills_its_worker_is_a_failure_of_that_seed(
             signal.raise_signal(signal.SIGKILL)
         return play_seed(protocol, seed)
 
-    monkeypatch.setattr(swarms, "play_seed", deadly)
+    monkeypatch.setattr(swarm, "play_seed", deadly)
     ended = shell("swarm", "total", "--seeds", "0:4", "--master", "local[2]")
     assert ended.code == 1
     assert "seed 2 failed:\n  the task died that played it: " in ended.stdout
@@ -103,7 +104,7 @@ def test_a_seed_that_kills_its_worker_is_a_failure_of_that_seed(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--master", "local[2]", "--jobs", "2"), "--jobs: Spark decides how many at once"),
+        (("--master", "local[2]", "--jobs", "2"), "--jobs: Spark decides how many run at once"),
         (("--out", "somewhere"), "--out: only a search on Spark keeps its outcomes"),
     ],
 )
@@ -117,7 +118,7 @@ def test_options_that_contradict_each_other_are_refused(
 
 def test_a_protocol_that_nobody_knows_is_refused(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match="no protocol 'bogus' to search; there are total"):
-        swarms.play_seeds(spark, "bogus", [1])
+        swarm.play_seeds(spark, "bogus", [1])
 
 
 def test_a_master_that_can_not_be_had_is_told_in_one_line() -> None:
@@ -131,11 +132,12 @@ def test_a_master_that_can_not_be_had_is_told_in_one_line() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.verify
 def test_ctrl_c_ends_it_with_what_was_done(tmp_path: Path) -> None:
     # As in a terminal, where the signal reaches every process of the group.
     source = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from ensue.cli import main, seeds; seeds.PLAIN_SECONDS = 0; main()"
+        "from ensue.cli import main, seed_pool; seed_pool.PLAIN_SECONDS = 0; main()"
     )
     words = ["swarm", "total", "--seeds", "0:1000000", "--master", "local[2]", "--out", tmp_path]
     with subprocess.Popen(

@@ -7,10 +7,11 @@ from typing import Any
 
 from tests.checkers.helpers import Script
 
-from ensue import trace
-from ensue.simulation import run, scenario_file
+from ensue.core import trace
+from ensue.core.trace import Row
+from ensue.simulation import run
+from ensue.simulation.scenario_file import reader
 from ensue.store import LogSink, LogWriter
-from ensue.trace import Row
 
 SCENARIO = """
 duration = "400ms"
@@ -37,7 +38,7 @@ def record(place: Path) -> None:
     """Record a simulated run."""
     scenario = place.with_suffix(".toml")
     scenario.write_text(SCENARIO)
-    played = run.play(scenario_file.load(scenario), 3, encode=True, keep_events=True)
+    played = run.play(reader.load(scenario), 3, encode=True, keep_events=True)
     sink = LogSink(place / "log")
     for slot, event in played.events:
         sink.accept(event, slot)

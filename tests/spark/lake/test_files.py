@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ensue.errors import BadInput
-from ensue.spark.lake_files import committed, sweep
+from ensue.core.errors import BadInput
+from ensue.spark.lake.files import committed, sweep
 
 
 def commit(table: Path, batch: str, *names: str, version: str = "v1") -> None:

@@ -9,24 +9,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.lake_sources import (
-    add_trace,
-    agreeing,
-    disagreeing,
-    grow_log,
-    record,
-    stamped,
-)
+from tests.spark.lake.sources import add_trace, agreeing, disagreeing, grow_log, record, stamped
 from tests.store.helpers import everything
 
-from ensue import trace
 from ensue.checkers import Verdict, check
-from ensue.errors import BadInput
-from ensue.spark import lake_files, metrics, order, pipeline, read_table, read_trace, table_files
-from ensue.spark.lake import Choices, Lake
-from ensue.spark.lake_pipeline import Outcome
-from ensue.spark.lake_runs import deliveries
-from ensue.spark.lake_tables import APPENDED, TABLES
+from ensue.core import trace
+from ensue.core.errors import BadInput
+from ensue.spark import metrics, order, pipeline, read_table, read_trace, table_files
+from ensue.spark.lake import files as lake_files
+from ensue.spark.lake.lake import Choices, Lake
+from ensue.spark.lake.pipeline import Outcome
+from ensue.spark.lake.runs import deliveries
+from ensue.spark.lake.tables import APPENDED, TABLES
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -91,6 +85,7 @@ def test_the_verdict_is_that_of_the_checkers(made: Made) -> None:
     assert verdict.subscribers == report.subscriber_count
 
 
+@pytest.mark.verify
 def test_metrics_are_those_of_the_trace(made: Made) -> None:
     for name, frame in metrics(read_trace(made.spark, made.run)).items():
         found = rows(made.table(f"metrics/{name}"))
@@ -147,6 +142,7 @@ def test_a_second_time_adds_what_is_new_and_nothing_else(made: Made) -> None:
         assert set(before[name]) <= set(rows(made.table(name))), name
 
 
+@pytest.mark.verify
 def test_a_publication_that_comes_after_its_delivery_is_joined_with_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -171,6 +167,7 @@ def test_a_publication_that_comes_after_its_delivery_is_joined_with_it(
     assert table.where("latency_ms > 0 and delivered_at >= published_at").count() == 4
 
 
+@pytest.mark.verify
 def test_topics_that_have_no_order_together_fail_alone(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "log"
     grow_log(place, stamped(2, counts={}, topics=("a",)) + stamped(2, counts={}, topics=("b",)))
@@ -193,6 +190,7 @@ def test_topics_that_have_no_order_together_fail_alone(spark: SparkSession, tmp_
     assert pipeline(spark, place, tmp_path / "lake", once=True).topics == ["b"]
 
 
+@pytest.mark.verify
 def test_order_begins_where_the_topics_were_subscribed_together(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -278,7 +276,7 @@ def test_bad_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     for options, told in (
         ({"order": "alphabetical"}, "there is no order 'alphabetical'"),
-        ({"every_s": 0}, "every_s is 0"),
+        ({"every_s": 0}, "every_s must be above 0, got 0"),
         ({"topics": "a"}, "give a list of topics"),
         ({"topics": []}, "name at least one"),
         ({"topics": ["a", "c"], "once": True}, "has no topics c; it has a, b"),

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.drivers import driver
-from tests.spark.lake_sources import add_trace, agreeing, disagreeing, grow_log, stamped
+from tests.spark.lake.sources import add_trace, agreeing, disagreeing, grow_log, stamped
 from tests.store.helpers import everything
 
 from ensue.spark import metrics, read_table, read_trace
-from ensue.spark.lake_runs import deliveries
+from ensue.spark.lake.runs import deliveries
 
 KILLS = 5
 
@@ -49,6 +49,7 @@ def live(place: Path, begun: int, then_s: float) -> None:
             pytest.fail((place / "told").read_text()[-5000:])
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(1800)
 def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(
     spark: SparkSession, tmp_path: Path
@@ -99,6 +100,7 @@ def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.verify
 def test_ctrl_c_ends_it_after_the_batches_at_hand(tmp_path: Path) -> None:
     add_trace(tmp_path / "run" / "trace", "one", agreeing("r"))
     grow_log(tmp_path / "run" / "log", stamped(7, counts={}))
@@ -111,13 +113,14 @@ def test_ctrl_c_ends_it_after_the_batches_at_hand(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate()
     said = (tmp_path / "told").read_text()
-    assert "ending after the batches at hand" in said
+    assert "ending after the current batches" in said
     told = json.loads(out)
     assert told["failed"] == {}, said
     assert begun <= batches(tmp_path, "commits")
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.verify
 def test_a_signal_to_spark_as_well_ends_it_quietly(tmp_path: Path) -> None:
     add_trace(tmp_path / "run" / "trace", "one", agreeing("r"))
     over = threading.Event()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.lake_sources import add_trace, agreeing, disagreeing, grow_log, stamped
+from tests.spark.lake.sources import add_trace, agreeing, disagreeing, grow_log, stamped
 
 from ensue.checkers import Verdict
-from ensue.errors import BadInput
+from ensue.core.errors import BadInput
 from ensue.spark import pipeline, read_table, table_files
-from ensue.spark.lake_location import relocate
+from ensue.spark.lake.location import relocate
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -32,6 +32,7 @@ def copied(made: Path, place: Path) -> Path:
     return place
 
 
+@pytest.mark.verify
 def test_a_lake_goes_on_wherever_it_is(spark: SparkSession, made: Path) -> None:
     control = copied(made, made / "ein zweiter Ort für alles")
     moved = (made / "lake").rename(made / "moved")
@@ -58,6 +59,7 @@ def test_a_lake_goes_on_wherever_it_is(spark: SparkSession, made: Path) -> None:
         moved.rename(made / "lake")
 
 
+@pytest.mark.verify
 def test_a_lake_without_some_of_its_files_is_refused(
     spark: SparkSession, made: Path, tmp_path: Path
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_lake_without_some_of_its_files_is_refused(
         pipeline(spark, made / "run", lake, once=True)
 
 
+@pytest.mark.verify
 def test_a_lake_without_its_links_is_refused(
     spark: SparkSession, made: Path, tmp_path: Path
 ) -> None:

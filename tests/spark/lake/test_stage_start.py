@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ensue.spark import lake_starting
 from ensue.spark.failures import sentence
-from ensue.spark.lake import Choices, Lake
-from ensue.spark.lake_inputs import Inputs
-from ensue.spark.lake_pipeline import _Pipeline
-from ensue.spark.lake_starting import ATTEMPTS_MAX, PAUSE_MAX_S, MachineTooBusy, worker_missing
+from ensue.spark.lake import stage_start
+from ensue.spark.lake.inputs import Inputs
+from ensue.spark.lake.lake import Choices, Lake
+from ensue.spark.lake.pipeline import _Pipeline
+from ensue.spark.lake.stage_start import ATTEMPTS_MAX, PAUSE_MAX_S, MachineTooBusy, worker_missing
 
 TIMED_OUT = (
     "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back.\n"
@@ -143,7 +143,7 @@ def test_for_ever_a_stage_starts_when_the_one_before_has_come_up(machine: Machin
     slow = Played(60, "")
     machine.run(lambda stage: slow if stage == "events" else Played(9, "", batch=True), once=False)
     (first,) = machine.times("ordered")
-    assert 4 < first <= lake_starting.SETTLE_MAX_S + 1
+    assert 4 < first <= stage_start.SETTLE_MAX_S + 1
     assert machine.times("trace")[0] - first < 1
 
 

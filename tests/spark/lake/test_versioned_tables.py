@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ensue.spark.lake_shelf import VERSIONS_KEPT, Shelf, key_of
+from ensue.spark.lake.versioned_tables import VERSIONS_KEPT, Shelf, key_of
 
 COLUMNS: dict[str, pa.DataType] = {"run": pa.string(), "n": pa.int64()}
 SCHEMA = pa.schema(COLUMNS)
@@ -80,7 +80,7 @@ def test_a_change_cut_short_leaves_the_table_as_it_was(
 
     with monkeypatch.context() as patched:
         if moment == "writing":
-            patched.setattr("ensue.spark.lake_shelf._remove", lambda _: None)
+            patched.setattr("ensue.spark.lake.versioned_tables._remove", lambda _: None)
             patched.setattr(Path, "hardlink_to", die)
         elif moment == "numbered":
             patched.setattr(Path, "symlink_to", die)

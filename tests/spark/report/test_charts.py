@@ -8,11 +8,11 @@ import pytest
 from tests.checkers.helpers import Script
 
 from ensue.checkers import check
-from ensue.spark.report import charts, making, spacetime, svg, windows
+from ensue.core.trace import Row
+from ensue.spark.report import builder, charts, spacetime, svg, windows
 from ensue.spark.report.charts import Bin, Series
 from ensue.spark.report.spacetime import Delivery, Diagram, Happening, Publication
 from ensue.spark.report.windows import Span, View
-from ensue.trace import Row
 
 HOSTILE = """<script>alert("&'")</script>"""
 
@@ -278,7 +278,7 @@ def test_a_title_says_whether_nodes_or_subscriptions_disagree() -> None:
         script.deliver(one, "a", "b", subscription=its)
         script.deliver(other, "b", "a", subscription=others)
         (violation,) = check(script.rows, "total")["total"].violations
-        assert making._title(violation) == told
+        assert builder._title(violation) == told
 
 
 def test_an_event_that_one_of_several_subscriptions_never_got_is_missing_on_its_line() -> None:

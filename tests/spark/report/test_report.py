@@ -12,18 +12,18 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
 
-from ensue import trace
 from ensue.checkers import Verdict, check
 from ensue.checkers.statistics import RunStatistics, statistics
-from ensue.errors import BadInput
+from ensue.core import trace
+from ensue.core.errors import BadInput
+from ensue.core.trace import Row
 from ensue.simulation import run as simulation
-from ensue.simulation import scenario_file
+from ensue.simulation.scenario_file import reader
 from ensue.spark import read_trace
-from ensue.spark.report import Report, Span, judging, read_runs, report
+from ensue.spark.report import Report, Span, read_runs, report, verdicts
 from ensue.spark.report.windows import NODES_MAX, View, gather
-from ensue.trace import Row
 
-SCENARIOS = Path(__file__).parents[2] / "examples" / "scenarios"
+SCENARIOS = Path(__file__).parents[3] / "examples" / "scenarios"
 HOSTILE = """<script>alert("&'")</script>"""
 
 
@@ -65,7 +65,7 @@ def disagreeing() -> list[Row]:
 
 @pytest.fixture(scope="module")
 def desks() -> list[Row]:
-    scenario = scenario_file.load(SCENARIOS / "two-desks.toml")
+    scenario = reader.load(SCENARIOS / "two-desks.toml")
     rows = simulation.play(scenario, 3, encode=True, peer_frames=True).rows
     return [msgspec.structs.replace(row, run="demo") for row in rows]
 
@@ -147,6 +147,7 @@ def test_the_figures_are_those_of_the_checkers(made: Report, desks: list[Row]) -
     assert held["held_count"] == wanted["total"].held_count
 
 
+@pytest.mark.verify
 def test_a_card_that_has_nothing_to_show_says_why(spark: SparkSession, tmp_path: Path) -> None:
     trace.write(Script().publish("p", "a").rows, tmp_path / "trace")
     text = Reader(report(spark, tmp_path).html).text
@@ -165,23 +166,25 @@ def test_a_page_is_written_whole_or_not_at_all(made: Report, tmp_path: Path) -> 
         made.write(tmp_path / "nowhere" / "page.html")
 
 
+@pytest.mark.verify
 def test_a_large_trace_is_judged_by_the_audit_with_the_same_result(
     spark: SparkSession, folder: Path, made: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging, "ROWS_MAX", 3)
-    monkeypatch.delattr(judging, "checkers")
+    monkeypatch.setattr(verdicts, "ROWS_MAX", 3)
+    monkeypatch.delattr(verdicts, "checkers")
     rows = read_runs(spark, folder)
-    found = judging.judge(rows, ["none", "total"], order="total", row_count=4)
+    found = verdicts.judge(rows, ["none", "total"], order="total", row_count=4)
     assert found == made.judgements
 
 
+@pytest.mark.verify
 def test_what_breaks_a_rule_of_any_order_is_told(spark: SparkSession, tmp_path: Path) -> None:
     script = Script()
     for node in ("q", "s"):
         script.subscribe(node, "x")
     script.publish("p", "a").deliver("q", "a").publish("q", "b").deliver("q", "b")
     rows = frame(spark, script.deliver("s", "b", "a").rows, tmp_path)
-    judged = judging.judge(rows, ["r"], order="causal-topic", row_count=7)["r"]
+    judged = verdicts.judge(rows, ["r"], order="causal-topic", row_count=7)["r"]
     assert judged.verdict is Verdict.INVALID
     assert judged.first is not None
     assert judged.first.anomaly == "causal"
@@ -193,6 +196,7 @@ def frame(spark: SparkSession, rows: list[Row], folder: Path) -> DataFrame:
     return read_trace(spark, folder / "frame").persist()
 
 
+@pytest.mark.verify
 def test_a_lost_event_is_drawn_where_it_was_owed(spark: SparkSession, tmp_path: Path) -> None:
     script = Script().subscribe("s1", "x").subscribe("s2", "x").publish("p", "a").publish("p", "b")
     rows = script.deliver("s1", "a", "b").deliver("s2", "b").rows
@@ -205,6 +209,7 @@ def test_a_lost_event_is_drawn_where_it_was_owed(spark: SparkSession, tmp_path: 
     assert not any(one.marked for one in found.deliveries)
 
 
+@pytest.mark.verify
 def test_a_diagram_is_of_the_chosen_time_or_event(spark: SparkSession, tmp_path: Path) -> None:
     script = Script().subscribe("s", "x")
     for number in range(200):
@@ -229,6 +234,7 @@ def test_a_diagram_is_of_the_chosen_time_or_event(spark: SparkSession, tmp_path:
     assert gather(rows, View(run="r", span=late), begin_ns=2) is None
 
 
+@pytest.mark.verify
 def test_of_many_nodes_those_that_matter_are_drawn(spark: SparkSession, tmp_path: Path) -> None:
     script = Script()
     names = [f"s{number:02}" for number in range(40)]
@@ -261,6 +267,7 @@ def test_runs_are_called_after_their_directories(
     assert names(tmp_path) == ["both/1", "both/2"]
 
 
+@pytest.mark.verify
 def test_what_several_processes_recorded_of_one_run_is_reported_as_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Collection, Iterator, Sequence
 
 import pytest
-from tests.brokers.waiting import until
+from tests.brokers.deadlines import until
 
-from ensue.errors import TransportError
-from ensue.transports import broker
-from ensue.transports.broker import BrokerCarrier, Place, Session
+from ensue.core.errors import TransportError
+from ensue.transports import reconnect
+from ensue.transports.brokers import base
+from ensue.transports.brokers.base import BrokerCarrier, Place, Session
 
 
 class Moody(BrokerCarrier):
@@ -45,7 +46,7 @@ class Moody(BrokerCarrier):
 def test_a_broker_that_begins_to_refuse_is_told_of_once_for_each_reason(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker, "BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr(reconnect, "BACKOFF_S_MIN", 0.0)
     no = "this user is refused"
     moods = [None, *[ConnectionRefusedError("nobody")] * 3, *[TransportError(no)] * 3,
              ConnectionRefusedError("nobody"), TransportError(no), TransportError("the account is locked"),
@@ -105,7 +106,7 @@ def test_opening_that_is_ended_while_the_client_fails_leaves_nothing_for_the_eve
         await carrier.close()
         if closed:
             # At once, not when it has waited for a connection as long as it would.
-            async with asyncio.timeout(broker.OPEN_S / 2):
+            async with asyncio.timeout(base.OPEN_S / 2):
                 with pytest.raises(TransportError, match="closed before 't' was opened"):
                     await joining
         del joining
@@ -246,8 +247,8 @@ def test_opening_that_is_cancelled_when_the_broker_has_just_agreed_is_dropped() 
 def test_a_broker_that_does_not_answer_what_nobody_waits_for_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker, "OPEN_S", 0.05)
-    monkeypatch.setattr(broker, "BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr(base, "OPEN_S", 0.05)
+    monkeypatch.setattr(reconnect, "BACKOFF_S_MIN", 0.0)
 
     async def main() -> None:
         carrier = Counting()
@@ -263,7 +264,7 @@ def test_a_broker_that_does_not_answer_what_nobody_waits_for_is_given_up(
 def test_what_was_left_and_entered_again_while_it_was_opened_again_begins_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker, "BACKOFF_S_MIN", 0.0)
+    monkeypatch.setattr(reconnect, "BACKOFF_S_MIN", 0.0)
 
     async def main() -> None:
         carrier = Counting()

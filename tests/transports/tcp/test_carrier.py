@@ -5,7 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.brokers.waiting import until
+from tests.brokers.deadlines import until
 from tests.transports.remote_suite import RemoteSuite, fresh
 from tests.transports.stations import StationThread, tcp_station
 from tests.transports.suite import take
@@ -13,8 +13,8 @@ from tests.transports.suite import take
 import ensue
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Retention
-from ensue.transports.tcp import TcpCarrier
-from ensue.transports.tcp_options import TcpOptions
+from ensue.transports.tcp.carrier import TcpCarrier
+from ensue.transports.tcp.options import TcpOptions
 
 
 def spare_port() -> int:
@@ -55,7 +55,7 @@ class TestTcp(RemoteSuite):
 def test_a_subscription_that_fell_behind_gets_what_is_kept_and_is_told_what_it_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ensue.server.stations.RETAIN_EVERY_S", 0.01)
+    monkeypatch.setattr("ensue.server.station_builder.RETAIN_EVERY_S", 0.01)
     retention = Retention(bytes=40_000, segment_bytes=10_000)
     config = ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0", retention=retention)
 
@@ -97,7 +97,7 @@ def test_entering_that_is_ended_by_somebody_else_is_an_error_and_cancels_nobody(
         server = Server(config)
         await server.start()
         # From now on it does not answer.
-        monkeypatch.setattr(server.listener, "let_in", lambda *_: None)
+        monkeypatch.setattr(server.listener, "enter_name", lambda *_: None)
         carrier = TcpCarrier(TcpOptions.parse(server.url), client="c")
         await carrier.start()
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ensue.errors import BadInput, RemoteProtocolError
-from ensue.protocols.sequencer.config import SequencerConfig
+import ensue
+from ensue import orders
+from ensue.core.errors import BadInput, RemoteProtocolError
 from ensue.transports.schemes import BrokerOptions, parse_url
-from ensue.transports.tcp_messages import (
+from ensue.transports.tcp.messages import (
     CONTROL,
     PREFIX_BYTES,
     Begin,
@@ -29,7 +30,7 @@ from ensue.transports.tcp_messages import (
     encode_control,
     framed,
 )
-from ensue.transports.tcp_options import DEFAULT_PORT, TcpOptions, parse_address
+from ensue.transports.tcp.options import DEFAULT_PORT, TcpOptions, parse_address
 from ensue.transports.tls import TlsOptions
 
 LIMITED = settings(derandomize=True, max_examples=150, deadline=None)
@@ -99,7 +100,7 @@ EVERY = (
         server="s",
         chain=(Member("s", ""), Member("t", "127.0.0.1:1", ("a", "b"))),
         closed=True,
-        config=SequencerConfig(carries=True, window=3),
+        config=msgspec.Raw(msgspec.msgpack.encode({"carries": True, "window": 3})),
         message_bytes_max=5,
         session=b"0123456789abcdef",
     ),
@@ -287,5 +288,7 @@ def test_stations_on_a_broker_can_do_what_it_can_not(scheme: str) -> None:
     assert options.scheme == scheme
     assert "hidden" not in options.url
     can = options.capabilities
-    assert can.orders == ("total", "causal", "merged", "deadline", "none")
+    merged, deadline = ensue.Merged(epsilon=0.1, delta=1), ensue.Deadline(ms=100)
+    for order in (ensue.Total(), ensue.Causal(), merged, deadline, None):
+        assert orders.of(order).refusal(order, can, options.url) is None
     assert (can.durable, can.replay, can.conditional) == (True, True, True)

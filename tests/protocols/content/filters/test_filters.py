@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from ensue.errors import BadInput, FilterError
-from ensue.protocols.overlay import filters, spaces
-from ensue.protocols.overlay.filters import ALL, NOTHING, Filter, event_of, inside
-from ensue.protocols.overlay.frames import Change, Publication
-from ensue.protocols.overlay.index import PENDING_MAX, MatchIndex
-from ensue.protocols.overlay.parsing import LONG_KEPT, NEGATED, parse
-from ensue.protocols.overlay.spaces import Value
-from ensue.protocols.overlay.tables import Tables
+from ensue.core.errors import BadInput, FilterError
+from ensue.protocols.content.filters import filter as filters
+from ensue.protocols.content.filters import spaces
+from ensue.protocols.content.filters.filter import ALL, NOTHING, Filter, event_of, inside
+from ensue.protocols.content.filters.index import PENDING_MAX, MatchIndex
+from ensue.protocols.content.filters.parser import LONG_KEPT, NEGATED, parse
+from ensue.protocols.content.filters.spaces import Value
+from ensue.protocols.content.frames import Change, Publication
+from ensue.protocols.content.tables import Tables
 
 NAMES = ("price", "symbol", "urgent", "size")
 VALUES: tuple[Value, ...] = (0, 1, 2, 2.5, 3, 5, -1, "", "A", "AB", "ABC", "B", "z", True, False)
@@ -311,7 +312,7 @@ def test_an_event_costs_few_exact_tests(monkeypatch: pytest.MonkeyPatch) -> None
         tests += 1
         return real(*arguments)
 
-    monkeypatch.setattr("ensue.protocols.overlay.index.inside", counted)
+    monkeypatch.setattr("ensue.protocols.content.filters.index.inside", counted)
     random = Random(1)
     index = MatchIndex()
     for number in range(2000):
@@ -353,9 +354,9 @@ def test_publishing_and_subscribing_look_at_few_advertisements(
     layer = tables.layer()
     layer.apply(Change("adv", "within", "volume exists"), "me")
     layer.apply(Change("sub", "warm", "kind = 'K1' and size = 1"), "me")
-    for module, name in (("index", "inside"), ("index", "meet"), ("filters", "inside")):
+    for module, name in (("index", "inside"), ("index", "meet"), ("filter", "inside")):
         real = getattr(filters, name)
-        monkeypatch.setattr(f"ensue.protocols.overlay.{module}.{name}", counting(real))
+        monkeypatch.setattr(f"ensue.protocols.content.filters.{module}.{name}", counting(real))
     monkeypatch.setattr(Filter, "overlaps", counting(Filter.overlaps))
     event: dict[str, Value] = {"price": 3, "kind": "K1"}
     assert tables.advertised(event, "me") == layer.advertised(event, "me") == ["mine"]

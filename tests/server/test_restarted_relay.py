@@ -1,0 +1,306 @@
+"""A relay after a restart of its server: nobody may claim more of another client than that one has published."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.server.helpers import People, read, serving, until, within
+from tests.server.raw import Raw
+from tests.server.test_relay_claims import (
+    BANK,
+    CAUSAL,
+    DEADLINE,
+    EVERYBODY,
+    EVIL,
+    MARK,
+    NAMES,
+    READER,
+    Room,
+    event,
+    fill,
+    item,
+    message,
+    publication,
+    receipt,
+    room,
+    summary,
+)
+
+import ensue
+from ensue.core.clock import system_clock
+from ensue.core.event import Stamp
+from ensue.protocols.causal import frames as cube
+from ensue.protocols.deadline import frames as gossip
+from ensue.protocols.deadline.codec import rows_digest
+from ensue.protocols.interface import Frame
+from ensue.protocols.membership.frames import Deregister, Members, Register
+from ensue.server import server as serving_module
+
+MANY = 10**12
+
+
+async def epoch_of(people: Room, registry: str) -> int:
+    ask = Register(epoch=0, known=0, gone=0, asked=1)
+    people.raws[EVIL].bundle(NAMES[EVIL], ask, target=registry)
+    told = await people.raws[EVIL].frame()
+    assert isinstance(told, Members)
+    return told.epoch
+
+
+class Again(Room):
+    """The same clients on new connections, those that have come back."""
+
+    def __init__(self, people: Room, users: People, registry: str, epoch: int) -> None:
+        super().__init__(people.server, ())
+        self.users, self.registry, self.epoch = users, registry, epoch
+        self.back: dict[int, Raw] = {}
+
+    async def come(self, number: int) -> None:
+        name = NAMES[number]
+        raw = await Raw.hello(self.server, token=self.users.tokens[name.partition("~")[0]])
+        assert await raw.enter(name) is None
+        raw.bundle(name, Register(epoch=self.epoch, known=0, gone=0), target=self.registry)
+        assert isinstance(await raw.frame(), Members)
+        self.back[number] = raw
+        self.raws = tuple(self.back.get(each, raw) for each in range(len(NAMES)))
+
+
+@asynccontextmanager
+async def again(
+    data: Path, registry: str, epoch: int, *comers: int, users: People = EVERYBODY
+) -> AsyncIterator[Again]:
+    async with serving(data, access=users.access) as server:
+        people = Again(Room(server, ()), users, registry, epoch)
+        for number in comers:
+            await people.come(number)
+        yield people
+        for raw in people.back.values():
+            raw.close()
+
+
+def claims(count: int) -> Sequence[Frame]:
+    """Frames of Evil that say how many events Bank has published."""
+    return (
+        summary(n0=count),
+        receipt(open={BANK: count}),
+        cube.Gone(topic="open", source=BANK, up_to=count),
+        publication(cube.Item(event(EVIL), {"open": {BANK: count}})),
+    )
+
+
+def test_counts_of_before_a_restart_are_believed_as_far_as_they_were_published(
+    tmp_path: Path,
+) -> None:
+    """A subscriber that is told of more waits for it, gives up, and drops what is published then."""
+
+    async def main() -> None:
+        async with room(tmp_path, users=EVERYBODY) as people:
+            await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
+            epoch = await epoch_of(people, CAUSAL)
+        async with again(tmp_path / "d", CAUSAL, epoch, READER, EVIL) as people:
+            for more, enough in zip(claims(3), claims(2), strict=True):
+                await people.is_refused(EVIL, READER, more)
+                assert type(await people.passes(EVIL, READER, enough)) is type(enough)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_counts_that_a_killed_server_had_not_written_are_believed_once_they_are_proved(
+    tmp_path: Path, written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_module, "MARKS_S", 0.01 if written else 3_600.0)
+
+    async def main() -> None:
+        async with room(tmp_path, users=EVERYBODY) as people:
+            sent = await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
+            assert isinstance(sent, cube.Publication)
+            epoch = await epoch_of(people, CAUSAL)
+            journal = people.server.journal
+            assert journal is not None
+            if written:
+                await until(lambda: any(key.endswith("counts/open") for key in journal.records))
+            assert people.server._commit is not None
+            await people.server._commit.sync()
+            shutil.copytree(tmp_path / "d", tmp_path / "killed")
+        async with again(tmp_path / "killed", CAUSAL, epoch, READER, EVIL) as people:
+            if not written:
+                await people.is_refused(READER, EVIL, *claims(2)[:3])
+                passed = fill(*sent.items)
+                assert await people.passes(READER, EVIL, passed) == passed
+            await people.is_refused(EVIL, READER, *claims(3))
+            for enough in claims(2)[:3]:
+                assert await people.passes(READER, EVIL, enough) == enough
+            await people.come(BANK)
+            await people.passes(BANK, READER, summary(n0=MANY))
+            for enough in claims(MANY)[:3]:
+                assert await people.passes(READER, EVIL, enough) == enough
+
+    asyncio.run(main())
+
+
+def test_of_who_is_gone_counts_are_believed_that_a_killed_server_had_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else could prove them, and events that name them would wait for ever."""
+    monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
+
+    async def main() -> None:
+        async with room(tmp_path, users=EVERYBODY) as people:
+            await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
+            epoch = await epoch_of(people, CAUSAL)
+            assert people.server._commit is not None
+            await people.server._commit.sync()
+            shutil.copytree(tmp_path / "d", tmp_path / "killed")
+        async with again(tmp_path / "killed", CAUSAL, epoch, READER, EVIL, BANK) as people:
+            await people.is_refused(READER, EVIL, summary(n0=2))
+            people.raws[BANK].bundle(NAMES[BANK], Deregister(epoch=0), target=CAUSAL)
+            for each in (READER, EVIL):
+                assert isinstance(await people.raws[each].frame(), Members)
+            assert await people.passes(READER, EVIL, summary(n0=2)) == summary(n0=2)
+
+    asyncio.run(main())
+
+
+def test_stamps_of_before_a_restart_are_believed_as_far_as_they_were_sent(tmp_path: Path) -> None:
+    """A receiver drops what comes from a client up to a stamp that a delivered message names."""
+    started_ns = system_clock().now_ns()
+    ahead_ns = started_ns + 3_600 * 10**9
+    """By a clock that is an hour ahead of the server's."""
+
+    def stamped(publisher: int, stamp: int, **changes: object) -> gossip.Message:
+        made = msgspec.structs.replace(
+            message(publisher).event, stamp=Stamp({"@r": stamp, "@d": stamp + 1})
+        )
+        return message(publisher, publisher, event=made, **changes)
+
+    def after(named: int) -> gossip.Message:
+        rows = {BANK: {ahead_ns + 5 - named: b"\x02"}}
+        return stamped(EVIL, ahead_ns + 5, after=rows, digest=rows_digest(rows))
+
+    async def main() -> None:
+        async with room(tmp_path, DEADLINE, EVERYBODY) as people:
+            await people.passes(BANK, EVIL, stamped(BANK, ahead_ns + 3))
+            epoch = await epoch_of(people, DEADLINE)
+        async with again(tmp_path / "d", DEADLINE, epoch, READER, EVIL) as people:
+            await people.is_refused(EVIL, READER, after(ahead_ns + 4))
+            await people.passes(EVIL, READER, after(ahead_ns + 3))
+
+    asyncio.run(main())
+
+
+def test_stamps_that_a_killed_server_had_not_written_are_believed_up_to_the_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent after the restart has later ones: it can't be hidden by naming them beforehand."""
+    monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
+
+    def after(named: int, stamp: int) -> gossip.Message:
+        rows = {BANK: {stamp - named: b"\x02"}}
+        made = msgspec.structs.replace(
+            message(EVIL).event, stamp=Stamp({"@r": stamp, "@d": stamp + 1})
+        )
+        return message(EVIL, EVIL, event=made, after=rows, digest=rows_digest(rows))
+
+    async def main() -> None:
+        async with room(tmp_path, DEADLINE, EVERYBODY) as people:
+            epoch = await epoch_of(people, DEADLINE)
+            assert people.server._commit is not None
+            await people.server._commit.sync()
+            shutil.copytree(tmp_path / "d", tmp_path / "killed")
+            before_ns = system_clock().now_ns()
+        async with again(tmp_path / "killed", DEADLINE, epoch, READER, EVIL) as people:
+            now_ns = system_clock().now_ns()
+            await people.is_refused(EVIL, READER, after(now_ns, now_ns + 1))
+            await people.passes(EVIL, READER, after(before_ns, now_ns + 1))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("registry", [CAUSAL, DEADLINE])
+def test_what_is_known_of_an_epoch_ends_with_it(
+    tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers begin anew: what was known of number 0 is not true of who bears it now."""
+    monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
+
+    async def main() -> None:
+        async with room(tmp_path, registry, EVERYBODY) as people:
+            if registry == CAUSAL:
+                await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
+            else:
+                await people.passes(BANK, READER, message())
+            for number, raw in enumerate(people.raws):
+                raw.bundle(NAMES[number], Deregister(epoch=0), target=registry)
+            server = people.server
+            assert server.listener is not None
+            relay = server.listener.claim_checkers[registry]
+            newcomers = []
+            for number, name in enumerate(("evil~2", "bank~2")):
+                raw = await Raw.hello(server, token=EVERYBODY.tokens[name.partition("~")[0]])
+                assert await raw.enter(name) is None
+                newcomers.append(raw)
+                while True:
+                    raw.bundle(name, Register(epoch=0, known=0, gone=0), target=registry)
+                    told = await raw.frame()
+                    if isinstance(told, Members) and number == told.total - 1:
+                        break
+            evil, bank = newcomers
+            evil.bundle("evil~2", MARK, target="bank~2")
+            while await bank.frame() != MARK:
+                pass
+            left = {write.key: write.value for write in relay.take_writes()}
+            assert left
+            assert set(left.values()) == {None}
+            for raw in newcomers:
+                raw.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("order", [ensue.Causal(), ensue.Deadline(ms=60_000)], ids=str)
+def test_clients_go_on_over_a_restart(
+    tmp_path: Path, order: ensue.Order, killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events name others of before the restart, also where the server had not written that they were published."""
+    monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=EVERYBODY.access) as server:
+            assert server.listener is not None
+            address = f"127.0.0.1:{server.listener.port}"
+            buses = [
+                ensue.connect(EVERYBODY.url(server, user), order=order)
+                for user in ("bank", "reader")
+            ]
+            for bus in buses:
+                await bus.__aenter__()
+            bank, reader = buses
+            here, there = bank.subscribe("open"), reader.subscribe("open")
+            for events in (here, there):
+                await events.__aenter__()
+            for number in range(3):
+                await within(bank.publish("open", b"%d" % number))
+            assert await read(there, 3) == await read(here, 3) == [b"0", b"1", b"2"]
+            data = tmp_path / "d"
+            if killed:
+                assert server._commit is not None
+                await server._commit.sync()
+                data = Path(shutil.copytree(tmp_path / "d", tmp_path / "killed"))
+            await server.stop()
+            async with serving(data, access=EVERYBODY.access, listen=address) as restarted:
+                await within(reader.publish("open", b"3"))  # It names what Bank had published.
+                assert await read(here, 1) == await read(there, 1) == [b"3"]
+                await within(bank.publish("open", b"4"))
+                assert await read(here, 1) == await read(there, 1) == [b"4"]
+                assert restarted.listener is not None
+                assert killed or not restarted.listener.errors["forged"]
+                for bus in buses:
+                    await within(bus.close())
+
+    asyncio.run(main())

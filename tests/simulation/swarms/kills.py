@@ -1,0 +1,66 @@
+"""Print what the swarms catch: planted bugs found per second of processor time, by order.
+
+    python -m tests.simulation.swarms.kills [--search]
+
+A bug is tried with the seed that found it last. `--search` looks for another where that seed no
+longer does, and prints the seed to note beside the bug.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.simulation.swarms import (
+    test_deadline,
+    test_merged,
+    test_mutants_causal,
+    test_mutants_total,
+    test_mutants_transactions,
+)
+
+Find = Callable[[Any, Iterable[int]], int | None]
+
+ORDERS: dict[str, tuple[tuple[Any, ...], Find, int]] = {
+    "total": (
+        test_mutants_total.MUTANTS,
+        test_mutants_total.first_seed,
+        test_mutants_total.SEEDS_MAX,
+    ),
+    "causal": (
+        test_mutants_causal.MUTANTS,
+        test_mutants_causal.search,
+        test_mutants_causal.SEEDS_MAX,
+    ),
+    "merged": (test_merged.MUTANTS, test_merged.first_caught, test_merged.SEEDS_MAX),
+    "deadline": (test_deadline.MUTANTS, test_deadline.first_caught, test_deadline.SEEDS_MAX),
+    "transactions": (
+        test_mutants_transactions.MUTANTS,
+        test_mutants_transactions.search,
+        test_mutants_transactions.SEEDS_MAX,
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print what the swarms catch.")
+    parser.add_argument("--search", action="store_true", help="search where a noted seed fails")
+    search = parser.parse_args().search
+    print("| order | planted bugs | found by the noted seed | seconds | found per second |")
+    print("|---|---|---|---|---|")
+    for order, (mutants, find, seeds_max) in ORDERS.items():
+        started = time.process_time()
+        missed = [mutant for mutant in mutants if find(mutant, [mutant.hint]) is None]
+        seconds = time.process_time() - started
+        found = len(mutants) - len(missed)
+        print(
+            f"| {order} | {len(mutants)} | {found} | {seconds:.1f} | {found / seconds:.1f} |",
+            flush=True,
+        )
+        for mutant in missed if search else ():
+            seed = find(mutant, range(seeds_max))
+            print(f"  {mutant.name}: seed {mutant.hint} is stale, {seed} finds it", flush=True)
+
+
+if __name__ == "__main__":
+    main()
