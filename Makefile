@@ -4,7 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-brokers brokers lint types unit experiments fuzz format clean
+.DEFAULT_GOAL := help
+.PHONY: help demo test verify test-brokers brokers lint types unit experiments fuzz format clean
+
+help:  ## list the targets
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "%-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # What the tests of nats://, redis://, mqtt:// and amqp:// start.
 BROKER_PACKAGES := nats-server redis-server mosquitto rabbitmq-server
@@ -12,10 +16,13 @@ BROKER_PACKAGES := nats-server redis-server mosquitto rabbitmq-server
 demo: $(READY)  ## show the problem and the cure, in about a minute
 	$(BIN)/ensue demo
 
-test: lint types unit  ## lint, strict types and every test
+test: lint types unit  ## lint, strict types and every kind of test: before each commit, 10 minutes
 
-test-brokers: brokers $(READY)  ## the tests on real brokers alone, their torture included
-	$(BIN)/pytest tests/brokers tests/processes
+verify: lint types $(READY)  ## test, and large swarms, all mutants, long torture: before a release
+	$(BIN)/pytest -n auto --verify
+
+test-brokers: brokers $(READY)  ## the tests on real brokers alone, all of them
+	$(BIN)/pytest --verify tests/brokers tests/processes
 
 brokers:  ## install the brokers that the tests start, where apt-get is there and they are not
 	@missing=; for package in $(BROKER_PACKAGES); do \
@@ -34,19 +41,19 @@ brokers:  ## install the brokers that the tests start, where apt-get is there an
 			$$missing; \
 	fi
 
-lint: $(READY)
+lint: $(READY)  ## check format and lint, changing nothing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(READY)
+types: $(READY)  ## check types, strictly
 	$(BIN)/mypy
 
-unit: $(READY)
+unit: $(READY)  ## the tests of `make test` without lint and types
 	$(BIN)/pytest -n auto
 
 # Exit code 1 says that a criterion is not met: the page says which.
-experiments: $(READY)  ## the papers' evaluations in quick form: docs/experiments.md and its plots
-	$(BIN)/ensue experiment run all --quick --docs docs || [ $$? -eq 1 ]
+experiments: $(READY)  ## the papers' evaluations in quick form: docs/explanation/experiments.md and its plots
+	$(BIN)/python -m experiments run all --quick --docs docs/explanation || [ $$? -eq 1 ]
 
 # How long to look for inputs that break the wire, in seconds.
 FUZZ_S ?= 180
@@ -56,11 +63,11 @@ fuzz: $(READY)  ## look for bytes that break whatever reads them
 	$(BIN)/python -m fuzz -max_total_time=$(FUZZ_S) -max_len=2000 -len_control=0 \
 		-artifact_prefix=fuzz-
 
-format: $(READY)
+format: $(READY)  ## format, and fix what the linter can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean:
+clean:  ## remove .venv, runs and caches
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache
 
 $(READY): pyproject.toml
