@@ -26,9 +26,13 @@ async def published(
     subscribed: Sequence[str],
     *,
     size: int = 8,
+    flush_every: int | None = None,
     halfway: Callable[[], None] | None = None,
 ) -> list[ReceivedEvent]:
-    """Publish an event on each topic of a plan; return them as a subscriber got them."""
+    """Publish an event on each topic of a plan; return them as a subscriber got them.
+
+    `flush_every` bounds the batches that the server commits, and so its segments.
+    """
     seen: list[ReceivedEvent] = []
     wanted = sum(topic in subscribed for topic in plan)
     async with (
@@ -55,6 +59,8 @@ async def published(
                 headers={"z": "1", "a": f"{number}"} if number % 7 == 0 else None,
                 receipt=False,
             )
+            if flush_every is not None and number % flush_every == 0:
+                await bus.flush()
         await bus.flush()
         if wanted:
             await reading

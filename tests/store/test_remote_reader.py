@@ -250,7 +250,7 @@ def test_what_was_trimmed_is_told_and_the_rest_is_as_it_was(tmp_path: Path) -> N
     plan = topics_at_random(SEED, 4_000, TOPICS)
     kept = Retention(segment_bytes=50_000)
     with Served(tmp_path / "data", retention=kept) as server:
-        publish(server.url, plan, TOPICS, size=100)
+        publish(server.url, plan, TOPICS, size=100, flush_every=100)
         before = everything(open_log(server.url))
         whole = mirrored(tmp_path, server)
         assert before == everything(whole)
