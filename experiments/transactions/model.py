@@ -26,7 +26,7 @@ import msgspec
 from ensue.protocols.content.client import Notified
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.frames import Done, Notify, Operate, Routed
-from ensue.protocols.interface import Frame, Node, Outcome, Told
+from ensue.protocols.interface import Frame, Node, Notification, Outcome
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
@@ -303,7 +303,7 @@ class Dispatching:
         return REGULAR_NS if cheap else SERVICE_NS // CORES
 
     def _outcome(self, client: str, outcome: Outcome) -> None:
-        if not isinstance(outcome, Told) or outcome.value is None:
+        if not isinstance(outcome, Notification) or outcome.value is None:
             return
         value: Any = outcome.value
         if isinstance(value, Notified):

@@ -7,7 +7,7 @@ out:
 1. every `Persist` of the batch, synced to disk before anything else of the batch happens;
 2. `Send`, `Multicast`, `Broadcast`, `Attach` and `Detach`, in the order given;
 3. the outcomes for the application (`Publish`, `Arrive`, `Deliver`, `Discard`, `Settle`, `Join`,
-   `Leave`, `Refuse`, `Acknowledged`, `Resumed`, `Alert`, `Told`), in the order given.
+   `Leave`, `Refuse`, `Acknowledged`, `Resumed`, `Alert`, `Notification`), in the order given.
 
 Batches are carried out in the order they were drained. A node that crashes loses the batches
 that were not synced, together with what they would have sent, and restarts from what was synced.
@@ -39,6 +39,7 @@ __all__ = [
     "Leave",
     "Multicast",
     "Node",
+    "Notification",
     "Outcome",
     "Persist",
     "Publish",
@@ -46,7 +47,6 @@ __all__ = [
     "Resumed",
     "Send",
     "Settle",
-    "Told",
 ]
 
 
@@ -223,8 +223,8 @@ class Resumed(msgspec.Struct, frozen=True, gc=False):
     """A node whose records are kept remotely has them, and takes commands."""
 
 
-class Told(msgspec.Struct, frozen=True):
-    """A protocol's own outcome."""
+class Notification(msgspec.Struct, frozen=True):
+    """A value for the application, defined by the protocol, with its trace row."""
 
     value: object
     """The value for the application; None if it is for the trace alone."""
@@ -244,7 +244,7 @@ Outcome = (
     | Acknowledged
     | Resumed
     | Alert
-    | Told
+    | Notification
 )
 Effect = Persist | Send | Multicast | Broadcast | Attach | Detach | Outcome
 

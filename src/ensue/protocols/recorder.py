@@ -19,7 +19,7 @@ Which effect becomes which row:
 | `Join` | `subscribed`; verdict `missed` if it starts anew because events are lost |
 | `Leave` | `unsubscribed` |
 | `Refuse`, `Alert` | none |
-| `Told` | its own row; on a bus, events by content when the application gets them |
+| `Notification` | its own row; on a bus, events by content when the application gets them |
 
 The sink decides what to do with rows and how many it holds; the default is a list in memory.
 """
@@ -35,10 +35,10 @@ from ensue.protocols.interface import (
     Frame,
     Join,
     Leave,
+    Notification,
     Outcome,
     Publish,
     Settle,
-    Told,
 )
 
 __all__ = ["AlongsideRecorder", "Recorder", "Sink"]
@@ -170,7 +170,7 @@ class Recorder:
             self._event("received", node, effect.event, at_ns, true_ns, subscription=subscription)
         elif isinstance(effect, Publish):
             self.published(node, effect.event, at_ns, true_ns)
-        elif isinstance(effect, Told) and effect.row is not None:
+        elif isinstance(effect, Notification) and effect.row is not None:
             columns = dict(effect.row)
             self._add(columns.pop("action"), node, at_ns, true_ns, **columns)
 

@@ -11,7 +11,7 @@ from typing import Any
 from ensue.core.wire import Codec
 from ensue.protocols.content.client import Answered, Notified
 from ensue.protocols.content.config import ContentConfig
-from ensue.protocols.interface import Persist, Send, Told
+from ensue.protocols.interface import Notification, Persist, Send
 from ensue.protocols.shared.link import FRAMES as LINK_FRAMES
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.transactions.broker import TransactionBroker
@@ -161,7 +161,7 @@ class Net:
             elif isinstance(effect, Send):
                 link = self.flying.setdefault((name, effect.peer), deque())
                 link.append(self.wire.encode(effect.frame))
-            elif isinstance(effect, Told):
+            elif isinstance(effect, Notification):
                 outcomes.append(effect)
         for effect in outcomes:
             if effect.row is not None:

@@ -31,7 +31,7 @@ from ensue.protocols.content.client import Answered, Notified, SessionEnded, Wel
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.frames import Publication
 from ensue.protocols.content.topology import server_of
-from ensue.protocols.interface import Outcome, Refuse, Told
+from ensue.protocols.interface import Notification, Outcome, Refuse
 from ensue.protocols.recorder import AlongsideRecorder
 from ensue.protocols.transactions.client import Ceased, Concluded, Invitation, TransactionClient
 from ensue.protocols.transactions.nodes import ClientNode
@@ -132,7 +132,7 @@ class _WithoutDeliveries(AlongsideRecorder):
         true_ns: int | None = None,
     ) -> None:
         """Leave out events."""
-        if not (isinstance(effect, Told) and isinstance(effect.value, Notified)):
+        if not (isinstance(effect, Notification) and isinstance(effect.value, Notified)):
             super().outcome(node, subscription, effect, at_ns, true_ns)
 
 
@@ -392,7 +392,7 @@ class ContentSession:
 
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            if isinstance(outcome, Told):
+            if isinstance(outcome, Notification):
                 self._told(outcome.value)
             elif isinstance(outcome, Refuse):
                 self._give_up(client_failure(outcome, self.bus))
@@ -454,7 +454,7 @@ class ContentSession:
     def _write(self, row: dict[str, Any]) -> None:
         recorder, now_ns = self._hub.recorder, self._hub.clock.now_ns()
         if recorder is not None:
-            recorder.outcome(self.bus, None, Told(None, row), now_ns)
+            recorder.outcome(self.bus, None, Notification(None, row), now_ns)
 
     def _new_buffer(self) -> _Buffer:
         return _Buffer(None if self._hub.holds_publishers else self.kept_max)

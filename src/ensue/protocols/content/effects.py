@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ensue.protocols.interface import Effect, Frame, Persist, Send, Told
+from ensue.protocols.interface import Effect, Frame, Notification, Persist, Send
 
 __all__ = ["Effects"]
 
@@ -24,7 +24,7 @@ class Effects:
 
     def tell(self, value: object, **row: Any) -> None:
         """Hand a value to the application, and a row to the trace."""
-        self.pending.append(Told(value, row or None))
+        self.pending.append(Notification(value, row or None))
 
     def drain(self) -> Sequence[Effect]:
         """Return the effects, and begin a new list."""

@@ -16,7 +16,7 @@ import msgspec
 
 from ensue.core.wire import Codec, Records
 from ensue.protocols.content.effects import Effects
-from ensue.protocols.interface import Frame, Told
+from ensue.protocols.interface import Frame, Notification
 
 __all__ = ["InputLog"]
 
@@ -57,7 +57,7 @@ class InputLog:
         self._next = 1
         self._bytes = 0
         self._snapshot_bytes = 0
-        self.recovered: list[tuple[int, Told]] = []
+        self.recovered: list[tuple[int, Notification]] = []
         """Trace rows of recovered inputs, with their times: the trace may have missed them."""
 
     @property
@@ -100,6 +100,6 @@ class InputLog:
             self.recovered += (
                 (held.now_ns, effect)
                 for effect in self._effects.drain()
-                if isinstance(effect, Told)
+                if isinstance(effect, Notification)
             )
         self._effects.drain()

@@ -17,7 +17,7 @@ from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Steps
 from ensue.protocols.content.tables import Tables
 from ensue.protocols.content.topology import Topology
-from ensue.protocols.interface import Effect, Frame, Told
+from ensue.protocols.interface import Effect, Frame, Notification
 from ensue.protocols.shared.link import LinkData
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions import records as r
@@ -114,7 +114,7 @@ class TransactionBroker:
         return tuple(client for client in self.state.clients if client not in leaving)
 
     @property
-    def recovered(self) -> list[tuple[int, Told]]:
+    def recovered(self) -> list[tuple[int, Notification]]:
         """Trace rows of recovered inputs, with their times."""
         return self.log.recovered
 

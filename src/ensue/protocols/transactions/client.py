@@ -19,7 +19,7 @@ from ensue.protocols.content.effects import Effects
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import Change, Publication
 from ensue.protocols.content.input_log import InputLog
-from ensue.protocols.interface import Effect, Frame, Told
+from ensue.protocols.interface import Effect, Frame, Notification
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.plans import numbered
 from ensue.protocols.transactions.threads import Threads
@@ -133,7 +133,7 @@ class TransactionClient:
         return self.content.latest
 
     @property
-    def recovered(self) -> list[tuple[int, Told]]:
+    def recovered(self) -> list[tuple[int, Notification]]:
         """Trace rows of recovered inputs, with their times."""
         return self.log.recovered
 

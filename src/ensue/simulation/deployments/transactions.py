@@ -19,7 +19,7 @@ from ensue.core.event import Event
 from ensue.core.trace import Row
 from ensue.core.wire import Codec
 from ensue.protocols.content.filters.parser import parse
-from ensue.protocols.interface import Frame, Node, Outcome, Told
+from ensue.protocols.interface import Frame, Node, Notification, Outcome
 from ensue.protocols.shared.link import FRAMES as LINK_FRAMES
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
@@ -151,7 +151,7 @@ class TransactionDeployment(Deployment):
         self.world.call(client, run)
 
     def _outcome(self, name: str, outcome: Outcome) -> None:
-        if isinstance(outcome, Told) and outcome.value is not None:
+        if isinstance(outcome, Notification) and outcome.value is not None:
             self.application.take(name, outcome.value)
 
     # -- What came of it ------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class TransactionDeployment(Deployment):
                 for client in broker.clients
             ]
             for columns in (summary, *clients, *broker.tables.rows()):
-                table = Told(None, columns)
+                table = Notification(None, columns)
                 recorder.outcome(name, None, table, self.world.clock_ns(name), now_ns)
 
     @classmethod
