@@ -31,7 +31,7 @@ from ensue.protocols.membership.frames import Members
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.shared.link import Linked
 from ensue.protocols.topic_log.fanout import Exchange
-from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, EnsConfig, Put
+from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Put, TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
@@ -165,7 +165,7 @@ def build(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
             placement=placement,
             config=SequencerConfig(carries=True, window=8, clients_max=4, topics_max=6),
             station_config=StationConfig(expire_ns=2_000_000_000),
-            ens_config=EnsConfig(gives_places=True, batch_max=4),
+            topic_log_config=TopicLogConfig(gives_places=True, batch_max=4),
             records=own,
             now_ns=now_ns,
         )

@@ -10,6 +10,8 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
+from experiments.experiment import Case, Row, row
+from experiments.merged.figure3 import Figure3Line
 
 from ensue.checkers import Verdict, check
 from ensue.core.event import Stamp
@@ -17,7 +19,7 @@ from ensue.core.trace import Row as TraceRow
 from ensue.core.wire import Records
 from ensue.protocols.merged.config import MergedConfig
 from ensue.protocols.merged.timestamps import Timeline, timestamps_for
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.simulation import run as simulation
 from ensue.simulation.deployments.merged import published_from
 from ensue.simulation.scenario import (
@@ -33,8 +35,6 @@ from ensue.simulation.world.clocks import ClockConfig
 from ensue.simulation.world.delays import Constant
 from ensue.simulation.world.disks import DiskConfig
 from ensue.simulation.world.network import LinkDelay, NetworkConfig
-from experiments.experiment import Case, Row, row
-from experiments.merged.figure3 import Figure3Line
 
 __all__ = ["play_delay", "play_growth", "play_recovery", "play_sizes"]
 
@@ -79,7 +79,7 @@ def _scenario(epsilon: int, delta: int, seed: int, **merge: Any) -> Scenario:
             for number in range(PEOPLE)
         ),
         merge=MergeSpec(config=config, eager=eager, lossy=False, **merge),
-        ens_config=EnsConfig(durable=False),
+        topic_log_config=TopicLogConfig(durable=False),
         network=NetworkConfig(default=Constant(delta * MS // 2), links=links),
         disk=DiskConfig(sync=Constant(0)),
         clocks={

@@ -26,12 +26,12 @@ from ensue.protocols.topic_log.frames import (
     Attached,
     AttachRequest,
     DetachRequest,
-    EnsConfig,
     Fetch,
     Fetched,
     Notify,
     Put,
     Surveyed,
+    TopicLogConfig,
 )
 from ensue.protocols.topic_log.topic import Topic
 from ensue.protocols.total import sequencer
@@ -100,7 +100,7 @@ class Rig:
             placement=Placement(self.nodes),
             config=SequencerConfig(carries=True, **self.options),
             station_config=StationConfig(expire_ns=60 * SECOND_NS),
-            ens_config=EnsConfig(
+            topic_log_config=TopicLogConfig(
                 gives_places=True,
                 burst_bytes_max=10_000,
                 attachments_max=self.attachments_max,

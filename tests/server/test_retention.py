@@ -14,15 +14,15 @@ from ensue.protocols.interface import Persist, Send
 from ensue.protocols.topic_log.frames import (
     Attached,
     AttachRequest,
-    EnsConfig,
     Forward,
     Notify,
     Put,
+    TopicLogConfig,
 )
 from ensue.protocols.topic_log.log import TopicLog
 from ensue.server import station_builder
 
-CONFIG = EnsConfig(gives_places=True, cached_max=1)
+CONFIG = TopicLogConfig(gives_places=True, cached_max=1)
 
 
 class Kept:

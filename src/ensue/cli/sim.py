@@ -278,7 +278,7 @@ def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
     """Return the command that judges a trace as the run itself was judged."""
     words = [output.program(), "check", str(trace), "--order", outcome.report.order]
     rules = [finding.checker for finding in outcome.report.findings]
-    lossy = not scenario.ens_config.keeps_log or orders.named(scenario.order).is_lossy
+    lossy = not scenario.topic_log_config.keeps_log or orders.named(scenario.order).is_lossy
     promised = rules_of(outcome.report.order, lossy=lossy)
     if ("causal" in rules) != ("causal" in promised):
         words.append("--causal" if "causal" in rules else "--no-causal")

@@ -25,7 +25,7 @@ from ensue.orders import PublisherNode
 from ensue.protocols.interface import Frame, Node
 from ensue.protocols.recorder import Recorder
 from ensue.protocols.topic_log.frames import Put
-from ensue.protocols.topic_log.log import EnsConfig, TopicLog
+from ensue.protocols.topic_log.log import TopicLog, TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.station import Station
@@ -321,9 +321,9 @@ class MemoryHub(Hub):
         return self.placement.node(topic) if self._chain else ENS
 
     @property
-    def _log_config(self) -> EnsConfig:
+    def _log_config(self) -> TopicLogConfig:
         keeps_log = self.transport.capabilities.replay
-        return EnsConfig(keeps_log=keeps_log, retained_max=RETAINED_MAX, durable=False)
+        return TopicLogConfig(keeps_log=keeps_log, retained_max=RETAINED_MAX, durable=False)
 
     def _recorded(self, log: TopicLog) -> TopicLog:
         """Have a log write its events into the event log of a recorded run."""
@@ -336,7 +336,7 @@ class MemoryHub(Hub):
             name=name,
             placement=self.placement,
             config=self.config,
-            ens_config=self._log_config,
+            topic_log_config=self._log_config,
             now_ns=self.clock.now_ns(),
         )
         self._recorded(station.log)

@@ -17,7 +17,7 @@ from ensue.protocols.interface import Node, Persist
 from ensue.protocols.membership.registry import CUBE
 from ensue.protocols.shared.link import Linked
 from ensue.protocols.shared.state_store import StateStoreConfig
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.placement import Placement, losses
 from ensue.protocols.total.records import PLACEMENT, topics_of
 from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
@@ -196,9 +196,9 @@ def build_station(
     """Restore a station from its journal; it sends messages up to `message_bytes_max`."""
     # Half, as the limits below don't count names and lengths around the content.
     answer_bytes_max = max(1, message_bytes_max // 2)
-    ens_config = EnsConfig(gives_places=True)
-    ens_config = msgspec.structs.replace(
-        ens_config, batch_bytes_max=min(ens_config.batch_bytes_max, answer_bytes_max)
+    topic_log_config = TopicLogConfig(gives_places=True)
+    topic_log_config = msgspec.structs.replace(
+        topic_log_config, batch_bytes_max=min(topic_log_config.batch_bytes_max, answer_bytes_max)
     )
     keeper_config = StateStoreConfig()
     keeper_config = msgspec.structs.replace(
@@ -214,7 +214,7 @@ def build_station(
                 placement=placement,
                 config=config.sequencer,
                 station_config=StationConfig(expire_ns=int(config.expire_s * SECOND_NS)),
-                ens_config=ens_config,
+                topic_log_config=topic_log_config,
                 keeper_config=keeper_config,
                 records=own,
                 kept=journal,

@@ -12,7 +12,7 @@ from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.deadline.config import DeadlineConfig
 from ensue.protocols.merged.config import MergedConfig
 from ensue.protocols.shared.link import LinkConfig
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.content_spec import ContentSpec
 from ensue.simulation.world.clocks import ClockConfig
@@ -185,7 +185,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     publishers: tuple[PublisherSpec, ...] = ()
     subscribers: tuple[SubscriberSpec, ...] = ()
     sequencer: SequencerConfig = SequencerConfig()
-    ens_config: EnsConfig = EnsConfig()
+    topic_log_config: TopicLogConfig = TopicLogConfig()
     hypercube: CausalConfig = CausalConfig()
     """For order `causal`, which has no chain and no notification service."""
     merge: MergeSpec = MergeSpec()
@@ -232,12 +232,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"{what} must name nodes of this scenario, not {unknown}")
         if not self.chain or not self.ens:
             raise ConfigurationError("a scenario needs a chain node and an ENS node")
-        if self.sequencer.carries and not self.ens_config.keeps_log:
+        if self.sequencer.carries and not self.topic_log_config.keeps_log:
             raise ConfigurationError("sequencer.carries needs a log: stations keep one")
-        if self.sequencer.reliable != self.ens_config.keeps_log:
+        if self.sequencer.reliable != self.topic_log_config.keeps_log:
             raise ConfigurationError(
-                "sequencer.reliable and ens_config.keeps_log must agree: an ENS is reliable "
-                "because it keeps a log"
+                "sequencer.reliable and topic_log_config.keeps_log must agree: only a topic log "
+                "makes a chain reliable"
             )
 
     def clock_of(self, name: str) -> ClockConfig | None:

@@ -33,7 +33,7 @@ from ensue.protocols.topic_log.frames import (
     Taken,
     request_for,
 )
-from ensue.protocols.topic_log.log import EnsConfig, TopicLog
+from ensue.protocols.topic_log.log import TopicLog, TopicLogConfig
 from ensue.protocols.topic_log.topic import WHOLE_PLACES
 
 CODEC = Codec(FRAMES)
@@ -53,8 +53,8 @@ def event(slot: int | None, name: str = "e", *, topic: str = "t", void: bool = F
 class Service:
     """A log, what it persisted, and the frames it sends as pairs of peer and frame."""
 
-    def __init__(self, config: EnsConfig | None = None) -> None:
-        self.config = config or EnsConfig()
+    def __init__(self, config: TopicLogConfig | None = None) -> None:
+        self.config = config or TopicLogConfig()
         self.disk: dict[str, bytes] = {}
         self.log = TopicLog(name="ens", config=self.config)
 
@@ -126,7 +126,7 @@ def test_the_same_event_put_again_is_accepted_again_and_sent_to_nobody() -> None
 
 @pytest.mark.parametrize("keeps_log", [True, False])
 def test_the_first_event_of_a_slot_stays_and_another_reaches_nobody(keeps_log: bool) -> None:
-    service = Service(EnsConfig(keeps_log=keeps_log))
+    service = Service(TopicLogConfig(keeps_log=keeps_log))
     service.attach("s")
     service.put(event(1, "first"))
     second = event(1, "second")
@@ -199,7 +199,7 @@ def test_a_slot_not_taken_yet_is_passed_over() -> None:
 
 
 def test_no_more_than_a_batch_is_sent_at_a_time() -> None:
-    service = Service(EnsConfig(batch_max=2))
+    service = Service(TopicLogConfig(batch_max=2))
     for slot in range(1, 6):
         service.put(event(slot, f"e{slot}"))
     assert service.attach("s", 2) == [
@@ -227,7 +227,7 @@ def test_attaching_twice_sends_once() -> None:
 
 
 def test_without_a_log_nothing_is_sent_again() -> None:
-    service = Service(EnsConfig(keeps_log=False))
+    service = Service(TopicLogConfig(keeps_log=False))
     service.put(event(1))
     assert service.attach("s", 1) == [attached(2, 2)]
     assert [each.payload for _, each in service.log.contents()] == [b""]
@@ -237,7 +237,7 @@ def test_without_a_log_nothing_is_sent_again() -> None:
 
 
 def test_beyond_retained_max_the_oldest_is_dropped_and_attaching_says_so() -> None:
-    service = Service(EnsConfig(retained_max=2))
+    service = Service(TopicLogConfig(retained_max=2))
     events = [event(slot, f"e{slot}") for slot in range(1, 5)]
     for each in events:
         service.put(each)
@@ -248,7 +248,7 @@ def test_beyond_retained_max_the_oldest_is_dropped_and_attaching_says_so() -> No
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("topic", ["t", "with/slash"])
 def test_a_slot_that_was_dropped_stays_taken(topic: str, restarted: bool) -> None:
-    service = Service(EnsConfig(retained_max=1))
+    service = Service(TopicLogConfig(retained_max=1))
     for slot in (1, 2, 3):
         service.put(event(slot, topic=topic))
     if restarted:
@@ -258,7 +258,7 @@ def test_a_slot_that_was_dropped_stays_taken(topic: str, restarted: bool) -> Non
 
 
 def test_a_restarted_service_still_says_what_can_not_be_had() -> None:
-    service = Service(EnsConfig(retained_max=2))
+    service = Service(TopicLogConfig(retained_max=2))
     events = [event(slot, f"e{slot}") for slot in range(1, 6)]
     for each in events:
         service.put(each)
@@ -288,7 +288,7 @@ def test_a_restarted_service_has_its_events_and_who_was_attached(topic: str) -> 
 
 
 def test_records_come_back_the_same_in_whatever_order_they_are_read() -> None:
-    service = Service(EnsConfig(retained_max=2))
+    service = Service(TopicLogConfig(retained_max=2))
     for peer in ("r", "s", "q"):
         service.attach(peer)
     for slot in range(1, 6):
@@ -312,7 +312,7 @@ def test_who_detached_stays_detached_after_a_restart() -> None:
 
 
 def test_a_service_that_need_not_last_persists_nothing() -> None:
-    service = Service(EnsConfig(durable=False))
+    service = Service(TopicLogConfig(durable=False))
     service.attach("s")
     assert len(service.put(event(1))) == 2
     assert service.disk == {}
@@ -338,8 +338,8 @@ def test_effects_meant_for_the_service_become_its_frames() -> None:
 
 @pytest.mark.parametrize("field", ["retained_max", "batch_max"])
 def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"EnsConfig.{field} must be at least 1"):
-        EnsConfig(**{field: 0})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=f"TopicLogConfig.{field} must be at least 1"):
+        TopicLogConfig(**{field: 0})  # type: ignore[arg-type]
 
 
 # -- Which topics there are -------------------------------------------------------------------------
@@ -368,8 +368,8 @@ class Disk:
 class Kept(Service):
     """A log whose events somebody else keeps; none of them stay in memory for long."""
 
-    def __init__(self, config: EnsConfig | None = None) -> None:
-        super().__init__(config or EnsConfig(cached_max=4))
+    def __init__(self, config: TopicLogConfig | None = None) -> None:
+        super().__init__(config or TopicLogConfig(cached_max=4))
         self.restart()
 
     def hear(self, frame: Frame, source: str) -> list[tuple[str, Frame]]:
@@ -405,7 +405,7 @@ def survey(
 
 @pytest.mark.parametrize("page", [1, 2, 100])
 def test_a_survey_tells_the_topics_that_have_had_events(page: int) -> None:
-    service = Service(EnsConfig(fetch_max=page))
+    service = Service(TopicLogConfig(fetch_max=page))
     service.attach("s", topic="nothing yet")
     for topic, count in (("a", 3), ("b.c", 1), ("b.d.e", 2), ("bx", 1)):
         for slot in range(1, count + 1):
@@ -458,7 +458,7 @@ def test_stamps_are_made_whole_now_and_then_where_events_are_kept_elsewhere(
 ) -> None:
     for seed in range(20):
         draw = Random(seed)
-        service = Kept(EnsConfig(cached_max=4, whole_every=8, gives_places=True))
+        service = Kept(TopicLogConfig(cached_max=4, whole_every=8, gives_places=True))
         counts = {"t": 0, "u": 0, "v": 0}
         entries: dict[str, int] = {}
         stamped: list[tuple[Event, dict[str, int]]] = []
@@ -493,7 +493,7 @@ def test_stamps_are_made_whole_now_and_then_where_events_are_kept_elsewhere(
 
 
 def test_stamps_stay_as_they_are_where_all_events_are_in_memory() -> None:
-    service = Service(EnsConfig(whole_every=2))
+    service = Service(TopicLogConfig(whole_every=2))
     for slot in range(1, 10):
         each = msgspec.structs.replace(event(slot, f"e{slot}"), stamp=Stamp({"t": slot}, slot == 1))
         service.put(each)
@@ -503,7 +503,7 @@ def test_stamps_stay_as_they_are_where_all_events_are_in_memory() -> None:
 
 
 def test_a_topic_that_is_slow_among_others_is_made_whole_for_them() -> None:
-    service = Kept(EnsConfig(cached_max=4, gives_places=True))
+    service = Kept(TopicLogConfig(cached_max=4, gives_places=True))
     service.put(event(1, "first", topic="slow"))
     for slot in range(1, WHOLE_PLACES):
         service.log.receive(Put(event=event(slot, f"e{slot}")), source="p", now_ns=0)
@@ -571,10 +571,10 @@ def test_fetching_stops_before_a_slot_that_is_not_filled(kind: type[Service]) ->
 
 
 def test_an_answer_is_bounded_by_events_and_by_bytes() -> None:
-    service = Service(EnsConfig(fetch_max=4))
+    service = Service(TopicLogConfig(fetch_max=4))
     filled(service, 10)
     assert [len(fetch(service, start).events) for start in (1, 5, 9)] == [4, 4, 2]
-    heavy = Service(EnsConfig(batch_bytes_max=10_000))
+    heavy = Service(TopicLogConfig(batch_bytes_max=10_000))
     plain = msgspec.structs.replace(event(1), payload=bytes(4_000))
     for slot, large in enumerate(
         (
@@ -602,7 +602,7 @@ def test_an_answer_is_bounded_by_events_and_by_bytes() -> None:
 
 
 def test_an_answer_that_names_topics_is_bounded_by_bytes() -> None:
-    service = Service(EnsConfig(batch_bytes_max=10_000))
+    service = Service(TopicLogConfig(batch_bytes_max=10_000))
     for number in range(100):
         service.put(event(1, topic=f"{number:0250}"))
     seen, start = 0, 0
@@ -624,7 +624,7 @@ def test_fetching_what_nobody_has_published_gives_nothing_and_makes_no_topic() -
 
 @pytest.mark.parametrize("kind", [Service, Kept])
 def test_fetching_from_a_place_passes_over_what_was_put_out_before(kind: type[Service]) -> None:
-    service = kind(EnsConfig(gives_places=True, cached_max=2))
+    service = kind(TopicLogConfig(gives_places=True, cached_max=2))
     for slot in range(1, 11):
         service.put(event(slot, f"t{slot}"))  # Places 1, 3, 5, …
         service.put(event(slot, f"u{slot}", topic="u"))
@@ -638,7 +638,7 @@ def test_fetching_from_a_place_passes_over_what_was_put_out_before(kind: type[Se
 def test_whoever_begins_in_the_middle_is_told_what_stamps_before_it_said(
     kind: type[Service],
 ) -> None:
-    service = kind(EnsConfig(gives_places=True, cached_max=2))
+    service = kind(TopicLogConfig(gives_places=True, cached_max=2))
     others: list[dict[str, int]] = [{"u": 1, "v": 1}, {}, {"u": 2}, {"w": 1}, {}, {}]
     for slot, entries in enumerate(others, 1):
         stamp = Stamp({"t": slot, **entries}, slot == 1)
@@ -691,7 +691,7 @@ def test_trimmed_beyond_its_end_a_topic_goes_on_there(kind: type[Service]) -> No
 
 @pytest.mark.parametrize("kind", [Service, Kept])
 def test_places_count_all_events_one_by_one_and_go_on_after_a_restart(kind: type[Service]) -> None:
-    service = kind(EnsConfig(gives_places=True, cached_max=2))
+    service = kind(TopicLogConfig(gives_places=True, cached_max=2))
     service.attach("s", topic="t")
     service.attach("s", topic="u")
     places: list[int] = []
@@ -712,7 +712,7 @@ def test_places_count_all_events_one_by_one_and_go_on_after_a_restart(kind: type
 def test_places_go_on_after_a_restart_even_if_nothing_is_kept_any_more(
     kind: type[Service],
 ) -> None:
-    service = kind(EnsConfig(gives_places=True))
+    service = kind(TopicLogConfig(gives_places=True))
     filled(service, 5)
     trim(service, 6)
     service.restart()
@@ -722,7 +722,7 @@ def test_places_go_on_after_a_restart_even_if_nothing_is_kept_any_more(
 
 
 def test_a_repeated_or_refused_event_takes_no_place() -> None:
-    service = Service(EnsConfig(gives_places=True))
+    service = Service(TopicLogConfig(gives_places=True))
     for each in (event(1, "a"), event(1, "a"), event(1, "b"), event(2, "c")):
         service.put(each)
     assert [each.place for _, each in service.log.contents()] == [1, 2]
@@ -735,7 +735,7 @@ def test_without_places_events_stay_as_they_came() -> None:
 
 
 def test_events_beyond_the_cache_come_from_who_keeps_them() -> None:
-    service = Kept(EnsConfig(cached_max=2, batch_max=100))
+    service = Kept(TopicLogConfig(cached_max=2, batch_max=100))
     every = filled(service, 20)
     sent = service.attach("s", 1)
     assert [frame.event.payload.decode() for _, frame in sent if isinstance(frame, Notify)] == every
@@ -749,7 +749,7 @@ def test_events_beyond_the_cache_come_from_who_keeps_them() -> None:
 def test_who_asks_for_more_than_a_batch_hears_of_nothing_new_until_it_has_caught_up(
     kind: type[Service],
 ) -> None:
-    service = kind(EnsConfig(batch_max=2, cached_max=2))
+    service = kind(TopicLogConfig(batch_max=2, cached_max=2))
     service.attach("s")
     filled(service, 5)
     assert service.attach("s", 1)[-1] == attached(1, 6, sent=3)
@@ -761,7 +761,7 @@ def test_who_asks_for_more_than_a_batch_hears_of_nothing_new_until_it_has_caught
 
 
 def test_an_event_for_many_is_one_multicast_with_its_bytes_as_persisted() -> None:
-    service = Service(EnsConfig(gives_places=True))
+    service = Service(TopicLogConfig(gives_places=True))
     for peer in ("r", "s"):
         service.attach(peer)
     service.log.receive(Put(event=event(1)), source="p", now_ns=0)
@@ -775,7 +775,7 @@ def test_an_event_for_many_is_one_multicast_with_its_bytes_as_persisted() -> Non
 
 
 def test_without_a_log_the_payload_is_sent_and_not_what_is_persisted() -> None:
-    service = Service(EnsConfig(keeps_log=False))
+    service = Service(TopicLogConfig(keeps_log=False))
     service.attach("s")
     service.log.receive(Put(event=event(1, "payload")), source="p", now_ns=0)
     (multicast,) = [e for e in service.log.take_effects() if isinstance(e, Multicast)]
@@ -785,7 +785,7 @@ def test_without_a_log_the_payload_is_sent_and_not_what_is_persisted() -> None:
 
 
 def test_beyond_listeners_max_nobody_is_sent_what_is_new_and_all_can_ask() -> None:
-    service = Service(EnsConfig(listeners_max=1))
+    service = Service(TopicLogConfig(listeners_max=1))
     service.attach("s")
     service.attach("late")
     e = event(1)

@@ -33,7 +33,7 @@ from ensue.protocols.interface import (
 )
 from ensue.protocols.shared.link import Linked
 from ensue.protocols.topic_log.frames import Notify, Put, request_for
-from ensue.protocols.topic_log.log import EnsConfig, TopicLog
+from ensue.protocols.topic_log.log import TopicLog, TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import (
     FRAMES,
@@ -101,7 +101,7 @@ class Net:
         chain: Mapping[str, Sequence[str]],
         *,
         config: SequencerConfig | None = None,
-        ens_config: EnsConfig | None = None,
+        topic_log_config: TopicLogConfig | None = None,
         linked: bool = False,
         closed: bool = False,
     ) -> None:
@@ -123,8 +123,10 @@ class Net:
         self._held_back: list[Rule] = []
         self._requests: dict[tuple[str, str, int], str] = {}
         self._sent = 0
-        ens_config = ens_config or EnsConfig(keeps_log=self.config.reliable)
-        self._add("ens", lambda own: self.ens_type(name="ens", config=ens_config, records=own))
+        topic_log_config = topic_log_config or TopicLogConfig(keeps_log=self.config.reliable)
+        self._add(
+            "ens", lambda own: self.ens_type(name="ens", config=topic_log_config, records=own)
+        )
         for name in chain:
             self._add(name, self._stage_builder(name))
 

@@ -22,7 +22,7 @@ from ensue.protocols.interface import (
     Send,
 )
 from ensue.protocols.topic_log.frames import request_for
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.publisher import Publisher
 from ensue.protocols.total.station import Station, StationConfig
@@ -43,11 +43,11 @@ class StationNet(Net):
         chain: Mapping[str, Sequence[str]],
         *,
         config: SequencerConfig = CARRIES,
-        ens_config: EnsConfig | None = None,
+        topic_log_config: TopicLogConfig | None = None,
         expire_ns: int | None = None,
     ) -> None:
-        given = ens_config or EnsConfig()
-        self._ens_config = msgspec.structs.replace(given, gives_places=True)
+        given = topic_log_config or TopicLogConfig()
+        self._topic_log_config = msgspec.structs.replace(given, gives_places=True)
         self._station_config = StationConfig(expire_ns=expire_ns)
         super().__init__(chain, config=config)
 
@@ -136,7 +136,7 @@ class StationNet(Net):
             placement=self.placement,
             config=self.config,
             station_config=self._station_config,
-            ens_config=self._ens_config,
+            topic_log_config=self._topic_log_config,
             records=own,
             now_ns=self.now_ns,
         )

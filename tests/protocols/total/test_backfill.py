@@ -13,7 +13,7 @@ from tests.protocols.total.stationed import StationNet
 from ensue.core.errors import SubscriptionRefused
 from ensue.protocols.interface import Deliver, Join, Leave
 from ensue.protocols.topic_log.frames import Fetch, Fetched, Notify, Put
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.frames import Changed
 
 ONE = {"station": ["a", "b", "c"]}
@@ -50,7 +50,7 @@ def test_everything_kept_comes_by_place_and_then_what_is_new() -> None:
 
 
 def test_nothing_is_lost_or_doubled_across_the_cut_while_publishing_goes_on() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2, batch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2, batch_max=2))
     published(net, 6)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -128,7 +128,7 @@ def test_what_is_no_longer_kept_is_passed_over() -> None:
 
 
 def test_a_log_trimmed_while_it_is_read_costs_no_more_than_what_was_trimmed() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     published(net, 10, "a")
     net.reader("s", start=1)
     net.subscribe("s", "a")
@@ -142,7 +142,7 @@ def test_a_log_trimmed_while_it_is_read_costs_no_more_than_what_was_trimmed() ->
 
 
 def test_lost_questions_and_answers_are_asked_again() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 6)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -159,7 +159,7 @@ def test_lost_questions_and_answers_are_asked_again() -> None:
 
 
 def test_nothing_is_asked_for_that_is_on_its_way() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 24, "abc")
     net.reader("s", start=1)
     net.subscribe("s", "a", "b", "c")
@@ -170,7 +170,7 @@ def test_nothing_is_asked_for_that_is_on_its_way() -> None:
 
 
 def test_what_was_fetched_before_a_pause_is_not_fetched_again() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=4))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=4))
     old = published(net, 8) + published(net, 3, "a", first=9)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -201,7 +201,7 @@ def test_a_question_that_gets_no_answer_is_repeated_ever_less_often() -> None:
 
 
 def test_an_answer_that_comes_twice_or_late_changes_nothing() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 6)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -250,7 +250,7 @@ def test_a_topic_counts_as_joined_from_its_cut_on_and_its_past_follows() -> None
 
 
 def test_a_topic_left_while_its_past_is_read_delivers_no_more() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     published(net, 12)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -300,7 +300,7 @@ def test_topics_of_two_stations_are_refused_in_words() -> None:
 
 
 def test_a_pause_in_the_middle_stops_it_and_resuming_goes_on_there() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 10)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -362,7 +362,7 @@ def resumed_behind(net: StationNet, reader: str, position: int) -> list[str]:
 
 @pytest.mark.parametrize("acknowledged", range(11))
 def test_a_crash_in_the_middle_resumes_behind_the_last_acknowledged(acknowledged: int) -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 10, "aab")
     net.reader("s", start=1, acknowledge_each=True)
     net.subscribe("s", "a", "b")
@@ -376,7 +376,7 @@ def test_a_topic_whose_past_is_handled_keeps_its_place_while_others_catch_up(
     acknowledged: int,
 ) -> None:
     """All of `a` lies before most of `b`: it is through long before it can be joined."""
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=1))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=1))
     old = published(net, 3, "a") + published(net, 9, "b", first=4)
     net.reader("s", start=1, acknowledge_each=True)
     net.subscribe("s", "a", "b")
@@ -391,7 +391,7 @@ def test_a_topic_whose_past_is_handled_keeps_its_place_while_others_catch_up(
 
 
 def test_a_crash_in_the_middle_where_delivering_is_handling() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 10)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -402,7 +402,7 @@ def test_a_crash_in_the_middle_where_delivering_is_handling() -> None:
 
 
 def test_a_restart_goes_on_at_the_first_start_whatever_it_is_given_then() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 10, "a")
     for start, other in ((4, None), (4, 1), (4, 9), (1, 8), (1, None)):
         name = f"from-{start}-then-{other}"
@@ -644,7 +644,7 @@ def test_a_log_that_is_all_gone_is_missed_to_its_end() -> None:
 
 
 def test_who_falls_behind_again_while_it_reads_is_told_again() -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     net.subscribe("s", "a")
     net.settle()
     net.pause("s")
@@ -782,7 +782,7 @@ def test_topics_that_are_kept_apart_go_on_with_what_is_new() -> None:
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_who_starts_in_the_past_and_falls_behind_what_is_kept_is_told(crash: bool) -> None:
-    net = StationNet(ONE, ens_config=EnsConfig(fetch_max=2))
+    net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     published(net, 10, "a")
     net.trim("a", 3)  # Gone before it came: it never asked for that.
     net.reader("s", acknowledge_each=True, start=1)
@@ -840,8 +840,8 @@ def test_whatever_is_trimmed_the_rest_comes_in_order_and_what_does_not_come_is_t
 ) -> None:
     """Random trims, pauses, losses and crashes: every event is delivered, or told as missed."""
     random = Random(seed)
-    small = EnsConfig(fetch_max=random.choice((1, 2, 7)), batch_max=random.choice((1, 3, 256)))
-    net = StationNet(ONE, ens_config=small)
+    small = TopicLogConfig(fetch_max=random.choice((1, 2, 7)), batch_max=random.choice((1, 3, 256)))
+    net = StationNet(ONE, topic_log_config=small)
     net.publisher("p")
     readers = {"s0": "abc", "s1": "ab", "s2": "c"}
     crashes = {name: [0] for name in (*readers, "early")}
@@ -926,8 +926,8 @@ def test_whatever_is_trimmed_the_rest_comes_in_order_and_what_does_not_come_is_t
 def test_whatever_happens_the_order_is_the_logs(seed: int) -> None:
     """Random publishes, joins, crashes, losses and pauses against the obvious model: the log."""
     random = Random(seed)
-    small = EnsConfig(fetch_max=random.choice((1, 2, 7)), batch_max=random.choice((1, 3, 256)))
-    net = StationNet(ONE, ens_config=small)
+    small = TopicLogConfig(fetch_max=random.choice((1, 2, 7)), batch_max=random.choice((1, 3, 256)))
+    net = StationNet(ONE, topic_log_config=small)
     net.publisher("p")
     each = random.random() < 0.6
     starts: dict[str, int] = {}

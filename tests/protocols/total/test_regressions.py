@@ -6,7 +6,7 @@ from tests.protocols.total.limits import too_many_subscribers, too_many_topics
 
 from ensue.protocols.interface import Join, Leave, Refuse
 from ensue.protocols.topic_log.frames import Accepted, Notify
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import (
     Changed,
@@ -24,9 +24,10 @@ HOUR = 3600 * SECOND
 TWO_STAGES = {"low": ["a"], "high": ["b", "c"]}
 
 
-def chain(*, ens: EnsConfig | None = None, **limits: int) -> Net:
+def chain(*, ens: TopicLogConfig | None = None, **limits: int) -> Net:
     """Two stages with limits."""
-    return Net(TWO_STAGES, config=SequencerConfig(**limits), ens_config=ens)  # type: ignore[arg-type]
+    config = SequencerConfig(**limits)  # type: ignore[arg-type]
+    return Net(TWO_STAGES, config=config, topic_log_config=ens)
 
 
 def one_node(**limits: int) -> Net:
@@ -251,7 +252,7 @@ def test_a_topic_that_fell_behind_and_is_refused_is_told_with_the_others() -> No
     net = Net(
         {"n": []},
         config=SequencerConfig(topics_max=2),
-        ens_config=EnsConfig(retained_max=2),
+        topic_log_config=TopicLogConfig(retained_max=2),
     )
     subscribe(net, "s", "a")
     net.subscribe("s", "j")
@@ -269,7 +270,7 @@ def test_a_topic_that_fell_behind_and_is_refused_is_told_with_the_others() -> No
 
 
 def test_a_topic_that_falls_behind_during_a_refused_change_is_joined_anew_after_it() -> None:
-    net = chain(clients_max=1, ens=EnsConfig(retained_max=2))
+    net = chain(clients_max=1, ens=TopicLogConfig(retained_max=2))
     subscribe(net, "other", "a")
     subscribe(net, "s", "b")
     subscribe(net, "s", "a")
@@ -410,7 +411,7 @@ def test_old_events_of_a_topic_being_joined_do_not_shorten_the_life_of_others() 
 
 
 def test_catching_up_takes_as_many_questions_as_batches_and_no_waiting() -> None:
-    net = Net({"n": []}, ens_config=EnsConfig(batch_max=16))
+    net = Net({"n": []}, topic_log_config=TopicLogConfig(batch_max=16))
     subscribe(net, "s", "a")
     net.crash("s")
     events = [f"e{number}" for number in range(100)]

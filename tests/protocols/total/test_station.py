@@ -13,7 +13,7 @@ from ensue.core.event import Event, Stamp
 from ensue.protocols.interface import Effect, Frame, Multicast, Persist, Send
 from ensue.protocols.topic_log import slot_search
 from ensue.protocols.topic_log.frames import AttachRequest, Fetch, Fetched, Notify, Put
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import (
     Changed,
@@ -67,7 +67,7 @@ class Alone:
             placement=Placement(["s"]),
             config=self.config,
             station_config=StationConfig(expire_ns=self.expire_ns),
-            ens_config=EnsConfig(gives_places=True),
+            topic_log_config=TopicLogConfig(gives_places=True),
             records=dict(self.disk),
             now_ns=self.now_ns,
         )
@@ -479,7 +479,9 @@ def test_whoever_is_there_does_not_expire_however_little_happens() -> None:
 
 
 def test_one_that_is_paused_while_it_catches_up_does_not_expire() -> None:
-    net = StationNet({"station": ["a"]}, expire_ns=LONG, ens_config=EnsConfig(fetch_max=1))
+    net = StationNet(
+        {"station": ["a"]}, expire_ns=LONG, topic_log_config=TopicLogConfig(fetch_max=1)
+    )
     for number in range(6):
         net.publish("p", "a", f"e{number}")
     net.settle()

@@ -9,16 +9,16 @@ from tests.protocols.total.limits import too_many_subscribers, too_many_topics
 from ensue.core.errors import ConfigurationError, SubscriptionRefused
 from ensue.protocols.interface import Deliver, Join, Leave, Refuse
 from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Notify
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import Changed, ChangeRequest, Forget, Refused
 
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
 
 
-def reading(*topics: str, ens: EnsConfig | None = None, **config: Any) -> Net:
+def reading(*topics: str, ens: TopicLogConfig | None = None, **config: Any) -> Net:
     """A net with one subscriber that has joined the topics."""
-    net = Net(CHAIN, config=SequencerConfig(**config), ens_config=ens)
+    net = Net(CHAIN, config=SequencerConfig(**config), topic_log_config=ens)
     net.subscribe("s", *topics)
     net.settle()
     return net
@@ -94,7 +94,7 @@ def test_a_lost_last_notification_is_found_by_asking_now_and_then() -> None:
 
 
 def test_what_is_on_its_way_is_not_asked_for() -> None:
-    net = reading("a", ens=EnsConfig(batch_max=4))
+    net = reading("a", ens=TopicLogConfig(batch_max=4))
     net.pass_time(net.config.poll_ns)
     with net.holding(Notify):
         for number in range(20):
@@ -139,7 +139,7 @@ def test_what_overflows_is_fetched_again() -> None:
 
 
 def test_a_slow_log_is_not_asked_for_the_same_again_and_again() -> None:
-    net = reading("a", ens=EnsConfig(batch_max=4))
+    net = reading("a", ens=TopicLogConfig(batch_max=4))
     net.pass_time(net.config.poll_ns)
     with net.holding(Notify):
         for number in range(40):
@@ -457,7 +457,7 @@ def test_a_subscriber_that_is_not_among_the_fixed_ones_has_no_topics() -> None:
 
 
 def test_a_subscriber_that_fell_behind_starts_anew_and_says_what_it_missed() -> None:
-    net = reading("a", "b", ens=EnsConfig(retained_max=2))
+    net = reading("a", "b", ens=TopicLogConfig(retained_max=2))
     publish(net, "a", "e1")
     for number in range(2, 7):
         net.publish("p", "a", f"e{number}")
@@ -473,7 +473,7 @@ def test_a_subscriber_that_fell_behind_starts_anew_and_says_what_it_missed() -> 
 
 
 def test_who_fell_behind_while_the_ens_restarted_starts_anew_and_does_not_hang() -> None:
-    net = reading("a", ens=EnsConfig(retained_max=2))
+    net = reading("a", ens=TopicLogConfig(retained_max=2))
     for number in range(1, 7):
         net.publish("p", "a", f"e{number}")
     with net.holding(Notify):

@@ -119,10 +119,10 @@ def test_publishers_and_subscribers() -> None:
 
 def test_the_sequencer_and_the_log_agree() -> None:
     scenario = loads('[sequencer]\nreliable = false\nlease = "2s"\nheld_max = 9')
-    assert scenario.ens_config.keeps_log is False
+    assert scenario.topic_log_config.keeps_log is False
     assert scenario.sequencer.leave_out is False
     assert (scenario.sequencer.lease_ns, scenario.sequencer.held_max) == (2 * SECOND, 9)
-    assert loads("[sequencer]\nleave_out = false").ens_config.keeps_log is True
+    assert loads("[sequencer]\nleave_out = false").topic_log_config.keeps_log is True
 
 
 def test_two_groups_fix_the_subscriptions() -> None:

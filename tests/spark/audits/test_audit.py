@@ -225,7 +225,7 @@ def test_it_agrees_with_the_checkers_on_every_scenario(spark: SparkSession, tmp_
             add(outcome, scenario.order, lossy, f"{outcome.scenario}-{seed}")
     for seed in range(40):
         scenario = total.draw(seed)
-        lossy = not scenario.ens_config.keeps_log
+        lossy = not scenario.topic_log_config.keeps_log
         add(run.play(scenario, seed), "total", lossy, f"seed-{seed}")
     assert {order for order, _, _ in runs} >= {"total", "causal", *TIMED}
     for (order, lossy, causal), rows in runs.items():

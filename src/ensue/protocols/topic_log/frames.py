@@ -17,7 +17,6 @@ __all__ = [
     "AttachRequest",
     "Attached",
     "DetachRequest",
-    "EnsConfig",
     "Fetch",
     "Fetched",
     "Forward",
@@ -25,6 +24,7 @@ __all__ = [
     "Put",
     "Surveyed",
     "Taken",
+    "TopicLogConfig",
     "matches",
     "request_for",
     "topic_of",
@@ -34,7 +34,7 @@ NOTIFY = b"\x92\x07"
 """What stands before the event in an encoded `Notify`."""
 
 
-class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
+class TopicLogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and options of an ENS node."""
 
     keeps_log: bool = True
@@ -76,7 +76,7 @@ class EnsConfig(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if getattr(self, field) < 1:
                 value = getattr(self, field)
-                raise ConfigurationError(f"EnsConfig.{field} must be at least 1, not {value}")
+                raise ConfigurationError(f"TopicLogConfig.{field} must be at least 1, not {value}")
 
 
 class Put(Frame, frozen=True, tag=1):

@@ -49,7 +49,6 @@ from ensue.protocols.topic_log.frames import (
     Attached,
     AttachRequest,
     DetachRequest,
-    EnsConfig,
     Fetch,
     Fetched,
     Forward,
@@ -57,11 +56,12 @@ from ensue.protocols.topic_log.frames import (
     Put,
     Surveyed,
     Taken,
+    TopicLogConfig,
 )
 from ensue.protocols.topic_log.slot_search import SlotSearch
 from ensue.protocols.topic_log.topic import RECENT, KeptEvents, Topic, made_whole
 
-__all__ = ["EnsConfig", "KeptEvents", "TopicLog"]
+__all__ = ["KeptEvents", "TopicLog", "TopicLogConfig"]
 
 BOUNDS_BYTES = 32
 """Bytes of a topic in an answer beside its name."""
@@ -82,12 +82,12 @@ class TopicLog:
         self,
         *,
         name: str,
-        config: EnsConfig | None = None,
+        config: TopicLogConfig | None = None,
         records: Mapping[str, bytes] | None = None,
         kept: KeptEvents | None = None,
     ) -> None:
         self.name = name
-        self.config = config or EnsConfig()
+        self.config = config or TopicLogConfig()
         self._kept = kept
         self._topics: dict[str, Topic] = {}
         self._effects: list[Effect] = []

@@ -39,7 +39,7 @@ from ensue.protocols.shared.state_store import StateStore, StateStoreConfig
 from ensue.protocols.topic_log import fanout, log_identity
 from ensue.protocols.topic_log import frames as ens
 from ensue.protocols.topic_log.frames import AttachRequest, Put
-from ensue.protocols.topic_log.log import EnsConfig, KeptEvents, TopicLog
+from ensue.protocols.topic_log.log import KeptEvents, TopicLog, TopicLogConfig
 from ensue.protocols.topic_log.log_identity import Identify
 from ensue.protocols.total import discovery, frames, status
 from ensue.protocols.total.config import SequencerConfig
@@ -132,7 +132,7 @@ class Station:
         placement: Placement,
         config: SequencerConfig,
         station_config: StationConfig | None = None,
-        ens_config: EnsConfig | None = None,
+        topic_log_config: TopicLogConfig | None = None,
         keeper_config: StateStoreConfig | None = None,
         records: Mapping[str, bytes] | None = None,
         kept: KeptEvents | None = None,
@@ -146,7 +146,7 @@ class Station:
         of_keeper = _select(own, _OF_KEEPER)
         of_others = (*_OF_LOG, *_OF_KEEPER, _EXPIRED)
         of_node = {key: own[key] for key in own if not key.startswith(of_others)}
-        self.log = TopicLog(name=name, config=ens_config, records=of_log, kept=kept)
+        self.log = TopicLog(name=name, config=topic_log_config, records=of_log, kept=kept)
         self.node = Sequencer(
             name=name,
             placement=placement,

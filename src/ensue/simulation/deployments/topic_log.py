@@ -75,7 +75,7 @@ class TopicLogDeployment(Deployment):
         )
 
     def _ens_factory(self, name: str) -> Factory:
-        config, role = self.scenario.ens_config, self.roles.ens
+        config, role = self.scenario.topic_log_config, self.roles.ens
         return lambda records, _now: role(name=name, config=config, records=records)
 
     def events(self) -> Iterator[tuple[int, Event]]:

@@ -80,7 +80,7 @@ class TotalDeployment(TopicLogDeployment):
                         name=name,
                         placement=placement,
                         config=scenario.sequencer,
-                        ens_config=scenario.ens_config,
+                        topic_log_config=scenario.topic_log_config,
                         records=own,
                         now_ns=now_ns,
                     )
@@ -179,7 +179,7 @@ class TotalDeployment(TopicLogDeployment):
             rows,
             order=scenario.order,
             causal=causal,
-            lossy=not scenario.ens_config.keeps_log,
+            lossy=not scenario.topic_log_config.keeps_log,
         )
 
     def events(self) -> Iterator[tuple[int, Event]]:

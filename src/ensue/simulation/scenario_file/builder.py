@@ -10,7 +10,7 @@ from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.deadline.config import DeadlineConfig
 from ensue.protocols.merged.config import MergedConfig, ticks_of
 from ensue.protocols.shared.link import LinkConfig
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.scenario import (
     Change,
@@ -74,7 +74,7 @@ class _Builder:
                 group_bytes=file.link.group_bytes,
             )
         with placed("ens_log"):
-            ens_config = EnsConfig(
+            topic_log_config = TopicLogConfig(
                 keeps_log=file.sequencer.reliable,
                 retained_max=file.ens_log.retained_max,
                 batch_max=file.ens_log.batch_max,
@@ -99,7 +99,7 @@ class _Builder:
                 hypercube=self._hypercube(),
                 merge=self._merge(),
                 deadline=self._deadline(),
-                ens_config=ens_config,
+                topic_log_config=topic_log_config,
                 link=link,
                 network=self._network(),
                 disk=disk,

@@ -9,7 +9,7 @@ import msgspec
 
 from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.shared.link import LinkConfig
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.scenario import Publication, Reply, Scenario
 from ensue.simulation.scenario_file.values import (
@@ -33,7 +33,7 @@ _MERGE = _SCENARIO.merge.config
 _GOSSIP = _SCENARIO.deadline.config
 _NETWORK = NetworkConfig()
 _LINK = LinkConfig()
-_LOG = EnsConfig()
+_LOG = TopicLogConfig()
 _DISK = DiskConfig()
 _QUEUE = QueueConfig()
 _NOBODY = Names()

@@ -19,7 +19,7 @@ from random import Random
 import msgspec
 
 from ensue.protocols.merged.config import MergedConfig, ticks_of
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.simulation.scenario import (
     Corruption,
     EnsSpec,
@@ -107,7 +107,7 @@ def draw(seed: int) -> Scenario:
         publishers=people.publishers,
         subscribers=people.subscribers,
         merge=merge,
-        ens_config=EnsConfig(durable=random.random() < 0.5),
+        topic_log_config=TopicLogConfig(durable=random.random() < 0.5),
         network=network,
         disk=DiskConfig(sync=Constant(0)),
         clocks=_clocks(random, people.names, config),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from ensue.protocols.shared.link import LinkConfig
-from ensue.protocols.topic_log.log import EnsConfig
+from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.scenario import EnsSpec, Scenario, SequencerSpec, SubscriberSpec, Vanish
 from ensue.simulation.swarms.draws import (
@@ -66,7 +66,7 @@ def draw(seed: int) -> Scenario:
             carries=stations,
             runs_max=Random(f"swarm/requests/{seed}").choice((1, 2, 1024, 1024)),
         ),
-        ens_config=EnsConfig(keeps_log=reliable, batch_max=random.choice((3, 16, 256))),
+        topic_log_config=TopicLogConfig(keeps_log=reliable, batch_max=random.choice((3, 16, 256))),
         link=LinkConfig(
             retry_ns=random.randrange(20 * MS, 300 * MS),
             burst=random.choice((2, 64)),
