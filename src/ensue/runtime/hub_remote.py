@@ -51,7 +51,7 @@ from ensue.runtime.hub_memory import PAYLOAD_BYTES_MAX, Hub, recorder_to
 from ensue.runtime.log_monitor import LogMonitor
 from ensue.runtime.names import check_name
 from ensue.runtime.request import inbox, request
-from ensue.runtime.topic_transport import TopicTransport
+from ensue.runtime.topic_transport import topic_transport
 from ensue.runtime.trace_writer import ParquetSink
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
@@ -148,7 +148,7 @@ class RemoteHub(Hub):
             carrier = options.make(order_name(order) if needs_topics_alone else "")
         await carrier.start()
         if isinstance(options, BrokerOptions) and needs_topics_alone:
-            transport: FramedTransport = TopicTransport(carrier)
+            transport = topic_transport(carrier)
         else:
             transport = FramedTransport(carrier, Codec(FRAMES), home=_nowhere, topic_of=topic_of)
         transport.capabilities = msgspec.structs.replace(

@@ -36,8 +36,11 @@ _log = logging.getLogger("ensue")
 class FramedTransport:
     """Gives nodes their ports on a carrier.
 
-    `home` names the peer that keeps a topic's log. `topic_of` names the topic of a notification,
-    and is empty for any other frame: it tells which ports a multicast frame is for.
+    `topic_of` names the topic of a notification, and is empty for any other frame: multicast
+    frames go to the ports that joined this topic. `home` names the peer that keeps a topic's log.
+
+    If no peer keeps logs, `answer` handles the requests of a port instead of `home`. No peer sends
+    to such ports, so they have no inboxes.
     """
 
     lazy = True
@@ -49,6 +52,7 @@ class FramedTransport:
         *,
         home: Callable[[str], str],
         topic_of: Callable[[Frame], str],
+        answer: Callable[["FramedPort", Broadcast | Attach | Detach], None] | None = None,
     ) -> None:
         self.carrier = carrier
         self.name = carrier.name
@@ -56,6 +60,7 @@ class FramedTransport:
         self.codec = codec
         self.home = home
         self._topic_of = topic_of
+        self._answer = answer
         self.bad_bundles = 0
         """Messages that could not be read."""
         self.on_bad_bundle: Callable[[RemoteProtocolError], None] | None = None
@@ -88,6 +93,8 @@ class FramedTransport:
         if name in self._entered:
             raise BadInput(f"the name {name!r} is taken here: names must be unique")
         self._entered[name] = None
+        if self._answer is not None:
+            return
         try:
             await self.carrier.open(name, self._arrived)
         except BaseException:
@@ -96,7 +103,7 @@ class FramedTransport:
 
     async def exit(self, name: str) -> None:
         """Give up a name."""
-        if self._entered.pop(name, 0) is None:
+        if self._entered.pop(name, 0) is None and self._answer is None:
             await self.carrier.shut(name)
 
     def open(self, name: str, receiver: Receiver) -> "FramedPort":
@@ -140,11 +147,22 @@ class FramedTransport:
     def _request(
         self,
         port: "FramedPort",
-        effect: Broadcast | Attach | Detach,  # noqa: ARG002 - for transports that answer themselves
+        effect: Broadcast | Attach | Detach,
         request: Frame,
         topic: str,
     ) -> None:
-        port.send(self.home(topic), request)
+        if self._answer is None:
+            port.send(self.home(topic), request)
+        else:
+            self._answer(port, effect)
+
+    def receive_soon(self, port: "FramedPort", frame: Frame) -> None:
+        """Hand a frame to an open port in the next turn of the event loop."""
+        self._loop.call_soon(self._receive, port, frame)
+
+    def _receive(self, port: "FramedPort", frame: Frame) -> None:
+        if self._ports.get(port.name) is port:
+            port.receiver((frame,), self.name)
 
     def flush_soon(self, port: "FramedPort") -> None:
         """Flush at the end of this turn of the event loop."""
@@ -341,6 +359,10 @@ class FramedPort:
     def ask(self, effect: Broadcast | Attach | Detach, request: Frame) -> None:
         """Ask the peer that keeps the topic's log."""
         self._transport.ask(self, effect, request)
+
+    def receive_soon(self, frame: Frame) -> None:
+        """Hand a frame to this node in the next turn: it may still be handling a command."""
+        self._transport.receive_soon(self, frame)
 
     def flush(self) -> None:
         """Send all bundles at the end of this turn of the event loop."""
