@@ -178,11 +178,11 @@ def test_a_durable_subscription_to_nothing_can_be_forgotten(tmp_path: Path) -> N
             bus.subscribe("x", name="d", durable=True) as events,
         ):
             assert server.station is not None
-            assert "d" in server.station.keeper.names()
+            assert "d" in server.station.state_store.names()
             await within(events.unsubscribe("x"))
             await within(events.forget())
             assert events.closed
-            assert "d" not in server.station.keeper.names()
+            assert "d" not in server.station.state_store.names()
 
     asyncio.run(main())
 

@@ -1,4 +1,4 @@
-"""Durable subscriptions that leave topics while their keeper is slow: nothing of them is handed out any more."""
+"""Durable subscriptions deliver nothing of a topic they left, even if the state store is slow."""
 
 import asyncio
 import logging
@@ -16,10 +16,10 @@ from ensue.protocols.shared.state_store import Remembered
 
 
 @contextmanager
-def slow_keeper(
+def slow_state_store(
     events: ensue.Subscription, *, once: Callable[[], bool] = lambda: True
 ) -> Iterator[list[Frame]]:
-    """Hold the keeper's confirmations back within the block; hand them over at its end."""
+    """Hold the state store's confirmations back within the block; hand them over at its end."""
     reader: Any = events._reader
     kept = reader._driver.node
     receive = kept.receive
@@ -37,11 +37,11 @@ def slow_keeper(
     finally:
         kept.receive = receive
         for frame in held:
-            reader._driver._receive((frame,), kept._keeper)
+            reader._driver._receive((frame,), kept._store)
 
 
 def waiting(events: ensue.Subscription) -> int:
-    """How many effects wait for the keeper."""
+    """How many effects wait for the state store."""
     reader: Any = events._reader
     return sum(len(others) for _, others in reader._driver.node._waiting)
 
@@ -56,13 +56,15 @@ def subscribe(bus: ensue.Bus, *topics: str) -> ensue.Subscription:
     return bus.subscribe(*topics, name="reader", durable=True, acknowledge="manual")
 
 
-def test_what_waits_for_the_keeper_is_not_handed_out_once_its_topic_is_left(tmp_path: Path) -> None:
+def test_what_waits_for_the_state_store_is_not_handed_out_once_its_topic_is_left(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
             async with subscribe(bus, "a", "b") as events:
                 await fill(bus, range(1))
                 first = await within(anext(events))
-                with slow_keeper(events):
+                with slow_state_store(events):
                     events.acknowledge(first.position)
                     await fill(bus, range(1, 20))
                     await until(lambda: waiting(events) >= 38)
@@ -90,7 +92,7 @@ def test_what_was_left_does_not_come_behind_a_new_subscription(tmp_path: Path) -
         ):
             await fill(bus, range(1))
             first = await within(anext(events))
-            with slow_keeper(events):
+            with slow_state_store(events):
                 events.acknowledge(first.position)
                 await fill(bus, range(1, 20))
                 await until(lambda: waiting(events) >= 38)
@@ -114,7 +116,7 @@ def test_a_join_that_was_taken_back_does_not_pass_for_the_next_one(tmp_path: Pat
             ensue.connect(server.url) as bus,
             subscribe(bus, "a") as events,
         ):
-            with slow_keeper(events, once=lambda: "b" in events.topics) as held:
+            with slow_state_store(events, once=lambda: "b" in events.topics) as held:
                 taken_back = asyncio.create_task(events.subscribe("b"))
                 await until(lambda: held)
                 await events.unsubscribe("b")
@@ -134,7 +136,7 @@ def test_closing_waits_until_the_server_knows_what_was_left(tmp_path: Path) -> N
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
             events = await subscribe(bus, "a", "b").__aenter__()
-            with slow_keeper(events):
+            with slow_state_store(events):
                 await events.unsubscribe("b")
                 closing = asyncio.create_task(events.finish())
                 await asyncio.sleep(0)
@@ -152,7 +154,7 @@ def test_closing_says_which_topics_the_server_may_not_know_to_be_left(
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url, close_timeout=0.1) as bus:
             events = await subscribe(bus, "a", "b").__aenter__()
-            with slow_keeper(events):
+            with slow_state_store(events):
                 await events.unsubscribe("b")
                 with caplog.at_level(logging.WARNING, logger="ensue"):
                     await within(events.finish())

@@ -403,10 +403,10 @@ def test_a_forgotten_subscription_begins_anew(tmp_path: Path) -> None:
             async with bus.subscribe("x", name="desk", durable=True) as desk:
                 await publish(bus, "x", 1, 3)
                 assert await read(desk, 1) == [b"1"]
-                assert dict(station.keeper.names())["desk"] > 0
+                assert dict(station.state_store.names())["desk"] > 0
                 await within(desk.forget())
                 assert desk.closed
-            await until(lambda: "desk" not in station.keeper.names())
+            await until(lambda: "desk" not in station.state_store.names())
             await until(lambda: "desk" not in station.node.subscribers())
             await publish(bus, "x", 4, 4)
             async with bus.subscribe("x", name="desk", durable=True) as desk:

@@ -338,7 +338,7 @@ def test_of_durable_subscriptions_too_many_to_read_the_rest_is_counted(
                 async with bus.subscribe("x", name=name, durable=True):
                     pass
             assert server.station is not None
-            records = server.station.keeper.names()["one"]
+            records = server.station.state_store.names()["one"]
             monkeypatch.setattr(state, "RECORDS_MAX", records)
             told = await exposed(server)
             assert told["ensue_durable_subscriptions"] == 2

@@ -187,7 +187,7 @@ def test_no_bad_input_costs_anybody_but_its_sender_anything(tmp_path: Path) -> N
             # Nothing of it is left.
             assert set(station.log.ends()) <= {"x", "y", *(f"n{n}" for n in range(bad.TOPICS_MAX))}
             assert bad.BAD not in station.node.subscribers()
-            assert "honest~reader" not in station.keeper.names()
+            assert "honest~reader" not in station.state_store.names()
         async with serving(tmp_path / "d") as again, Honest().at_work(again):
             pass
 

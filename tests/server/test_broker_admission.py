@@ -141,7 +141,7 @@ NO_CLIENT_WOULD: dict[str, Sequence[Frame]] = {
     ],
     "a neighbour's question": [ChangeRepeat(subscriber="somebody~1", number=1)],
     "a station's answer": [Out(origin="node-1", slots=((1, 1),))],
-    "a keeper's answer": [Recalled(number=1, epoch=1, records={})],
+    "a state store's answer": [Recalled(number=1, epoch=1, records={})],
     "no events": [order()],
     "a settled number": [order(event(), number=2, settled=3)],
     "nothing settled": [order(event(), settled=0)],

@@ -420,20 +420,20 @@ def test_a_change_that_a_neighbour_would_not_pass_on_changes_nothing() -> None:
     assert rig.station.node.subscribers() == {}
 
 
-# -- The keeper ---------------------------------------------------------------------------------
+# -- The state store ----------------------------------------------------------------------------
 
 
-def ask(keeper: StateStore, source: str, *frames: Frame) -> list[Frame]:
+def ask(store: StateStore, source: str, *frames: Frame) -> list[Frame]:
     for frame in frames:
-        keeper.receive(frame, source=source, now_ns=0)
-    return [effect.frame for effect in keeper.take_effects() if isinstance(effect, Send)]
+        store.receive(frame, source=source, now_ns=0)
+    return [effect.frame for effect in store.take_effects() if isinstance(effect, Send)]
 
 
 def test_recalling_often_is_answered_once_and_the_last_one_counts() -> None:
-    keeper = StateStore(name="k")
-    answers = ask(keeper, "c", *(Recall(number=number) for number in range(1, 101)))
+    store = StateStore(name="k")
+    answers = ask(store, "c", *(Recall(number=number) for number in range(1, 101)))
     assert answers == [Recalled(number=100, epoch=100, records={})]
-    both = ask(keeper, "c", Recall(number=101)) + ask(keeper, "d", Recall(number=1))
+    both = ask(store, "c", Recall(number=101)) + ask(store, "d", Recall(number=1))
     assert len(both) == 2
 
 
@@ -442,30 +442,30 @@ def remember(number: int, *writes: tuple[str, bytes | None]) -> Remember:
 
 
 def test_a_name_keeps_no_more_bytes_than_its_limit_and_may_always_keep_less() -> None:
-    keeper = StateStore(name="k", config=StateStoreConfig(bytes_max=100))
-    ask(keeper, "c", Recall(number=1))
+    store = StateStore(name="k", config=StateStoreConfig(bytes_max=100))
+    ask(store, "c", Recall(number=1))
     kept = Remembered(epoch=1, number=1)
-    assert ask(keeper, "c", remember(1, ("a", bytes(60)))) == [kept]
+    assert ask(store, "c", remember(1, ("a", bytes(60)))) == [kept]
     what = "the records of the durable subscription are too many or too large"
     refused = NotKept(epoch=1, reason=f"{what} (limit bytes_max=100): give it fewer topics")
-    assert ask(keeper, "c", remember(2, ("b", bytes(60)))) == [refused]
+    assert ask(store, "c", remember(2, ("b", bytes(60)))) == [refused]
     # The same key again takes the place of what was there, also twice in one change.
     again = remember(2, ("a", bytes(90)), ("a", bytes(99)))
-    assert ask(keeper, "c", again) == [Remembered(epoch=1, number=2)]
-    assert ask(keeper, "c", remember(3, ("a", None))) == [Remembered(epoch=1, number=3)]
-    assert ask(keeper, "c", remember(4, ("b", bytes(99)))) == [Remembered(epoch=1, number=4)]
-    assert ask(keeper, "c", remember(5, ("k" * 200, b""))) == [refused]
+    assert ask(store, "c", again) == [Remembered(epoch=1, number=2)]
+    assert ask(store, "c", remember(3, ("a", None))) == [Remembered(epoch=1, number=3)]
+    assert ask(store, "c", remember(4, ("b", bytes(99)))) == [Remembered(epoch=1, number=4)]
+    assert ask(store, "c", remember(5, ("k" * 200, b""))) == [refused]
 
 
 def test_all_names_together_are_limited_too_and_a_restart_counts_alike() -> None:
     records: dict[str, bytes] = {}
     config = StateStoreConfig(all_bytes_max=100)
 
-    def told(keeper: StateStore, source: str, *frames: Frame) -> list[Frame]:
+    def told(store: StateStore, source: str, *frames: Frame) -> list[Frame]:
         for frame in frames:
-            keeper.receive(frame, source=source, now_ns=0)
+            store.receive(frame, source=source, now_ns=0)
         answers = []
-        for effect in keeper.take_effects():
+        for effect in store.take_effects():
             if isinstance(effect, Send):
                 answers.append(effect.frame)
             elif isinstance(effect, Persist):
@@ -475,17 +475,17 @@ def test_all_names_together_are_limited_too_and_a_restart_counts_alike() -> None
                     records[effect.key] = effect.value
         return answers
 
-    keeper = StateStore(name="k", config=config)
+    store = StateStore(name="k", config=config)
     for name in ("c", "d"):
-        told(keeper, name, Recall(number=1))
-    assert told(keeper, "c", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
+        told(store, name, Recall(number=1))
+    assert told(store, "c", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
     what = "the records of durable subscriptions are too large (limit all_bytes_max=100)"
     refused = [NotKept(epoch=1, reason=f"{what}: forget some with events.forget()")]
-    assert told(keeper, "d", remember(1, ("a", bytes(70)))) == refused
-    keeper = StateStore(name="k", config=config, records=records)
-    assert told(keeper, "d", remember(1, ("a", bytes(70)))) == refused
-    told(keeper, "c", Dismiss(epoch=1))
-    assert told(keeper, "d", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
+    assert told(store, "d", remember(1, ("a", bytes(70)))) == refused
+    store = StateStore(name="k", config=config, records=records)
+    assert told(store, "d", remember(1, ("a", bytes(70)))) == refused
+    told(store, "c", Dismiss(epoch=1))
+    assert told(store, "d", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
 
 
 def test_a_put_is_accepted_where_a_slot_was_given_and_is_empty() -> None:

@@ -435,7 +435,7 @@ def test_a_durable_subscription_reads_another_log_from_its_beginning_if_it_accep
             for number, address in enumerate(await free_addresses(2))
         )
         placement = Placement([each.name for each in members])
-        name = next(f"desk-{n}" for n in range(99) if placement.keeper(f"desk-{n}") == "s0")
+        name = next(f"desk-{n}" for n in range(99) if placement.state_store(f"desk-{n}") == "s0")
 
         async def start(data: str, **options: Any) -> list[Server]:
             servers = [
@@ -504,7 +504,7 @@ def test_a_durable_subscription_is_told_later_that_a_log_lost_what_it_had(tmp_pa
             for number, address in enumerate(await free_addresses(2))
         )
         placement = Placement([each.name for each in members])
-        name = next(f"desk-{n}" for n in range(99) if placement.keeper(f"desk-{n}") == "s0")
+        name = next(f"desk-{n}" for n in range(99) if placement.state_store(f"desk-{n}") == "s0")
 
         def server(number: int) -> Server:
             member = members[number]

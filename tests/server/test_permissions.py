@@ -457,7 +457,7 @@ def test_a_client_speaks_only_as_names_that_it_entered(tmp_path: Path) -> None:
             other.bundle("h~1", Remember(epoch=recalled.epoch, number=1, writes=(("k", b"v"),)))
             assert "does not own the name" in (await other.farewell()).reason
             assert server.station is not None
-            assert server.station.keeper.names() == {"h~1": 0}
+            assert server.station.state_store.names() == {"h~1": 0}
             assert server.listener is not None
             assert server.listener.errors == {"protocol": 1}
             honest.close()

@@ -220,7 +220,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
                 for events in (durable, live):
                     with pytest.raises(ensue.SubscriptionLost, match="has another log") as lost:
                         await asyncio.wait_for(anext(events), 60)
-                    # On a broker the keeper of its records may be the first to say so.
+                    # On a broker the state store may be the first to report it.
                     assert lost.value.reason in {"replaced", "forgotten"}
                 for each in (bus, idle):
                     await until(lambda bus=each: bus._failure is not None, "it was told")  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """Topics that a subscription asked for or left, and the tasks that wait until that is in effect.
 
 Outcomes of a node may lag behind commands, by as long as a durable subscription waits for its
-keeper. A topic that was left is ignored until its `Leave` comes: everything before that belongs to
-a membership that has ended.
+state store. A topic that was left is ignored until its `Leave` comes: everything before that
+belongs to a membership that has ended.
 """
 
 import asyncio

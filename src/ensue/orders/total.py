@@ -91,10 +91,8 @@ class TotalOrder(Guarantee):
         now_ns = hub.clock.now_ns()
         if not wanted.durable:
             return build({}, now_ns)
-        keeper = hub.placement.keeper(wanted.name)
-        return RemoteState(
-            build, name=wanted.name, keeper=keeper, number=randbits(53), now_ns=now_ns
-        )
+        store = hub.placement.state_store(wanted.name)
+        return RemoteState(build, name=wanted.name, store=store, number=randbits(53), now_ns=now_ns)
 
     def deployment(self) -> "type[Deployment]":
         """Return a chain, the log of its topics, and clients."""

@@ -135,7 +135,7 @@ class _Chain:
         return states
 
     async def ask_bounds(self, states: Mapping[str, Json]) -> Bounds:
-        """Return the bounds of topics that subscriptions read away from their keeper."""
+        """Return the bounds of topics that are not on the node of their state store."""
         wanted: dict[str, dict[str, None]] = {}
         for state in states.values():
             for one in state["subscriptions"]:

@@ -200,9 +200,9 @@ def build_station(
     topic_log_config = msgspec.structs.replace(
         topic_log_config, batch_bytes_max=min(topic_log_config.batch_bytes_max, answer_bytes_max)
     )
-    keeper_config = StateStoreConfig()
-    keeper_config = msgspec.structs.replace(
-        keeper_config, bytes_max=min(keeper_config.bytes_max, answer_bytes_max)
+    state_store_config = StateStoreConfig()
+    state_store_config = msgspec.structs.replace(
+        state_store_config, bytes_max=min(state_store_config.bytes_max, answer_bytes_max)
     )
     built: list[Station] = []
     records = _of_station(journal)
@@ -215,7 +215,7 @@ def build_station(
                 config=config.sequencer,
                 station_config=StationConfig(expire_ns=int(config.expire_s * SECOND_NS)),
                 topic_log_config=topic_log_config,
-                keeper_config=keeper_config,
+                state_store_config=state_store_config,
                 records=own,
                 kept=journal,
                 seal_key=config.stamp_key,

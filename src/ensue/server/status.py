@@ -205,14 +205,16 @@ class Status:
         left = RECORDS_MAX
         found: list[Progress] = []
         self.unmeasured = 0
-        names = self.station.keeper.names()
+        names = self.station.state_store.names()
         bounds = self.station.log.bounds() if names else {}
         for name, count in names.items():
             left -= count
             if left < 0:
                 self.unmeasured += 1
             else:
-                found.append(self._progress_of(name, self.station.keeper.records(name), bounds))
+                found.append(
+                    self._progress_of(name, self.station.state_store.records(name), bounds)
+                )
         found.sort(key=lambda each: (-each.lag, each.name))
         return found
 

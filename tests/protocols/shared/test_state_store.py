@@ -67,7 +67,7 @@ class Clerk:
 
 
 class Office:
-    """A keeper with its disk; each step is synced before its answers leave."""
+    """A state store with its disk; each step is synced before its answers leave."""
 
     def __init__(self, **config: Any) -> None:
         self.config = StateStoreConfig(**config)
@@ -75,12 +75,12 @@ class Office:
         self.restart()
 
     def restart(self) -> None:
-        self.keeper = StateStore(name="keeper", config=self.config, records=dict(self.disk))
+        self.store = StateStore(name="store", config=self.config, records=dict(self.disk))
 
     def hear(self, frame: Frame, source: str = "desk") -> list[Frame]:
-        self.keeper.receive(frame, source=source, now_ns=0)
+        self.store.receive(frame, source=source, now_ns=0)
         answers: list[Frame] = []
-        for effect in self.keeper.take_effects():
+        for effect in self.store.take_effects():
             if isinstance(effect, Persist):
                 if effect.value is None:
                     self.disk.pop(effect.key, None)
@@ -101,8 +101,8 @@ class Office:
         return self.hear(frame, source)
 
     def safe(self, source: str = "desk") -> dict[str, bytes]:
-        """What a newcomer under the name would be told if the keeper restarted now."""
-        copy = StateStore(name="keeper", config=self.config, records=dict(self.disk))
+        """What a newcomer under the name would be told if the state store restarted now."""
+        copy = StateStore(name="store", config=self.config, records=dict(self.disk))
         copy.receive(Recall(number=2**53), source=source, now_ns=0)
         (told,) = (
             effect.frame
@@ -116,7 +116,7 @@ def desk(number: int = 7, *, now_ns: int = 0) -> RemoteState[Clerk]:
     def build(records: Records, _now_ns: int) -> Clerk:
         return Clerk("desk", records)
 
-    return RemoteState(build, name="desk", keeper="keeper", number=number, now_ns=now_ns)
+    return RemoteState(build, name="desk", store="store", number=number, now_ns=now_ns)
 
 
 def opened(office: Office, number: int = 7) -> RemoteState[Clerk]:
@@ -127,17 +127,17 @@ def opened(office: Office, number: int = 7) -> RemoteState[Clerk]:
 
 
 def asked(office: Office, kept: RemoteState[Clerk]) -> list[Frame]:
-    """Let the keeper hear what a client says to it; return the answers."""
+    """Let the state store hear what a client says to it; return the answers."""
     answers: list[Frame] = []
     for effect in kept.take_effects():
-        if isinstance(effect, Send) and effect.peer == "keeper":
+        if isinstance(effect, Send) and effect.peer == "store":
             answers += office.hear(effect.frame)
     return answers
 
 
 def answer(kept: RemoteState[Clerk], *frames: Frame, now_ns: int = 0) -> None:
     for frame in frames:
-        kept.receive(frame, source="keeper", now_ns=now_ns)
+        kept.receive(frame, source="store", now_ns=now_ns)
 
 
 def clerk(kept: RemoteState[Clerk]) -> Clerk:
@@ -149,11 +149,11 @@ def words(effects: Sequence[Effect]) -> list[int]:
     return [e.frame.number for e in effects if isinstance(e, Send) and isinstance(e.frame, Word)]
 
 
-def to_keeper(effects: Sequence[Effect]) -> list[Frame]:
-    return [e.frame for e in effects if isinstance(e, Send) and e.peer == "keeper"]
+def to_store(effects: Sequence[Effect]) -> list[Frame]:
+    return [e.frame for e in effects if isinstance(e, Send) and e.peer == "store"]
 
 
-# -- The keeper ---------------------------------------------------------------------------------------
+# -- The state store -------------------------------------------------------------------------------
 
 
 def test_what_was_remembered_is_recalled() -> None:
@@ -225,7 +225,7 @@ def test_names_do_not_meet_whatever_characters_they_hold() -> None:
         }
 
 
-def test_a_keeper_that_restarts_knows_records_epochs_and_numbers() -> None:
+def test_a_state_store_that_restarts_knows_records_epochs_and_numbers() -> None:
     office = Office()
     office.recall(1)
     office.remember(1, 1, a=b"1")
@@ -281,7 +281,7 @@ def test_dismissing_forgets_everything_and_only_the_owner_can() -> None:
     assert office.safe() == {"a": b"1"}
     office.hear(Dismiss(epoch=2))
     assert office.disk == {}
-    assert dict(office.keeper.names()) == {}
+    assert dict(office.store.names()) == {}
 
 
 def test_one_from_before_the_name_was_dismissed_can_change_nothing_of_its_successors() -> None:
@@ -299,10 +299,10 @@ def test_one_from_before_the_name_was_dismissed_can_change_nothing_of_its_succes
     assert office.safe() == {"a": b"new"}
 
 
-def test_a_keeper_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
+def test_a_state_store_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
     office = Office()
-    office.keeper.handle_timer(now_ns=10**12)
-    assert office.keeper.next_timer_ns() is None
+    office.store.handle_timer(now_ns=10**12)
+    assert office.store.next_timer_ns() is None
     assert office.hear(Word(number=1)) == []
     assert office.hear(Remembered(epoch=1, number=1)) == []
 
@@ -336,7 +336,7 @@ def test_nothing_behind_a_persist_is_let_go_before_it_is_remembered() -> None:
     clerk(kept).write({"a": b"1"}, 1)
     effects = kept.take_effects()
     assert words(effects) == []
-    (frame,) = to_keeper(effects)
+    (frame,) = to_store(effects)
     # What has nothing to persist waits for what came before it all the same.
     clerk(kept).write({}, 2)
     assert words(kept.take_effects()) == []
@@ -352,7 +352,7 @@ def test_what_has_nothing_before_it_to_be_remembered_goes_at_once() -> None:
     clerk(kept).write({}, 1)
     effects = kept.take_effects()
     assert words(effects) == [1]
-    assert to_keeper(effects) == []
+    assert to_store(effects) == []
 
 
 def test_batches_that_come_meanwhile_are_remembered_together_whole_and_in_order() -> None:
@@ -360,14 +360,14 @@ def test_batches_that_come_meanwhile_are_remembered_together_whole_and_in_order(
     kept = opened(office)
     kept.take_effects()
     clerk(kept).write({"a": b"1"}, 1)
-    (first,) = to_keeper(kept.take_effects())
+    (first,) = to_store(kept.take_effects())
     for number in range(2, 6):
         clerk(kept).write({"a": b"%d" % number, f"n{number}": b"", "n2": None}, number)
-        assert to_keeper(kept.take_effects()) == []
+        assert to_store(kept.take_effects()) == []
     answer(kept, *office.hear(first))
     effects = kept.take_effects()
     assert words(effects) == [1]
-    (together,) = to_keeper(effects)
+    (together,) = to_store(effects)
     answer(kept, *office.hear(together))
     assert words(kept.take_effects()) == [2, 3, 4, 5]
     assert office.safe() == {"a": b"5", "n3": b"", "n4": b"", "n5": b""}
@@ -376,17 +376,17 @@ def test_batches_that_come_meanwhile_are_remembered_together_whole_and_in_order(
 def test_what_got_no_answer_is_asked_again() -> None:
     office = Office()
     kept = desk()
-    (recall,) = to_keeper(kept.take_effects())
+    (recall,) = to_store(kept.take_effects())
     assert kept.next_timer_ns() == RETRY_NS
     kept.handle_timer(now_ns=RETRY_NS)
-    assert to_keeper(kept.take_effects()) == [recall]
+    assert to_store(kept.take_effects()) == [recall]
     answer(kept, *office.hear(recall), now_ns=RETRY_NS)
     assert kept.next_timer_ns() is None
     clerk(kept).write({"a": b"1"}, 1)
-    (remember,) = to_keeper(kept.take_effects())
+    (remember,) = to_store(kept.take_effects())
     assert kept.next_timer_ns() == 2 * RETRY_NS
     kept.handle_timer(now_ns=2 * RETRY_NS)
-    assert to_keeper(kept.take_effects()) == [remember]
+    assert to_store(kept.take_effects()) == [remember]
     answer(kept, *office.hear(remember), *office.hear(remember))
     assert words(kept.take_effects()) == [1]
 
@@ -395,14 +395,14 @@ def test_after_a_lost_connection_both_ask_again_at_once() -> None:
     kept = opened(Office())
     kept.take_effects()
     clerk(kept).write({"a": b"1"}, 1)
-    (remember,) = to_keeper(kept.take_effects())
+    (remember,) = to_store(kept.take_effects())
     kept.repeat(now_ns=5)
-    assert to_keeper(kept.take_effects()) == [remember]
+    assert to_store(kept.take_effects()) == [remember]
     assert clerk(kept).repeats == 1
     waiting = desk()
-    (recall,) = to_keeper(waiting.take_effects())
+    (recall,) = to_store(waiting.take_effects())
     waiting.repeat(now_ns=5)
-    assert to_keeper(waiting.take_effects()) == [recall]
+    assert to_store(waiting.take_effects()) == [recall]
 
 
 def test_a_node_with_nothing_to_ask_still_repeats_itself() -> None:
@@ -457,7 +457,7 @@ def test_a_word_meant_for_another_epoch_stops_nobody() -> None:
     assert not kept.stopped
 
 
-def test_a_limit_of_the_keeper_stops_it_and_is_named() -> None:
+def test_a_limit_of_the_state_store_stops_it_and_is_named() -> None:
     office = Office(names_max=1)
     office.recall(1, "other")
     kept = desk()
@@ -481,13 +481,13 @@ def test_dismissed_it_ends_when_it_is_finished_and_all_is_remembered() -> None:
     kept.take_effects()
     clerk(kept).write({"a": b"1"}, 1)
     kept.dismiss(lambda node: bool(node.heard))
-    (remember,) = to_keeper(kept.take_effects())
+    (remember,) = to_store(kept.take_effects())
     kept.receive(Word(number=1), source="peer", now_ns=0)
     assert kept.take_effects() == []
     answer(kept, *office.hear(remember))
     effects = kept.take_effects()
     assert words(effects) == [1]
-    (dismiss,) = to_keeper(effects)
+    (dismiss,) = to_store(effects)
     assert isinstance(dismiss, Dismiss)
     # It was lost: asked again, and nothing else is done until the answer comes.
     clerk(kept).write({"a": b"2"}, 2)
@@ -495,7 +495,7 @@ def test_dismissed_it_ends_when_it_is_finished_and_all_is_remembered() -> None:
     due_ns = kept.next_timer_ns()
     assert due_ns is not None
     kept.handle_timer(now_ns=due_ns)
-    assert to_keeper(kept.take_effects()) == [dismiss]
+    assert to_store(kept.take_effects()) == [dismiss]
     assert not kept.stopped
     first, again = office.hear(dismiss), office.hear(dismiss)
     assert first == again == [Dismissed(epoch=dismiss.epoch)]
@@ -519,7 +519,7 @@ def test_frames_and_timers_of_the_node_reach_it() -> None:
 
 
 class World:
-    """Clients of one name, one after the other, and a keeper, with a bad line between them.
+    """Clients of one name, one after the other, and a state store, with a bad line between them.
 
     The model is a list of dictionaries: what the records are after each batch.
     """
@@ -580,8 +580,8 @@ class World:
         for word in words(effects):
             assert word == self.let_go + 1, "words leave in order, and none is left out"
             self.let_go = word
-        for frame in to_keeper(effects):
-            self.line.append(("keeper", self.incarnation, frame))
+        for frame in to_store(effects):
+            self.line.append(("store", self.incarnation, frame))
 
     def move(self) -> None:
         random = self.random
@@ -594,15 +594,15 @@ class World:
         if random.random() < 0.2:
             return  # Lost.
         # What was meant for an earlier incarnation may reach the present one.
-        if target == "keeper" or incarnation == self.incarnation or random.random() < 0.5:
+        if target == "store" or incarnation == self.incarnation or random.random() < 0.5:
             self.pass_on(target, incarnation, frame)
 
     def pass_on(self, target: str, incarnation: int, frame: Frame) -> None:
-        if target == "keeper":
+        if target == "store":
             self.line += (("client", incarnation, each) for each in self.office.hear(frame))
             return
         before = self.kept.inner
-        self.kept.receive(frame, source="keeper", now_ns=self.now_ns)
+        self.kept.receive(frame, source="store", now_ns=self.now_ns)
         if before is None and self.kept.inner is not None:
             self.take_up(clerk(self.kept).records)
 
@@ -647,13 +647,13 @@ def test_whatever_the_line_does_batches_are_whole_in_order_and_safe_first(seed: 
     assert world.office.safe() == world.states[-1]
 
 
-def test_while_the_keeper_is_away_the_node_rests_before_too_much_waits() -> None:
+def test_while_the_state_store_is_away_the_node_rests_before_too_much_waits() -> None:
     office = Office()
     kept = opened(office)
     kept.take_effects()
     node = clerk(kept)
     node.write({"a": b"1"}, 0)
-    (remember,) = to_keeper(kept.take_effects())
+    (remember,) = to_store(kept.take_effects())
 
     # It says a word to each frame, as a subscriber delivers each event.
     heard = 0
@@ -667,7 +667,7 @@ def test_while_the_keeper_is_away_the_node_rests_before_too_much_waits() -> None
 
     node.timer_ns = 5
     assert kept.next_timer_ns() == RETRY_NS, (
-        "its timer is not due, but the question to the keeper is"
+        "its timer is not due, but the question to the state store is"
     )
     kept.handle_timer(now_ns=RETRY_NS)
     kept.repeat(now_ns=RETRY_NS)

@@ -64,7 +64,7 @@ class Repair:
         self._watches: dict[str, _Watch] = {}
         self.retrieval = Retrieval(
             state,
-            helpers=self._keepers,
+            helpers=self._holders,
             ask=lambda topic, peer, source: self._send_summary(
                 topic, peer, urgent=True, only=(source,)
             ),
@@ -202,9 +202,9 @@ class Repair:
     def _helpers(self, topic: str, source: int) -> list[int]:
         """List reachable peers that may have an event."""
         suspected = self._detector.suspected
-        return [peer for peer in self._keepers(topic, source) if not suspected >> peer & 1]
+        return [peer for peer in self._holders(topic, source) if not suspected >> peer & 1]
 
-    def _keepers(self, topic: str, source: int) -> list[int]:
+    def _holders(self, topic: str, source: int) -> list[int]:
         """List peers that may have an event: its source, then the members, nearest first."""
         others = self._membership.members(topic) | 1 << source
         others &= self._cube.everyone & ~(1 << self._me)

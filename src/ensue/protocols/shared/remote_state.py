@@ -44,7 +44,7 @@ N = TypeVar("N", bound=Node)
 
 
 class RemoteState(Generic[N]):
-    """A node whose records are in the state store of the node `keeper`.
+    """A node whose records are in the state store of the node `store`.
 
     `build` makes the node from its records and the time. `inner` is None until they have arrived;
     commands go to it. `number` must differ from that of any earlier incarnation of the name.
@@ -55,7 +55,7 @@ class RemoteState(Generic[N]):
         build: Callable[[Mapping[str, bytes], int], N],
         *,
         name: str,
-        keeper: str,
+        store: str,
         number: int,
         now_ns: int = 0,
     ) -> None:
@@ -64,7 +64,7 @@ class RemoteState(Generic[N]):
         self.stopped = ""
         """Why it does nothing any more: `superseded`, or a limit of the store."""
         self._build = build
-        self._keeper = keeper
+        self._store = store
         self._number = number
         self._epoch = 0
         self._sent = 0
@@ -82,7 +82,7 @@ class RemoteState(Generic[N]):
         self._dismissing = False
         """Whether the node is finished, and the store was asked to remove its records."""
         self._due_ns: int | None = now_ns + RETRY_NS
-        self._effects: list[Effect] = [Send(keeper, Recall(number=number))]
+        self._effects: list[Effect] = [Send(store, Recall(number=number))]
 
     @property
     def unremembered(self) -> int:
@@ -95,7 +95,7 @@ class RemoteState(Generic[N]):
             return
         self._now_ns = now_ns
         if isinstance(frame, _ANSWERS):
-            if source == self._keeper:
+            if source == self._store:
                 self._answered(frame, now_ns)
         elif self.inner is not None and self._held < HELD_MAX:
             self.inner.receive(frame, source=source, now_ns=now_ns)
@@ -129,7 +129,7 @@ class RemoteState(Generic[N]):
             again: Frame = self._under_way or Recall(number=self._number)
             if self._dismissing:
                 again = Dismiss(epoch=self._epoch)
-            self._effects.append(Send(self._keeper, again))
+            self._effects.append(Send(self._store, again))
         awake = self._awake
         if awake is not None:
             awake.handle_timer(now_ns=now_ns)
@@ -151,7 +151,7 @@ class RemoteState(Generic[N]):
             if self._finished is not None and not self._waiting and self._finished(self.inner):
                 self._dismissing = True
                 self._due_ns = self._now_ns + RETRY_NS
-                self._effects.append(Send(self._keeper, Dismiss(epoch=self._epoch)))
+                self._effects.append(Send(self._store, Dismiss(epoch=self._epoch)))
         effects, self._effects = self._effects, []
         return effects
 
@@ -203,7 +203,7 @@ class RemoteState(Generic[N]):
         self._under_way = Remember(
             epoch=self._epoch, number=self._sent, writes=tuple(writes.items())
         )
-        self._effects.append(Send(self._keeper, self._under_way))
+        self._effects.append(Send(self._store, self._under_way))
         self._due_ns = self._now_ns + RETRY_NS
 
     def _remembered(self) -> None:

@@ -103,8 +103,8 @@ class Placement:
         """Return the name of the node that hosts a topic."""
         return self.nodes[self.stage(topic)]
 
-    def keeper(self, client: str) -> str:
-        """Return the name of the node that keeps a client's records."""
+    def state_store(self, client: str) -> str:
+        """Return the name of the node whose state store has a client's records."""
         digest = blake2b(client.encode(), digest_size=8, salt=b"keeper").digest()
         return self.nodes[int.from_bytes(digest, "big") % len(self.nodes)]
 

@@ -109,10 +109,10 @@ UNNUMBERED: tuple[type[Frame], ...] = (
 """Frames between stations without a numbered link: their senders repeat them."""
 
 _OF_LOG = ("event/", "first/", "attached/", "place/")
-_OF_KEEPER = ("keeper/", "kept/")
+_OF_STATE_STORE = ("keeper/", "kept/")
 _EXPIRED = "expired/"
 _FOR_LOG = (ens.Put, ens.AttachRequest, ens.DetachRequest, ens.Fetch)
-_FOR_KEEPER = (state_store.Recall, state_store.Remember, state_store.Dismiss)
+_FOR_STATE_STORE = (state_store.Recall, state_store.Remember, state_store.Dismiss)
 
 
 def _select(records: Mapping[str, bytes], prefixes: tuple[str, ...]) -> dict[str, bytes]:
@@ -133,7 +133,7 @@ class Station:
         config: SequencerConfig,
         station_config: StationConfig | None = None,
         topic_log_config: TopicLogConfig | None = None,
-        keeper_config: StateStoreConfig | None = None,
+        state_store_config: StateStoreConfig | None = None,
         records: Mapping[str, bytes] | None = None,
         kept: KeptEvents | None = None,
         seal_key: bytes = b"",
@@ -143,8 +143,8 @@ class Station:
         self.placement = placement
         own = records or {}
         of_log = _select(own, _OF_LOG)
-        of_keeper = _select(own, _OF_KEEPER)
-        of_others = (*_OF_LOG, *_OF_KEEPER, _EXPIRED)
+        of_state_store = _select(own, _OF_STATE_STORE)
+        of_others = (*_OF_LOG, *_OF_STATE_STORE, _EXPIRED)
         of_node = {key: own[key] for key in own if not key.startswith(of_others)}
         self.log = TopicLog(name=name, config=topic_log_config, records=of_log, kept=kept)
         self.node = Sequencer(
@@ -157,7 +157,7 @@ class Station:
             seal_key=seal_key,
             now_ns=now_ns,
         )
-        self.keeper = StateStore(name=name, config=keeper_config, records=of_keeper)
+        self.state_store = StateStore(name=name, config=state_store_config, records=of_state_store)
         self.config = station_config or StationConfig()
         self._now_ns = now_ns
         self._effects: list[Effect] = []
@@ -201,9 +201,9 @@ class Station:
         if isinstance(frame, _FOR_LOG):
             if type(frame) is not Put or self.may_put(frame.event, source):
                 self.log.receive(frame, source=source, now_ns=now_ns)
-        elif isinstance(frame, _FOR_KEEPER):
-            self.keeper.receive(frame, source=source, now_ns=now_ns)
-            if self.keeper.keeps(source):
+        elif isinstance(frame, _FOR_STATE_STORE):
+            self.state_store.receive(frame, source=source, now_ns=now_ns)
+            if self.state_store.keeps(source):
                 self._heard[source] = now_ns
             else:
                 self._heard.pop(source, None)
@@ -294,7 +294,7 @@ class Station:
             else:
                 effects.append(effect)
         effects += self.node.take_effects()
-        effects += self.keeper.take_effects()
+        effects += self.state_store.take_effects()
         return effects
 
     def _note_passed_on(self, frame: Frame, now_ns: int) -> None:
