@@ -4,7 +4,7 @@
 Input goes three ways: as a stream of bytes into `Framer` and on into both decoders; as the inside of a
 control message or a bundle; and as choices of which frames with which fields a station is sent. What
 is decoded goes to a station, alone or in the middle of a chain, from clients and from its
-neighbours; or to what runs beside it, and to a client that others send to: an exchange, a registry, a node of a cube. What
+neighbours; or to what runs beside it, and to a client that others send to: a fan-out, a registry, a node of a cube. What
 it wants sent must encode, and it must come back from what it persisted.
 """
 
@@ -30,7 +30,7 @@ from ensue.protocols.membership.client import KnownMembers
 from ensue.protocols.membership.frames import Members
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.shared.link import Linked
-from ensue.protocols.topic_log.fanout import Exchange
+from ensue.protocols.topic_log.fanout import Fanout
 from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Put, TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.placement import Placement
@@ -185,7 +185,7 @@ def build(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
 def _beside(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
     """Return what is no station."""
     if kind == EXCHANGE:
-        return Exchange(name="s1/merged", attachments_max=4)
+        return Fanout(name="s1/merged", attachments_max=4)
     if kind == REGISTRY:
         return Registry(
             name="s1/causal",
@@ -231,7 +231,7 @@ class Rig:
         node, now_ns = self._node, self._now_ns
         topic = NAMES[draw.number(3)]
         match node:
-            case Exchange():
+            case Fanout():
                 node.forget(SOURCES[draw.number(len(SOURCES))], now_ns=now_ns)
             case RegisteredNode() | RegisteredBroker():
                 match draw.number(4):

@@ -18,7 +18,7 @@ from ensue.protocols.deadline.registered import RegisteredBroker
 from ensue.protocols.membership import client, member_list, registry
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.topic_log import fanout
-from ensue.protocols.topic_log.fanout import Exchange
+from ensue.protocols.topic_log.fanout import Fanout
 from ensue.protocols.total.station import FRAMES, Station
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
@@ -50,7 +50,7 @@ def test_every_kind_of_frame_reaches_the_station(monkeypatch: pytest.MonkeyPatch
     assert missing <= {"LinkData", "LinkAck"}
 
 
-@pytest.mark.parametrize("kind", [RegisteredNode, RegisteredBroker, Registry, Exchange])
+@pytest.mark.parametrize("kind", [RegisteredNode, RegisteredBroker, Registry, Fanout])
 def test_what_runs_beside_a_station_is_reached_too(
     kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ MERGED = ensue.Merged(epsilon=0.002, delta=0.3)
 DEADLINE = ensue.Deadline(ms=5_000)
 ORDERS = [MERGED, ensue.Causal(), ensue.Causal(across_topics=False), DEADLINE, None]
 EVERYTHING = (["*"], ["*"])
-MERGED_EXCHANGE, CUBE = "node-1/merged", "node-1/causal"
+MERGED_FANOUT, CUBE = "node-1/merged", "node-1/causal"
 
 
 def name_of(order: ensue.Order | None) -> str:
@@ -130,7 +130,7 @@ def test_topics_that_have_no_place_or_are_too_deep_are_refused(
     asyncio.run(main())
 
 
-def test_headers_and_topics_are_limited_at_an_exchange(tmp_path: Path) -> None:
+def test_headers_and_topics_are_limited_at_a_fanout(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(headers_per_event=1, topics_per_subscription=2)
         async with (
@@ -182,7 +182,7 @@ def test_a_bus_whose_terms_no_longer_hold_ends_with_its_subscriptions(tmp_path: 
         ):
             driver = bus._driver
             assert driver is not None
-            driver._receive((Agreed(terms="epsilon=9"),), MERGED_EXCHANGE)
+            driver._receive((Agreed(terms="epsilon=9"),), MERGED_FANOUT)
             with pytest.raises(AccessDenied, match=r"has epsilon=9, this bus has epsilon=0\.002"):
                 await within(bus.publish("t", b""))
             with pytest.raises(EnsueError, match=r"has epsilon=9, this bus has epsilon=0\.002"):
@@ -215,13 +215,13 @@ def message(event: Event) -> Message:
 @pytest.mark.parametrize(
     ("target", "frame", "said"),
     [
-        (MERGED_EXCHANGE, Put(event=clocked(publisher="other~1")), "but 'raw~1' sent it"),
-        (MERGED_EXCHANGE, Put(event=clocked(void=True)), "has a place"),
-        (MERGED_EXCHANGE, Put(event=clocked(place=7)), "has a place"),
-        (MERGED_EXCHANGE, Put(event=event(stamp=Stamp({"t": 3}))), "has a place"),
-        (MERGED_EXCHANGE, Put(event=clocked(published_at_ns=-1)), "published_at_ns is out of range"),
-        (MERGED_EXCHANGE, Notify(event=clocked()), "Notify is not for an exchange"),
-        (MERGED_EXCHANGE, Fetch(topic="t", start=1, stop=0), "Fetch is not for an exchange"),
+        (MERGED_FANOUT, Put(event=clocked(publisher="other~1")), "but 'raw~1' sent it"),
+        (MERGED_FANOUT, Put(event=clocked(void=True)), "has a place"),
+        (MERGED_FANOUT, Put(event=clocked(place=7)), "has a place"),
+        (MERGED_FANOUT, Put(event=event(stamp=Stamp({"t": 3}))), "has a place"),
+        (MERGED_FANOUT, Put(event=clocked(published_at_ns=-1)), "published_at_ns is out of range"),
+        (MERGED_FANOUT, Notify(event=clocked()), "Notify is not for a fan-out"),
+        (MERGED_FANOUT, Fetch(topic="t", start=1, stop=0), "Fetch is not for a fan-out"),
         (CUBE, Put(event=event()), "Put is not for a registry"),
         (CUBE, Members(epoch=1, first=0, names=(), total=0, gone_first=0, gone=(), gone_total=0),
          "Members is not for a registry"),
@@ -318,7 +318,7 @@ def test_who_detaches_elsewhere_has_no_more_topics_for_it(tmp_path: Path) -> Non
             assert await raw.enter("raw~1") is None
 
             async def attach(topic: str) -> Frame:
-                raw.bundle("raw~1", AttachRequest(topic=topic, from_slot=0), target=MERGED_EXCHANGE)
+                raw.bundle("raw~1", AttachRequest(topic=topic, from_slot=0), target=MERGED_FANOUT)
                 return await raw.frame()
 
             for topic in ("a", "b"):
@@ -326,7 +326,7 @@ def test_who_detaches_elsewhere_has_no_more_topics_for_it(tmp_path: Path) -> Non
                 for elsewhere in ("node-1", "node-1/none"):
                     raw.bundle("raw~1", DetachRequest(topic=topic), target=elsewhere)
             assert isinstance(await attach("c"), Declined)
-            raw.bundle("raw~1", DetachRequest(topic="a"), target=MERGED_EXCHANGE)
+            raw.bundle("raw~1", DetachRequest(topic="a"), target=MERGED_FANOUT)
             assert isinstance(await attach("c"), Attached)
             raw.close()
 
@@ -412,28 +412,28 @@ def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: 
     asyncio.run(main())
 
 
-def test_who_is_gone_is_detached_from_an_exchange(tmp_path: Path) -> None:
+def test_who_is_gone_is_detached_from_a_fanout(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
-            exchange = server._exchanges[0].node
-            assert exchange.name == MERGED_EXCHANGE
+            fanout = server._fanouts[0].node
+            assert fanout.name == MERGED_FANOUT
             leaves: list[Callable[[Raw], object]] = [
                 lambda raw: raw.close(),
                 lambda raw: raw.bundle(
-                    "raw~1", AttachRequest(topic="u", from_slot=0), target=MERGED_EXCHANGE
+                    "raw~1", AttachRequest(topic="u", from_slot=0), target=MERGED_FANOUT
                 ),
             ]
             for leave in leaves:
                 raw = await Raw.hello(server)
                 assert await raw.enter("raw~1") is None
-                raw.bundle("raw~1", AttachRequest(topic="t", from_slot=0), target=MERGED_EXCHANGE)
+                raw.bundle("raw~1", AttachRequest(topic="t", from_slot=0), target=MERGED_FANOUT)
                 assert await raw.frame() == Attached(topic="t", first=1, next=1, sent=1)
-                raw.bundle("raw~1", Put(event=clocked()), target=MERGED_EXCHANGE)
+                raw.bundle("raw~1", Put(event=clocked()), target=MERGED_FANOUT)
                 answers = {type(await raw.frame()) for _ in range(2)}
                 assert answers == {Accepted, Notify}
                 leave(raw)
                 raw.close()
-                await until(lambda: exchange.attachments == 0, "nobody listens any more")
+                await until(lambda: fanout.attachments == 0, "nobody listens any more")
 
     asyncio.run(main())
 
@@ -577,7 +577,7 @@ def test_a_declined_event_names_itself(tmp_path: Path) -> None:
         async with serving(tmp_path / "d", access=people.access) as server:
             raw = await Raw.hello(server, token=people.tokens["alice"])
             assert await raw.enter("raw~1") is None
-            raw.bundle("raw~1", Put(event=clocked()), target=MERGED_EXCHANGE)
+            raw.bundle("raw~1", Put(event=clocked()), target=MERGED_FANOUT)
             declined = await raw.frame()
             assert isinstance(declined, Declined)
             assert (declined.topic, declined.event) == ("t", "raw~1/t/1")

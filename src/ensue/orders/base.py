@@ -84,9 +84,9 @@ class Guarantee(ABC):
     """Whether nodes of buses keep the order among themselves. Subscriptions share the node of their
     bus, `membership` or `enroll` makes it, and a registry on servers numbers it."""
     uses_topics_alone: ClassVar[bool] = False
-    """Whether topics without a log or an order are enough: an exchange on a server, a broker's own."""
+    """Whether topics without a log or an order are enough: a fan-out on a server, a broker's own."""
     agrees_on_terms: ClassVar[bool] = False
-    """Whether clients of an exchange agree on the options of the order first."""
+    """Whether clients of a fan-out agree on the options of the order first."""
     observes_stamps: ClassVar[bool] = False
     """Whether a bus publishes after each event that a subscription of it got before its turn."""
 

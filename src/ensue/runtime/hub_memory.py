@@ -106,8 +106,8 @@ class Hub:
     """The directory that the run is recorded to."""
     answers = False
     """Whether servers confirm events, where order needs no answer."""
-    exchanges: tuple[str, ...] = ()
-    """Exchanges where clients agree on the terms of merged order, the nearest first."""
+    fanouts: tuple[str, ...] = ()
+    """Fan-outs where clients agree on the terms of merged order, the nearest first."""
     is_unattended = False
     """Whether events go over the topics of a broker, without stations."""
 
@@ -177,8 +177,12 @@ class Hub:
         """Close the driver of a client that has said goodbye."""
         driver.close()
 
-    def watch(self, driver: Driver[Any]) -> None:
-        """Notify a driver of what concerns all: a connection that is back, or a failure."""
+    def watch(self, driver: Driver[Any], *, needs_log: bool = True) -> None:
+        """Notify a driver of new connections and failures.
+
+        `needs_log`: its node can't continue if a server loses its log.
+        """
+        del needs_log
         self._drivers.add(driver)
 
     async def finish(self, by_s: float) -> None:

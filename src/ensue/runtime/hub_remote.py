@@ -1,7 +1,7 @@
 """A hub whose stations are elsewhere: on Ensue's servers, or on a broker.
 
 Merged order and no order need topics alone, and no station: on a broker they go over its topics
-directly, and at a server over its exchanges, which carry events and keep none. In causal and
+directly, and at a server over its fan-outs, which carry events and keep none. In causal and
 deadline order clients send events to each other, through inboxes of the broker or through the
 server, and the first station only numbers them.
 
@@ -31,21 +31,16 @@ from ensue.core.errors import (
 from ensue.core.lineage import Lineage
 from ensue.core.order import Order, order_name
 from ensue.core.wire import Codec
-from ensue.orders import PublisherNode
+from ensue.orders import LogReaderNode, PublisherNode
 from ensue.protocols.interface import Frame, Node
 from ensue.protocols.membership.registry import registry_of
-from ensue.protocols.merged.publisher import MergedPublisher
-from ensue.protocols.merged.subscriber import MergedSubscriber
 from ensue.protocols.shared.remote_state import RemoteState
 from ensue.protocols.shared.state_store import SUPERSEDED
-from ensue.protocols.topic_log.fanout import exchange_of
+from ensue.protocols.topic_log.fanout import fanout_name
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, Discover
 from ensue.protocols.total.station import EPHEMERAL, FRAMES
-from ensue.protocols.total.subscriber import Subscriber
-from ensue.protocols.unordered.publisher import UnorderedPublisher
-from ensue.protocols.unordered.subscriber import UnorderedSubscriber
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import PAYLOAD_BYTES_MAX, Hub, recorder_to
 from ensue.runtime.log_monitor import LogMonitor
@@ -71,9 +66,6 @@ RUN = "ensue"
 """What the run is called in traces: the same for all clients, whose traces belong together."""
 STAMP_BYTES = 256 * 1024
 """Left free in the largest message, for the stamp and the names that travel with an event."""
-
-_KEEPS_NOTHING = (UnorderedPublisher, UnorderedSubscriber, MergedPublisher, MergedSubscriber)
-"""Nodes that go on whatever log a server has."""
 
 _log = logging.getLogger("ensue")
 
@@ -204,15 +196,15 @@ class RemoteHub(Hub):
         self.answers = True
         if orders.of(order).agrees_on_terms:
             nodes = sorted(placement.nodes, key=lambda node: node != self.server)
-            self.exchanges = tuple(exchange_of(node, order_name(order)) for node in nodes)
+            self.fanouts = tuple(fanout_name(node, order_name(order)) for node in nodes)
 
-        def exchange(topic: str) -> str:
+        def fanout(topic: str) -> str:
             # A topic without a place is refused by any station.
             known = placement.knows(topic)
             node = placement.node(topic) if known else placement.nodes[0]
-            return exchange_of(node, order_name(order))
+            return fanout_name(node, order_name(order))
 
-        self.transport.home = exchange
+        self.transport.home = fanout
 
     def claim(self, wanted: str | None, kind: str) -> str:
         """Return a unique name that begins with the wanted one."""
@@ -304,11 +296,11 @@ class RemoteHub(Hub):
         finally:
             driver.close()
 
-    def watch(self, driver: Driver[Any]) -> None:
-        """Notify a driver of what concerns all."""
+    def watch(self, driver: Driver[Any], *, needs_log: bool = True) -> None:
+        """Notify a driver of new connections, refusals and lost logs."""
         super().watch(driver)
         carrier = self.transport.carrier
-        if isinstance(carrier, TcpCarrier) and not isinstance(driver.node, _KEEPS_NOTHING):
+        if isinstance(carrier, TcpCarrier) and needs_log:
             carrier.ends_with_log = True
         if self._refusal:
             driver.lose(self._refusal)
@@ -355,10 +347,10 @@ class RemoteHub(Hub):
         for _, subscriber in self._durable():
             subscriber.ask_log(question)
 
-    def _durable(self) -> Iterator[tuple[Driver[Any], Subscriber]]:
+    def _durable(self) -> Iterator[tuple[Driver[Any], LogReaderNode]]:
         for driver in list(self._drivers):
             inner = driver.node.inner if isinstance(driver.node, RemoteState) else None
-            if isinstance(inner, Subscriber):
+            if isinstance(inner, LogReaderNode):
                 yield driver, inner
 
     def _place_of(self, server: str) -> int:
@@ -375,7 +367,7 @@ class RemoteHub(Hub):
 def _place_of(node: Node, server: str) -> int:
     """Return the highest place of a server's log of which a node delivered an event."""
     inner = node.inner if isinstance(node, RemoteState) else node
-    return inner.last_place(server) if isinstance(inner, Subscriber) else 0
+    return inner.last_place(server) if isinstance(inner, LogReaderNode) else 0
 
 
 def _nowhere(topic: str) -> str:

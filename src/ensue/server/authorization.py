@@ -348,7 +348,7 @@ class Authorization:
         return None
 
     def attach_refusal(self, peer: Peer, source: str, place: str, topic: str) -> str:
-        """Attach a peer to a topic at a station or an exchange; return why not, or empty."""
+        """Attach a peer to a topic at a station or a fan-out; return why not, or empty."""
         return self._reading_refusal(peer, topic) or self.join_refusal(peer, source, place, topic)
 
     def join_refusal(self, peer: Peer, source: str, place: str, topic: str) -> str:

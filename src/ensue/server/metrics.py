@@ -328,9 +328,9 @@ class Metrics:
 
     def _relayed_orders(self, out: Exposition) -> None:
         relayed = self._status.relayed_orders
-        registries, exchanges = relayed.registries, relayed.exchanges
+        registries, fanouts = relayed.registries, relayed.fanouts
         members = {order: len(each.present) for order, each in registries.items()}
-        members |= {order: len(each.members) for order, each in exchanges.items()}
+        members |= {order: len(each.members) for order, each in fanouts.items()}
         out.gauges(
             "ensue_room_members",
             "Registered or listening clients of relayed orders, by order.",
@@ -344,7 +344,7 @@ class Metrics:
         out.counters(
             "ensue_room_events_total",
             "Events fanned out to listeners and not kept.",
-            [({"order": order}, each.passed_on) for order, each in exchanges.items()],
+            [({"order": order}, each.passed_on) for order, each in fanouts.items()],
         )
         if self._status.listener is not None:
             out.counters(

@@ -16,7 +16,7 @@ class Peer:
         """What it may do: everything, until a login narrows it."""
         self.known: Known = {"publish": {}, "subscribe": {}} if known is None else known
         self.attached: dict[str, dict[tuple[str, str], None]] = {}
-        """By name: the stations, exchanges or registries it listens at, and the topics there."""
+        """By name: the stations, fan-outs or registries it listens at, and the topics there."""
         self.enrolled: dict[str, str] = {}
         """By name: the registry it is registered at. Only members of one registry exchange
         frames."""

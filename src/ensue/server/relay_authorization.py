@@ -1,7 +1,7 @@
 """Authorization of frames that a server relays and neither orders nor keeps.
 
 The permissions and limits of ordered events hold here too. A request that is not permitted is
-refused with an answer (`Declined` by an exchange, `TopicDenied` by a registry): the event fails
+refused with an answer (`Declined` by a fan-out, `TopicDenied` by a registry): the event fails
 with `EventRefused`, the topic with `SubscriptionRefused`. A frame that no client sends raises
 `RemoteProtocolError`, which closes the connection.
 
@@ -39,17 +39,17 @@ from ensue.server.connection import Connection
 from ensue.server.peer import Peer
 from ensue.server.permissions import Action
 
-__all__ = ["screen_exchange", "screen_registry", "screen_relayed"]
+__all__ = ["screen_fanout", "screen_registry", "screen_relayed"]
 
 UNEXPECTED_PLACE = "event has a place or a stamp that this order does not assign"
 
 _PASSED = frozenset((*CUBE_FRAMES, *BETWEEN_BROKERS))
 
 
-def screen_exchange(
-    authorization: Authorization, exchange: str, peer: Peer, source: str, frames: list[Frame]
+def screen_fanout(
+    authorization: Authorization, fanout: str, peer: Peer, source: str, frames: list[Frame]
 ) -> tuple[list[Frame], list[Frame]]:
-    """Return a client's admitted frames to an exchange, and the answers to the others."""
+    """Return a client's admitted frames to a fan-out, and the answers to the others."""
     if len(frames) > BUNDLE_ITEMS_MAX:
         raise RemoteProtocolError(BUNDLE_TOO_LARGE)
     admitted: list[Frame] = []
@@ -62,22 +62,22 @@ def screen_exchange(
                 topic, event_id = event.topic, event.id
                 why = authorization.place_refusal(topic) or authorization.event_refusal(peer, event)
             case AttachRequest(topic=topic):
-                why = authorization.attach_refusal(peer, source, exchange, topic)
+                why = authorization.attach_refusal(peer, source, fanout, topic)
             case DetachRequest(topic=topic):
-                authorization.detach(peer, source, exchange, topic)
+                authorization.detach(peer, source, fanout, topic)
             case Agree(terms=terms):
                 if terms and not peer.grants.any:
                     # A client without permissions takes no part in the agreement.
                     answers.append(Agreed(terms=terms))
                     continue
             case _:
-                raise RemoteProtocolError(f"{type(frame).__name__} is not for an exchange")
+                raise RemoteProtocolError(f"{type(frame).__name__} is not for a fan-out")
         if why:
             answers.append(Declined(topic=topic, event=event_id, reason=why))
         else:
             admitted.append(frame)
             if isinstance(frame, Put | AttachRequest):
-                authorization.topic_orders.note(topic, _order(exchange))
+                authorization.topic_orders.note(topic, _order(fanout))
     return admitted, answers
 
 
@@ -128,7 +128,7 @@ def screen_registry(
 
 
 def _order(place: str) -> str:
-    """Return the order of an exchange or a registry by its name."""
+    """Return the order of a fan-out or a registry by its name."""
     return place.rpartition("/")[2]
 
 

@@ -1,7 +1,7 @@
 """Orders that clients keep among themselves and a server only relays.
 
 Clients of one such order share a registry, which numbers them (causal order, deadlines), or an
-exchange, which fans out events (merged order, or none). Only the client knows how many events it
+fan-out, which sends events on (merged order, or none). Only the client knows how many events it
 holds back: `Subscription.held_back`.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ensue.protocols.causal.hypercube import NODES_MAX
 from ensue.protocols.membership.registry import Registry
-from ensue.protocols.topic_log.fanout import Exchange
+from ensue.protocols.topic_log.fanout import Fanout
 from ensue.runtime.driver import Driver
 
 __all__ = ["RelayedOrders"]
@@ -23,13 +23,13 @@ Json = dict[str, Any]
 
 
 class RelayedOrders:
-    """The registries and exchanges of one server."""
+    """The registries and fan-outs of one server."""
 
     def __init__(
-        self, registries: Sequence[Driver[Registry]], exchanges: Sequence[Driver[Exchange]]
+        self, registries: Sequence[Driver[Registry]], fanouts: Sequence[Driver[Fanout]]
     ) -> None:
         self._registries = registries
-        self._exchanges = exchanges
+        self._fanouts = fanouts
 
     @property
     def registries(self) -> dict[str, Registry]:
@@ -37,9 +37,9 @@ class RelayedOrders:
         return {_order(each.node.name): each.node for each in self._registries}
 
     @property
-    def exchanges(self) -> dict[str, Exchange]:
-        """Exchanges, by order."""
-        return {_order(each.node.name): each.node for each in self._exchanges}
+    def fanouts(self) -> dict[str, Fanout]:
+        """Fan-outs, by order."""
+        return {_order(each.node.name): each.node for each in self._fanouts}
 
     def state(self, now_ns: int, names_max: int) -> list[Json]:
         """Return the state of each order in use, with up to `names_max` members by name."""
@@ -60,9 +60,9 @@ class RelayedOrders:
                         "numbers_max": NODES_MAX,
                     }
                 )
-        for order, exchange in self.exchanges.items():
-            members = exchange.members
-            if members or exchange.passed_on:
+        for order, fanout in self.fanouts.items():
+            members = fanout.members
+            if members or fanout.passed_on:
                 rooms.append(
                     {
                         "order": order,
@@ -71,7 +71,7 @@ class RelayedOrders:
                             {"name": name, "topics": members[name]}
                             for name in list(members)[-names_max:]
                         ],
-                        "events": exchange.passed_on,
+                        "events": fanout.passed_on,
                     }
                 )
         return rooms

@@ -30,7 +30,7 @@ from ensue.journal import Journal
 from ensue.protocols.content.topology import broker_of
 from ensue.protocols.interface import Persist
 from ensue.protocols.recorder import Recorder
-from ensue.protocols.topic_log.fanout import Exchange, exchange_of
+from ensue.protocols.topic_log.fanout import Fanout, fanout_name
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.total.station import FRAMES, Station
 from ensue.runtime.driver import Driver
@@ -39,7 +39,7 @@ from ensue.server.config import ServerConfig, Tls
 from ensue.server.content_broker import ContentBroker, screen_content
 from ensue.server.group_commit import GroupCommit
 from ensue.server.listener import Listener, check_free
-from ensue.server.relay_authorization import screen_exchange, screen_registry
+from ensue.server.relay_authorization import screen_fanout, screen_registry
 from ensue.server.relay_claims import KEY, KEY_BYTES, ClaimChecker
 from ensue.server.station_builder import OWNER, PeerLogs
 from ensue.server.station_server import StationServer, what_is_damaged
@@ -122,7 +122,7 @@ class Server(StationServer):
         self._drive(transport, journal, commit, listener=listener)
         peers = self._peers = PeerLogs(journal, commit.write, accept_loss=config.accept_loss)
         listener.on_station = peers.learn
-        await self._exchange(transport, listener)
+        await self._open_fanouts(transport, listener)
         self.content = ContentBroker(
             config,
             journal=journal,
@@ -160,7 +160,7 @@ class Server(StationServer):
         self._write_marks(commit)
         for carrier in self._carriers:
             await carrier.close()
-        for driver in (*self._exchanges, *self._registries, self._driver):
+        for driver in (*self._fanouts, *self._registries, self._driver):
             if driver is not None:
                 driver.close()
         if self.content is not None:
@@ -184,22 +184,20 @@ class Server(StationServer):
         if self.listener is not None:
             self.listener.damage = what_is_damaged(error)
 
-    async def _exchange(self, transport: FramedTransport, listener: Listener) -> None:
-        """Open the exchanges, for orders that need no sequencer."""
+    async def _open_fanouts(self, transport: FramedTransport, listener: Listener) -> None:
+        """Open the fan-outs, for orders that need no sequencer."""
         for order in (each.name for each in orders.every() if each.uses_topics_alone):
-            node = Exchange(name=exchange_of(self.config.name, order))
+            node = Fanout(name=fanout_name(self.config.name, order))
             await transport.enter(node.name)
             driver = Driver(node, transport=transport, clock=self._clock, blames_sender=True)
-            self._exchanges.append(driver)
-            listener.screens[node.name] = partial(
-                screen_exchange, listener.authorization, node.name
-            )
+            self._fanouts.append(driver)
+            listener.screens[node.name] = partial(screen_fanout, listener.authorization, node.name)
 
         def left(name: str) -> None:
             self._call_station(lambda station, now: station.lose(name, now_ns=now))
-            for exchange in self._exchanges:
-                if not exchange.closed:
-                    exchange.command(lambda node, now: node.forget(name, now_ns=now))
+            for fanout in self._fanouts:
+                if not fanout.closed:
+                    fanout.command(lambda node, now: node.forget(name, now_ns=now))
             if self.content is not None:
                 self.content.disconnected(name)
 

@@ -21,7 +21,7 @@ from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.interface import Node
 from ensue.protocols.membership.registry import Registry, registry_of
-from ensue.protocols.topic_log.fanout import Exchange
+from ensue.protocols.topic_log.fanout import Fanout
 from ensue.protocols.total.station import Station
 from ensue.runtime.driver import Driver
 from ensue.server.admin import Admin
@@ -67,7 +67,7 @@ class StationServer(ABC):
         self._commit: GroupCommit | None = None
         self._driver: Driver[Node] | None = None
         self._registries: list[Driver[Registry]] = []
-        self._exchanges: list[Driver[Exchange]] = []
+        self._fanouts: list[Driver[Fanout]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: asyncio.Future[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -172,7 +172,7 @@ class StationServer(ABC):
             journal=journal,
             commit=commit,
             transport=transport,
-            relayed_orders=RelayedOrders(self._registries, self._exchanges),
+            relayed_orders=RelayedOrders(self._registries, self._fanouts),
             listener=listener,
             broker_admission=broker_admission,
         )

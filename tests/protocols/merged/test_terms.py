@@ -1,4 +1,4 @@
-"""The terms of merged order: agreed on with exchanges, or carried by stamps and compared."""
+"""The terms of merged order: agreed on with fan-outs, or carried by stamps and compared."""
 
 from collections.abc import Sequence
 
@@ -25,8 +25,8 @@ OWN = config().terms
 NEAR, FAR = "s1/merged", "s2/merged"
 
 
-def publisher(*exchanges: str, tells_terms: bool = False) -> MergedPublisher:
-    return MergedPublisher(name="p", config=config(), exchanges=exchanges, tells_terms=tells_terms)
+def publisher(*fanouts: str, tells_terms: bool = False) -> MergedPublisher:
+    return MergedPublisher(name="p", config=config(), fanouts=fanouts, tells_terms=tells_terms)
 
 
 def client() -> MergedPublisher:
@@ -66,7 +66,7 @@ def test_terms_travel_and_read_as_they_are_given() -> None:
     assert terms_from({"@r": 7}) is None
 
 
-def test_a_client_asks_all_exchanges_and_resumes_when_its_own_has_agreed() -> None:
+def test_a_client_asks_all_fanouts_and_resumes_when_its_own_has_agreed() -> None:
     node = client()
     assert asked(node.take_effects()) == [NEAR, FAR]
     assert hear(node, str(OWN), FAR) == []

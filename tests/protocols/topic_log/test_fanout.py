@@ -1,8 +1,8 @@
-"""An exchange: topics and nothing more."""
+"""A fan-out: topics and nothing more."""
 
 from ensue.core.event import Event, Stamp
 from ensue.protocols.interface import Effect, Multicast, Send
-from ensue.protocols.topic_log.fanout import ABSENCE_NS, Agree, Agreed, Declined, Exchange
+from ensue.protocols.topic_log.fanout import ABSENCE_NS, Agree, Agreed, Declined, Fanout
 from ensue.protocols.topic_log.frames import (
     Accepted,
     Attached,
@@ -26,7 +26,7 @@ def attached(topic: str = "t") -> Attached:
 
 class Bench:
     def __init__(self, **options: int) -> None:
-        self.node = Exchange(name="s/merged", **options)
+        self.node = Fanout(name="s/merged", **options)
 
     def hear(self, frame: object, source: str = "p") -> list[Effect]:
         self.node.receive(frame, source=source, now_ns=0)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ Start. A publisher does not know what an earlier run, or its application, has se
 nothing for epsilon + 1 ticks; then all of that is in the past. Events published meanwhile wait.
 So do events beyond `events_per_tick_max`, until the next tick.
 
-All processes share the bounds (`terms`). With `exchanges` the publisher agrees on them with the
+All processes share the bounds (`terms`). With `fanouts` the publisher agrees on them with the
 other clients, and `Resumed` reports agreement; with `tells_terms` its stamps carry them.
 
 It persists the numbers of its events, so that a restart does not reuse them, but no timestamps.
@@ -58,7 +58,7 @@ class MergedPublisher:
         name: str,
         config: MergedConfig,
         answered: bool = False,
-        exchanges: tuple[str, ...] = (),
+        fanouts: tuple[str, ...] = (),
         tells_terms: bool = False,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
@@ -73,7 +73,7 @@ class MergedPublisher:
         self.timeline = Timeline(timestamps_for(config))
         self._answered = answered
         self._stamped_terms = config.terms.to_entries() if tells_terms else {}
-        self._terms = TermsClient(config.terms, exchanges, retry_ns=config.retry_ns, now_ns=now_ns)
+        self._terms = TermsClient(config.terms, fanouts, retry_ns=config.retry_ns, now_ns=now_ns)
         self._unanswered: dict[str, tuple[int, Event]] = {}
         """By id: when to retransmit, and the event, in the order they are due."""
         self._numbers = EventNumbers(name)

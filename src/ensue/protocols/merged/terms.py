@@ -1,6 +1,6 @@
 """The terms of a merged system: values that all of its processes must share.
 
-Behind a server's exchange they are agreed on at connect (`TermsClient`): the exchange keeps the
+Behind a server's fan-out they are agreed on at connect (`TermsClient`): the fan-out keeps the
 terms of the connected clients, and a client with other terms gives up, with both in its error. On
 the topics of a broker no process can be asked, so each stamp carries its publisher's terms as
 entries, and every subscriber compares them with its own.
@@ -54,28 +54,28 @@ def terms_from(entries: Mapping[str, int]) -> MergedTerms | None:
 
 
 class TermsClient:
-    """The agreement of one client with the exchanges, its own server's first.
+    """The agreement of one client with the fan-outs, its own server's first.
 
-    `Resumed` reports that the first exchange has agreed. `Refuse` reports that one has other
+    `Resumed` reports that the first fan-out has agreed. `Refuse` reports that one has other
     terms: the client is rejected, or other clients came first after a server restart.
     """
 
     def __init__(
-        self, terms: MergedTerms, exchanges: tuple[str, ...], *, retry_ns: int, now_ns: int
+        self, terms: MergedTerms, fanouts: tuple[str, ...], *, retry_ns: int, now_ns: int
     ) -> None:
         self._terms = str(terms)
-        self._exchanges = exchanges
+        self._fanouts = fanouts
         self._retry_ns = retry_ns
         self._unanswered: dict[str, None] = {}
         self._due_ns = now_ns
-        self._resumed = self._over = not exchanges
+        self._resumed = self._over = not fanouts
         self.effects: list[Effect] = []
         self.repeat(now_ns)
 
     def repeat(self, now_ns: int) -> None:
-        """Ask all exchanges: they may have restarted."""
+        """Ask all fan-outs: they may have restarted."""
         if not self._over:
-            self._unanswered = dict.fromkeys(self._exchanges)
+            self._unanswered = dict.fromkeys(self._fanouts)
             self._ask(now_ns)
 
     def handle_timer(self, now_ns: int) -> None:
@@ -88,8 +88,8 @@ class TermsClient:
         return self._due_ns if self._unanswered else None
 
     def receive(self, frame: Agreed, source: str) -> None:
-        """Compare the terms of an exchange with those of this client."""
-        if self._over or source not in self._exchanges:
+        """Compare the terms of a fan-out with those of this client."""
+        if self._over or source not in self._fanouts:
             return
         self._unanswered.pop(source, None)
         if frame.terms != self._terms:
@@ -101,17 +101,17 @@ class TermsClient:
                 "connect with the same values, or after the others have left"
             )
             self.effects.append(Refuse((), why))
-        elif source == self._exchanges[0] and not self._resumed:
+        elif source == self._fanouts[0] and not self._resumed:
             self._resumed = True
             self.effects.append(Resumed())
 
     def withdraw(self) -> None:
-        """Withdraw the terms from all exchanges: this client leaves."""
+        """Withdraw the terms from all fan-outs: this client leaves."""
         self._over = True
         self._unanswered.clear()
-        self.effects += (Send(exchange, Agree(terms="")) for exchange in self._exchanges)
+        self.effects += (Send(fanout, Agree(terms="")) for fanout in self._fanouts)
 
     def _ask(self, now_ns: int) -> None:
         self._due_ns = now_ns + self._retry_ns
         question = Agree(terms=self._terms)
-        self.effects += (Send(exchange, question) for exchange in self._unanswered)
+        self.effects += (Send(fanout, question) for fanout in self._unanswered)

@@ -1,8 +1,8 @@
 """Fan-out: each event goes to its topic's listeners once, without log or order.
 
 This is what a plain broker gives, for orders that need no more: events stamped by clocks are sorted
-by their subscribers. A server has an exchange for each such order beside its station, under a name
-of its own (`exchange_of`). An event goes to the listeners attached at that moment and is then
+by their subscribers. A server has a fan-out for each such order beside its station, under a name
+of its own (`fanout_name`). An event goes to the listeners attached at that moment and is then
 forgotten; nothing is persisted. After a restart there are no listeners: they attach again when
 their connection is back.
 
@@ -35,7 +35,7 @@ from ensue.protocols.topic_log.frames import (
     Put,
 )
 
-__all__ = ["FRAMES", "Agree", "Agreed", "Declined", "Exchange", "exchange_of"]
+__all__ = ["FRAMES", "Agree", "Agreed", "Declined", "Fanout", "fanout_name"]
 
 ABSENCE_NS = 10_000_000_000
 """How long the terms of a client whose connection was lost still count."""
@@ -43,8 +43,8 @@ ATTACHMENTS_MAX = 1_000_000
 TERMS_LENGTH_MAX = 128
 
 
-def exchange_of(station: str, order: str) -> str:
-    """Return a station's exchange name for an order; client names have no slash."""
+def fanout_name(station: str, order: str) -> str:
+    """Return a station's fan-out name for an order; client names have no slash."""
     return f"{station}/{order}"
 
 
@@ -75,8 +75,8 @@ class Agreed(Frame, frozen=True, tag=62):
 FRAMES: tuple[type[Frame], ...] = (Declined, Agree, Agreed)
 
 
-class Exchange:
-    """One exchange. Command: `forget`. It answers frames."""
+class Fanout:
+    """One fan-out. Command: `forget`. It answers frames."""
 
     def __init__(self, *, name: str, attachments_max: int = ATTACHMENTS_MAX) -> None:
         self.name = name
@@ -123,7 +123,7 @@ class Exchange:
             case Agree(terms=terms):
                 self._agree(terms, source, now_ns)
             case _:
-                pass  # Not for an exchange: a stray frame changes nothing.
+                pass  # Not for a fan-out: a stray frame changes nothing.
 
     def forget(self, peer: str, *, now_ns: int) -> None:
         """Detach a peer from everything: it is gone."""
