@@ -1,6 +1,6 @@
 """Orders that clients keep among themselves and a server only relays.
 
-Clients of one such order share a registry, which numbers them (causal order, deadlines), or an
+Clients of one such order share a registry, which numbers them (causal order, deadlines), or a
 fan-out, which sends events on (merged order, or none). Only the client knows how many events it
 holds back: `Subscription.held_back`.
 """
