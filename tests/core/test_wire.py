@@ -214,9 +214,9 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "only": many_numbers,
     },
     cube.Fill: {"topic": names, "items": items, "more": st.booleans()},
-    cube.Gone: {"topic": names, "source": numbers, "up_to": counts},
-    cube.Beat: {"digest": sets},
-    cube.Here: {},
+    cube.NotCached: {"topic": names, "source": numbers, "up_to": counts},
+    cube.Heartbeat: {"digest": sets},
+    cube.Alive: {},
     cube.Versions: {"versions": some_counts, "answer": st.booleans()},
     cube.Rows: {"rows": many_rows},
     gossip.Message: {

@@ -13,7 +13,7 @@ from tests.server.test_server import chain
 import ensue
 from ensue.core.errors import AccessDenied, EnsueError, EventRefused, SubscriptionRefused
 from ensue.core.event import Event, Stamp
-from ensue.protocols.causal.frames import Beat, Fill, Here, Item, Publication
+from ensue.protocols.causal.frames import Alive, Fill, Heartbeat, Item, Publication
 from ensue.protocols.deadline.frames import Message, Rumors
 from ensue.protocols.interface import Frame
 from ensue.protocols.membership.client import KnownMembers
@@ -225,9 +225,9 @@ def message(event: Event) -> Message:
         (CUBE, Put(event=event()), "Put is not for a registry"),
         (CUBE, Members(epoch=1, first=0, names=(), total=0, gone_first=0, gone=(), gone_total=0),
          "Members is not for a registry"),
-        ("node-1", Beat(digest=b""), "Beat is not for clients to send"),
+        ("node-1", Heartbeat(digest=b""), "Heartbeat is not for clients to send"),
         ("node-1", Register(epoch=0, known=0, gone=0), "Register is not for clients to send"),
-        ("node-2", Beat(digest=b""), "no inbox 'node-2'"),
+        ("node-2", Heartbeat(digest=b""), "no inbox 'node-2'"),
         ("raw~2", ChangeRequest(number=1, old=(), new=("t",)), "is not for other clients"),
         ("raw~2", Notify(event=clocked()), "Notify is not for other clients"),
         ("raw~2", publication(clocked()), "has a place"),
@@ -255,8 +255,8 @@ def test_what_no_client_would_send_costs_the_connection(
             bad.bundle("raw~1", frame, target=target)
             assert said in (await bad.farewell()).reason
             # Whoever it was meant for never hears of it.
-            good.bundle("raw~2", Beat(digest=b"mine"), target="raw~2")
-            assert await good.frame() == Beat(digest=b"mine")
+            good.bundle("raw~2", Heartbeat(digest=b"mine"), target="raw~2")
+            assert await good.frame() == Heartbeat(digest=b"mine")
             good.close()
 
     asyncio.run(main())
@@ -289,20 +289,20 @@ def test_clients_reach_only_those_who_enrolled_with_the_same_registry(tmp_path: 
             ):  # fmt: skip
                 raws[source].bundle(source, publication(event(publisher=source)), target=target)
             await until(lambda: listener.dropped_unregistered == 4)
-            raws["across~1"].bundle("across~1", Here(), target="across~2")
-            raws["across~2"].bundle("across~2", Here(), target="across~1")
+            raws["across~1"].bundle("across~1", Alive(), target="across~2")
+            raws["across~2"].bundle("across~2", Alive(), target="across~1")
             for name in ("across~1", "across~2"):
-                assert await raws[name].frame() == Here()
-            assert listener.passed_on == {"Here": 2}
+                assert await raws[name].frame() == Alive()
+            assert listener.passed_on == {"Alive": 2}
             # Over a new connection it has to be said again.
             raws["across~2"].close()
             again = await Raw.hello(server)
             assert await again.enter("across~2") is None
-            raws["across~1"].bundle("across~1", Here(), target="across~2")
+            raws["across~1"].bundle("across~1", Alive(), target="across~2")
             await until(lambda: listener.dropped_unregistered == 5)
             await enrol(again, "across~2")
-            raws["across~1"].bundle("across~1", Here(), target="across~2")
-            assert await again.frame() == Here()
+            raws["across~1"].bundle("across~1", Alive(), target="across~2")
+            assert await again.frame() == Alive()
             again.close()
             for raw in raws.values():
                 raw.close()
@@ -382,8 +382,8 @@ def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: 
                 for topic, user in (("a", "alice"), ("b", "bob"))
             )
             # Her own event, to who may not read it; what she was sent, may read and passes on.
-            raws["alice"].bundle("alice~1", publication(of_alice), Here(), target="bob~1")
-            assert await raws["bob"].frame() == Here()
+            raws["alice"].bundle("alice~1", publication(of_alice), Alive(), target="bob~1")
+            assert await raws["bob"].frame() == Alive()
             raws["bob"].bundle("bob~1", publication(of_bob), target="alice~1")
             sealed = await raws["alice"].frame()
             assert isinstance(sealed, Publication)
@@ -394,17 +394,17 @@ def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: 
             stamped = event(topic="a", publisher="alice~1", stamp=Stamp({"@r": 5, "@d": 9}))
             raws["alice"].bundle("alice~1", message(stamped), target="bob~1")
             # Bob passes on what he may not read; Eve publishes what she may not.
-            raws["bob"].bundle("bob~1", publication(of_alice), Here(), target="alice~1")
+            raws["bob"].bundle("bob~1", publication(of_alice), Alive(), target="alice~1")
             forged = event(topic="a", publisher="eve~1")
-            raws["eve"].bundle("eve~1", publication(forged), Here(), target="alice~1")
-            assert [await raws["alice"].frame() for _ in range(2)] == [Here(), Here()]
+            raws["eve"].bundle("eve~1", publication(forged), Alive(), target="alice~1")
+            assert [await raws["alice"].frame() for _ in range(2)] == [Alive(), Alive()]
             assert server.listener is not None
             assert server.listener.errors == {"permission": 4}
             # To somebody who is not there, it is dropped, as on any network.
-            raws["alice"].bundle("alice~1", Here(), target="gone~1")
+            raws["alice"].bundle("alice~1", Alive(), target="gone~1")
             await until(lambda: server.listener is not None and server.listener.dropped == 1)
             # Nobody speaks in another one's name.
-            raws["eve"].bundle("bob~1", Here(), target="alice~1")
+            raws["eve"].bundle("bob~1", Alive(), target="alice~1")
             assert "does not own the name" in (await raws["eve"].farewell()).reason
             for user in ("alice", "bob"):
                 raws[user].close()

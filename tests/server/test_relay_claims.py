@@ -41,7 +41,7 @@ PEOPLE = People(
 )
 EVERYTHING = (["*"], ["*"])
 EVERYBODY = People(bank=EVERYTHING, reader=EVERYTHING, evil=EVERYTHING, nobody=EVERYTHING)
-MARK = cube.Here()
+MARK = cube.Alive()
 
 
 def event(publisher: int = BANK, number: int = 1, **changes: object) -> Event:
@@ -143,13 +143,13 @@ CASES: dict[type[Frame], Case] = {
         (summary(n0=10**12), summary(n2=1)),
         (summary(n0=0), summary(follows=True), summary(n3=1)),
     ),
-    cube.Gone: Case(
-        cube.Gone(topic="open", source=BANK, up_to=3),
-        (cube.Gone(topic="open", source=BANK, up_to=10**12),),
-        (cube.Gone(topic="open", source=BANK, up_to=0),),
+    cube.NotCached: Case(
+        cube.NotCached(topic="open", source=BANK, up_to=3),
+        (cube.NotCached(topic="open", source=BANK, up_to=10**12),),
+        (cube.NotCached(topic="open", source=BANK, up_to=0),),
     ),
-    cube.Beat: Case(cube.Beat(digest=b"d")),
-    cube.Here: Case(cube.Here()),
+    cube.Heartbeat: Case(cube.Heartbeat(digest=b"d")),
+    cube.Alive: Case(cube.Alive()),
     gossip.Message: Case(
         message(),
         (message(), message(EVIL, BANK), message(BANK, EVIL)),
@@ -260,7 +260,7 @@ def test_a_client_speaks_for_itself_and_only_as_far_as_it_may(
 def test_who_may_not_read_a_topic_is_sent_nothing_of_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with room(tmp_path) as people:
-            gone = cube.Gone(topic="open", source=BANK, up_to=0)
+            gone = cube.NotCached(topic="open", source=BANK, up_to=0)
             frames = (publication(item()), fill(item()), summary(n0=1), gone)
             await people.is_refused(BANK, NOBODY, *frames)
         async with room(tmp_path / "2", DEADLINE) as people:

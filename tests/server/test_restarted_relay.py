@@ -87,7 +87,7 @@ def claims(count: int) -> Sequence[Frame]:
     return (
         summary(n0=count),
         receipt(open={BANK: count}),
-        cube.Gone(topic="open", source=BANK, up_to=count),
+        cube.NotCached(topic="open", source=BANK, up_to=count),
         publication(cube.Item(event(EVIL), {"open": {BANK: count}})),
     )
 

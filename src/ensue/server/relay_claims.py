@@ -22,10 +22,10 @@ with users:
 | `Receipt` | rows, start vectors | as `Change`; no count beyond what was published |
 | `Rows` | rows | as `Change`; or of a departed client, without topics |
 | `Versions` | versions of rows | none beyond what was sealed |
-| `Summary`, `Gone` of causal order | counts of one topic | no count beyond what was published (3) |
+| `Summary`, `NotCached` of causal order | counts of one topic | none beyond what was published (3) |
 | `Message` | an event, its deadline, its causal past | as `Publication`, and complete (4) |
 | `Groups`, `Noted` | a row | the sender's own, of topics that it may read |
-| `Beat`, `Here`, `Request`, `Summary` with deadlines | only what the sender has or lacks | |
+| `Heartbeat`, `Alive`, `Request`, `Summary` with deadlines | only what the sender has or lacks | |
 
 1. The sender may publish its own event, or read the topic of a sealed one. The receiver may read
    it.
@@ -116,7 +116,7 @@ class ClaimChecker:
             cube.Rows: self._rows,
             cube.Versions: self._versions,
             cube.Summary: self._summary,
-            cube.Gone: self._gone,
+            cube.NotCached: self._not_cached,
             gossip.Message: self._message,
             gossip.Groups: self._groups,
             gossip.Noted: self._groups,
@@ -276,7 +276,7 @@ class ClaimChecker:
         self._check_counts(one, frame.topic, frame.have)
         return frame
 
-    def _gone(self, one: "_Bundle", frame: cube.Gone) -> Frame:
+    def _not_cached(self, one: "_Bundle", frame: cube.NotCached) -> Frame:
         self._check_topic(one, frame.topic)
         self._check_counts(one, frame.topic, {frame.source: frame.up_to})
         return frame

@@ -4,7 +4,7 @@ import pytest
 from tests.protocols.causal.harness import SECOND, Table
 
 from ensue.protocols.causal.config import CausalConfig
-from ensue.protocols.causal.frames import Gone, Receipt, Summary
+from ensue.protocols.causal.frames import NotCached, Receipt, Summary
 from ensue.protocols.causal.node import CausalNode
 from ensue.protocols.interface import Join
 
@@ -152,7 +152,9 @@ def test_who_is_joining_gives_what_it_holds() -> None:
     assert table.nodes[a].joining == ("t",)
     table.wait(30 * SECOND)
     assert table.delivered[b] == ["x", "y"]
-    gone = [frame for source, _, frame in table.sent if source == a and isinstance(frame, Gone)]
+    gone = [
+        frame for source, _, frame in table.sent if source == a and isinstance(frame, NotCached)
+    ]
     assert not [frame for frame in gone if frame.source == s]
 
 

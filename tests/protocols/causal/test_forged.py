@@ -4,7 +4,7 @@ import pytest
 
 from ensue.core.event import COUNT_MAX
 from ensue.protocols.causal.config import CausalConfig
-from ensue.protocols.causal.frames import Change, Gone, Receipt, Row, Rows
+from ensue.protocols.causal.frames import Change, NotCached, Receipt, Row, Rows
 from ensue.protocols.causal.node import CausalNode
 from ensue.protocols.interface import Send
 
@@ -27,7 +27,7 @@ def joined(topic: str) -> CausalNode:
 
 def test_what_nobody_has_sent_is_asked_of_nobody() -> None:
     node = joined("t")
-    node.receive(Gone(topic="t", source=NOBODY, up_to=5), source="b", now_ns=3)
+    node.receive(NotCached(topic="t", source=NOBODY, up_to=5), source="b", now_ns=3)
     for now_ns in range(4, 10**10, 10**8):
         node.handle_timer(now_ns=now_ns)
     peers = {effect.peer for effect in node.take_effects() if isinstance(effect, Send)}

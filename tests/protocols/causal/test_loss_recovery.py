@@ -5,7 +5,7 @@ import pytest
 from tests.protocols.causal.harness import MS, SECOND, Table
 
 from ensue.protocols.causal.config import CausalConfig
-from ensue.protocols.causal.frames import Change, Fill, Gone, Publication, Receipt
+from ensue.protocols.causal.frames import Change, Fill, NotCached, Publication, Receipt
 from ensue.protocols.interface import Frame, Join
 
 LIVE = CausalConfig(across_topics=False, patience_ns=5 * SECOND)
@@ -209,7 +209,7 @@ def about_to_skip(config: CausalConfig) -> tuple[Table, list[str]]:
         table.publish(3, said[-1])
         table.wait(20 * MS)
         for place, frame in reversed(list(enumerate(table.links.get((3, 2), ())))):
-            if isinstance(frame, Gone):
+            if isinstance(frame, NotCached):
                 table.arrive(3, 2, index=place)
         table.wait(0)
         if not (asked := any(_asks(frame) for _, _, frame in table.sent)):
@@ -261,7 +261,7 @@ def test_what_can_not_be_given_up_yet_keeps_nothing_else_from_it(config: CausalC
     table.run()
     table.heal()
     assert table.nodes[3].held_count == 1
-    not_kept = Gone(topic="t", source=1, up_to=5)
+    not_kept = NotCached(topic="t", source=1, up_to=5)
     table.nodes[3].receive(not_kept, source="p2", now_ns=table.now_ns)
     table.nodes[1].unsubscribe(("t",), now_ns=table.now_ns)
     del table.nodes[1]._cache._items["t", 0, 1]
@@ -299,7 +299,7 @@ def test_what_somebody_keeps_is_not_given_up_because_a_newcomer_never_had_it(
     table.heal()
     table.leaks = True
     table.wait(4 * SECOND)
-    assert any(isinstance(frame, Gone) and frame.up_to == 5 for _, _, frame in table.sent)
+    assert any(isinstance(frame, NotCached) and frame.up_to == 5 for _, _, frame in table.sent)
     table.leaks = False
     table.wait(5 * SECOND)
     assert table.delivered[1] == said
@@ -328,7 +328,7 @@ def test_nobody_is_skipped_who_is_there_or_comes_whatever_others_say_is_not_kept
     source: int,
 ) -> None:
     table = live(LIVE, 4, 2, 3)
-    lie = Gone(topic="t", source=source, up_to=10**9)
+    lie = NotCached(topic="t", source=source, up_to=10**9)
     table.sent.clear()
     table.nodes[2].receive(lie, source="p0", now_ns=table.now_ns)
     table.drain(2)

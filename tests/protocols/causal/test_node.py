@@ -12,11 +12,11 @@ from ensue.protocols.causal.causality import Causality, TopicState
 from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.causal.frames import (
     JOINS_MAX,
-    Beat,
     Change,
     Counts,
     Fill,
-    Gone,
+    Heartbeat,
+    NotCached,
     Publication,
     Receipt,
     Row,
@@ -238,7 +238,7 @@ def test_a_member_that_was_away_for_too_long_joins_anew_and_is_told() -> None:
     assert table.delivered[2][-1] == "11"
     (missed,) = [one for one in table.outcomes[2] if isinstance(one, Join) and one.missed]
     assert missed == Join("t", (1, 6))
-    assert any(isinstance(frame, Gone) for _, _, frame in table.sent)
+    assert any(isinstance(frame, NotCached) for _, _, frame in table.sent)
 
 
 def test_held_events_have_a_limit_and_what_is_dropped_comes_again() -> None:
@@ -441,7 +441,7 @@ class Alien(Frame, frozen=True, tag=99):
 def test_strays_change_nothing(source: str) -> None:
     table = live(2, 0, 1)
     node = table.nodes[0]
-    frame = Beat(digest=b"") if source != "p1" else Alien()
+    frame = Heartbeat(digest=b"") if source != "p1" else Alien()
     node.receive(frame, source=source, now_ns=table.now_ns)
     assert not node.take_effects()
 
@@ -908,7 +908,7 @@ def test_many_topics_are_joined_in_messages_of_a_limited_size() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        Beat(digest=bytes(17)),
+        Heartbeat(digest=bytes(17)),
         Publication(token=1, height=1, below=bytes(8193), items=()),
         Change(token=1, height=1, below=b"", row=Row(0, 1, ()), joins=("t",) * (JOINS_MAX + 1)),
         Receipt(token=1, covered=bytes(8193), final=True),

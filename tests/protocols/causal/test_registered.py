@@ -19,10 +19,10 @@ from tests.protocols.causal.registered_group import (
 from ensue.protocols.causal.event_cache import EventCache
 from ensue.protocols.causal.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.causal.frames import (
-    Beat,
+    Alive,
     Change,
     Fill,
-    Here,
+    Heartbeat,
     Publication,
     Receipt,
     Row,
@@ -98,13 +98,14 @@ def mute(room: Room, name: str, *kinds: type[Frame]) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [Beat(digest=b"other"), Versions(versions={0: 10**12}), Versions(versions={2: 10**12})]
+    "said",
+    [Heartbeat(digest=b"other"), Versions(versions={0: 10**12}), Versions(versions={2: 10**12})],
 )
 def test_who_is_there_and_never_tells_holds_no_newcomer_up(said: Frame) -> None:
     """Nor does a lie about versions of rows that do not exist, of another or of the newcomer itself."""
     room = Room()
     send = room.send
-    mute(room, "evil~1", Versions, Here, Rows)
+    mute(room, "evil~1", Versions, Alive, Rows)
     for name in ("a~1", "evil~1"):
         room.come(name)
         room.run(SECOND)

@@ -12,7 +12,7 @@ from tests.protocols.causal.registered_group import (
 )
 
 from ensue.core.event import COUNT_MAX
-from ensue.protocols.causal.frames import Here
+from ensue.protocols.causal.frames import Alive
 from ensue.protocols.causal.registered import RegisteredNode
 from ensue.protocols.interface import Frame, Refuse, Send
 from ensue.protocols.membership import registry
@@ -226,9 +226,9 @@ def test_strangers_who_are_never_told_of_make_room_for_others() -> None:
     lists.take(Members(epoch=9, first=0, names=names, total=1, gone_first=0, gone=(), gone_total=0))
     client = MembershipClient(REGISTRY, lists, now_ns=0)
     for number in range(2 * STRANGERS_MAX):
-        client.stranger(f"liar~{number}", Here(), 0)
-    client.stranger("late~1", Here(), 0)
-    assert client.introduce("late~1") == Here()
+        client.stranger(f"liar~{number}", Alive(), 0)
+    client.stranger("late~1", Alive(), 0)
+    assert client.introduce("late~1") == Alive()
     assert client.introduce("liar~0") is None
     assert len(client._strangers) < STRANGERS_MAX
 

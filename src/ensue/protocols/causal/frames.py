@@ -7,9 +7,9 @@
 | `Receipt` | child | parent | nodes covered below; rows and start vectors on their way back |
 | `Summary` | member, source | member | progress in a topic |
 | `Fill` | peer that has events | peer that lacks them | events |
-| `Gone` | peer that was asked | peer that lacks events | these events are not cached here |
-| `Beat` | neighbor | neighbor | heartbeat with a digest of all rows |
-| `Here` | peer that was asked | peer that asked | alive: same rows, or nothing to send |
+| `NotCached` | peer that was asked | peer that lacks events | these events are not cached here |
+| `Heartbeat` | neighbor | neighbor | digest of all rows; to be answered |
+| `Alive` | peer that was asked | peer that asked | same rows, or nothing to send |
 | `Versions` | neighbor | neighbor | versions of the rows known here |
 | `Rows` | neighbor | neighbor | rows that the other lacks |
 
@@ -30,13 +30,13 @@ from ensue.protocols.interface import Frame
 __all__ = [
     "FRAMES",
     "JOINS_MAX",
-    "Beat",
+    "Alive",
     "Change",
     "Counts",
     "Fill",
-    "Gone",
-    "Here",
+    "Heartbeat",
     "Item",
+    "NotCached",
     "Number",
     "Publication",
     "Receipt",
@@ -174,7 +174,7 @@ class Fill(Frame, frozen=True, tag=84):
     """Whether the sender has more."""
 
 
-class Gone(Frame, frozen=True, tag=85):
+class NotCached(Frame, frozen=True, tag=85):
     """Events up to a number are not cached at the sender."""
 
     topic: Name
@@ -183,14 +183,14 @@ class Gone(Frame, frozen=True, tag=85):
     """0: the sender never had the requested events."""
 
 
-class Beat(Frame, frozen=True, tag=86):
+class Heartbeat(Frame, frozen=True, tag=86):
     """A heartbeat, to be answered."""
 
     digest: Annotated[bytes, msgspec.Meta(max_length=16)]
     """Of the versions of all rows."""
 
 
-class Here(Frame, frozen=True, tag=87):
+class Alive(Frame, frozen=True, tag=87):
     """The answer of a peer that has nothing else to send."""
 
 
@@ -214,9 +214,9 @@ FRAMES: tuple[type[Frame], ...] = (
     Receipt,
     Summary,
     Fill,
-    Gone,
-    Beat,
-    Here,
+    NotCached,
+    Heartbeat,
+    Alive,
     Versions,
     Rows,
 )

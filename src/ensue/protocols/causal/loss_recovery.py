@@ -1,7 +1,7 @@
 """Loss recovery: skip an event that no peer has, without breaking order.
 
 An event may be lost with all nodes that had it (its source is away, and no reachable node has had
-it for `patience_ns`), or no node may have it cached any more (`Gone`), while its effects, or
+it for `patience_ns`), or no node may have it cached any more (`NotCached`), while its effects, or
 later events of its source, are held. When all reachable nodes have said that they do not have it
 (`retrieval`), it is skipped by its number: that is all that is known of it.
 

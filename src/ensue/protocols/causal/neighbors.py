@@ -6,7 +6,7 @@ So a change that a node missed reaches it over its neighbors, in at most as many
 hypercube has dimensions.
 """
 
-from ensue.protocols.causal.frames import Beat, Here, Row, Rows, Versions, row_bytes
+from ensue.protocols.causal.frames import Alive, Heartbeat, Row, Rows, Versions, row_bytes
 from ensue.protocols.causal.hypercube import first_in_cluster, split
 from ensue.protocols.causal.node_state import NodeState
 
@@ -56,12 +56,12 @@ class Neighbors:
     def greet(self, peer: int, *, now_ns: int) -> None:
         """Send a heartbeat to one peer."""
         self._detector.ask(peer, now_ns)
-        self._send(peer, Beat(digest=self._membership.digest()))
+        self._send(peer, Heartbeat(digest=self._membership.digest()))
 
-    def beat(self, frame: Beat, peer: int) -> None:
+    def answer_heartbeat(self, frame: Heartbeat, peer: int) -> None:
         """Answer a heartbeat."""
         if frame.digest == self._membership.digest():
-            self._send(peer, Here())
+            self._send(peer, Alive())
         else:
             self._send(peer, Versions(versions=self._membership.versions()))
 

@@ -12,12 +12,12 @@ from ensue.protocols.causal.causality import IN, OUT
 from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.causal.event_cache import EventCache, Key
 from ensue.protocols.causal.frames import (
-    Beat,
     Change,
     Counts,
     Fill,
-    Gone,
+    Heartbeat,
     Item,
+    NotCached,
     Publication,
     Receipt,
     Row,
@@ -121,12 +121,12 @@ class CausalNode:
             Receipt: self._receipt,
             Summary: self._summary,
             Fill: self._fill,
-            Gone: self._gone,
-            Beat: self._beat,
+            NotCached: self._not_cached,
+            Heartbeat: self._heartbeat,
             Versions: self._versions,
             Rows: self._rows,
         }
-        """`Here` has no handler: that it arrived is all it says."""
+        """`Alive` has no handler: that it arrived is all it says."""
         self._restore(records, now_ns)
         for row in rows:
             self._subscriptions.take_row(row, now_ns)
@@ -336,11 +336,11 @@ class CausalNode:
             self._deliver(now_ns)
             self._repair.ask(frame.topic, peer)
 
-    def _gone(self, frame: Gone, peer: int, now_ns: int) -> None:
-        self._repair.gone(frame, peer, now_ns=now_ns)
+    def _not_cached(self, frame: NotCached, peer: int, now_ns: int) -> None:
+        self._repair.not_cached(frame, peer, now_ns=now_ns)
 
-    def _beat(self, frame: Beat, peer: int, _now_ns: int) -> None:
-        self.neighbors.beat(frame, peer)
+    def _heartbeat(self, frame: Heartbeat, peer: int, _now_ns: int) -> None:
+        self.neighbors.answer_heartbeat(frame, peer)
 
     def _versions(self, frame: Versions, peer: int, _now_ns: int) -> None:
         self.neighbors.versions(frame, peer)

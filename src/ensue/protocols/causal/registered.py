@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ensue.core.event import Event
 from ensue.protocols.causal.config import CausalConfig
-from ensue.protocols.causal.frames import Beat, Counts, Here, Row, Rows, Versions
+from ensue.protocols.causal.frames import Alive, Counts, Heartbeat, Row, Rows, Versions
 from ensue.protocols.causal.hypercube import Hypercube, bits
 from ensue.protocols.causal.node import CausalNode
 from ensue.protocols.interface import Effect, Frame, Refuse, Resumed
@@ -193,7 +193,9 @@ class RegisteredNode:
             self.node.admit(name, now_ns=now_ns)
             if self._client.introduce(name) is not None:
                 # Frames it sent before were ignored: answer as if it had sent a heartbeat.
-                self.node.neighbors.beat(Beat(digest=b""), self._cube.numbers[name])
+                self.node.neighbors.answer_heartbeat(
+                    Heartbeat(digest=b""), self._cube.numbers[name]
+                )
         for number in update.went:
             self._unheard &= ~(1 << number)
             self.node.dismiss(names[number], now_ns=now_ns)
@@ -236,7 +238,7 @@ class RegisteredNode:
     def _listen(self, frame: Frame, peer: int) -> None:
         """Note whether a peer has sent all rows it knows."""
         match frame:
-            case Here():
+            case Alive():
                 self._announced[peer] = {}
             case Versions(versions=versions):
                 self._announced[peer] = versions

@@ -13,13 +13,14 @@ The trees bring an event to all members that its source can reach. Everything el
 - **Returns.** A node that is heard again after a suspicion gets a summary at once.
 
 A node that learns that a peer lacks an event sends it, if it is still cached; otherwise it answers
-`Gone`. A member that gets `Gone`, or waits longer than `patience_ns` for an event whose source is
-away, starts a search (`retrieval`), and skips the event if no peer has it (`loss_recovery`).
+`NotCached`. A member that gets `NotCached`, or waits longer than `patience_ns` for an event whose
+source is away, starts a search (`retrieval`), and skips the event if no peer has it
+(`loss_recovery`).
 """
 
 from ensue.protocols.causal.causality import IN, JOINING, OUT, TopicState
 from ensue.protocols.causal.event_cache import EventCache
-from ensue.protocols.causal.frames import Counts, Fill, Gone, Here, Item, Summary, item_bytes
+from ensue.protocols.causal.frames import Alive, Counts, Fill, Item, NotCached, Summary, item_bytes
 from ensue.protocols.causal.hypercube import bits, first_in_cluster, split
 from ensue.protocols.causal.loss_recovery import Loss
 from ensue.protocols.causal.node_state import NodeState
@@ -230,15 +231,15 @@ class Repair:
         asked = frame.only[0] if len(frame.only) == 1 else None
         lacks_it = asked is not None and state.have(asked) <= frame.have.get(asked, 0)
         if lacks_it and state.state != JOINING:
-            self._send(peer, Gone(topic=frame.topic, source=frame.only[0], up_to=0))
+            self._send(peer, NotCached(topic=frame.topic, source=frame.only[0], up_to=0))
         elif frame.urgent and not given:  # A joining node has not counted what it holds yet.
-            self._send(peer, Here())  # An urgent request needs a sign of life.
+            self._send(peer, Alive())  # An urgent request needs a sign of life.
         if state.state == IN and not frame.urgent:
             lacks = any(state.have(source) < count for source, count in frame.have.items())
             if lacks:
                 self._send_summary(frame.topic, peer, urgent=True)
 
-    def gone(self, frame: Gone, peer: int, *, now_ns: int) -> None:
+    def not_cached(self, frame: NotCached, peer: int, *, now_ns: int) -> None:
         """Record that a peer lacks a missing event, and search for another peer."""
         state = self._causality.topics.get(frame.topic)
         if state is None or state.state != IN or state.have(frame.source) >= frame.up_to > 0:
@@ -275,7 +276,7 @@ class Repair:
                 found = self._find(state, source, number)
                 if found is None:
                     if number == first:
-                        self._say_gone(state, source, number, last, peer)
+                        self._send_not_cached(state, source, number, last, peer)
                     break
                 item, since_ns = found
                 if not frame.urgent and 0 <= now_ns - since_ns < self._config.digest_ns:
@@ -289,13 +290,15 @@ class Repair:
             self._send(peer, Fill(topic=state.name, items=tuple(items), more=more))
         return bool(items)
 
-    def _say_gone(self, state: TopicState, source: int, number: int, last: int, peer: int) -> None:
+    def _send_not_cached(
+        self, state: TopicState, source: int, number: int, last: int, peer: int
+    ) -> None:
         if state.state == JOINING:
             return  # It may still come.
         stop = min(last, number + GONE_LOOKED_AT_MAX)
         while number < stop and self._find(state, source, number + 1) is None:
             number += 1
-        self._send(peer, Gone(topic=state.name, source=source, up_to=number))
+        self._send(peer, NotCached(topic=state.name, source=source, up_to=number))
 
     def _find(self, state: TopicState, source: int, number: int) -> tuple[Item, int] | None:
         held = state.held.get((source, number))
