@@ -1,4 +1,7 @@
-"""Selection and order of tests: `verify` on request, the longest first; no property has a deadline."""
+"""Selection and order of tests: `verify` on request, the longest first.
+
+Properties have no deadline: a busy machine is no failure.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,7 +44,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted((item for item in items if item not in set(kept)), key=_place)
 
 
-# -- Processes of pytest-xdist each select; the one that reports has to be told how many. ----------
+# -- Each process of pytest-xdist deselects tests; the reporting one sums them up. ----------------
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

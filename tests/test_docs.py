@@ -1,4 +1,4 @@
-"""The documentation is part of the product: its code runs, its links lead somewhere."""
+"""Tests of the documentation: its code runs and its links resolve."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import ensue  # noqa: F401 - what the page has
+import ensue  # noqa: F401 - used by the evaluated lines of a page
 from ensue.core.order import ORDERS
 from ensue.protocols.deadline.causality import LATE, OVERTAKEN
 from ensue.protocols.merged.merger import SKEWED
@@ -22,7 +22,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_the_readme_example_runs_and_prints_what_it_says() -> None:
+def test_readme_example_prints_its_documented_output() -> None:
     (example, *_) = blocks(ROOT / "README.md", "python")
     run = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
@@ -31,13 +31,13 @@ def test_the_readme_example_runs_and_prints_what_it_says() -> None:
     assert run.stdout == "1 orders one teapot\n2 payments paid\n"
 
 
-def test_the_readme_fits_on_two_screens() -> None:
+def test_readme_has_at_most_150_lines() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
-def test_the_tutorial_runs_and_prints_what_it_says() -> None:
+def test_tutorial_prints_its_documented_output() -> None:
     (program,) = blocks(ROOT / "docs/tutorial/first-steps.md", "python")
-    for order, said in (("ensue.Total()", "True\n"), ("None", "False\n")):
+    for order, expected in (("ensue.Total()", "True\n"), ("None", "False\n")):
         run = subprocess.run(
             [sys.executable, "-c", program.replace("ensue.Total()", order)],
             capture_output=True,
@@ -46,16 +46,16 @@ def test_the_tutorial_runs_and_prints_what_it_says() -> None:
             check=False,
         )
         assert run.returncode == 0, run.stderr
-        assert run.stdout == said
+        assert run.stdout == expected
 
 
-def test_the_index_lists_every_page() -> None:
+def test_index_lists_every_page() -> None:
     text = (ROOT / "docs/index.md").read_text()
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
     assert {page for page in pages if f"]({page})" not in text} == {"index.md"}
 
 
-def test_the_transaction_of_the_guide_runs_and_prints_what_it_says() -> None:
+def test_transaction_guide_prints_its_documented_output() -> None:
     (example,) = (
         each
         for each in blocks(ROOT / "docs/how-to/transactions.md", "python")
@@ -68,14 +68,14 @@ def test_the_transaction_of_the_guide_runs_and_prints_what_it_says() -> None:
     assert run.stdout == "{'order': '42', 'price': 12.5} one teapot\n"
 
 
-def test_the_readme_example_has_about_ten_lines_and_stands_on_the_first_screen() -> None:
+def test_readme_example_is_short_and_on_the_first_screen() -> None:
     text = (ROOT / "README.md").read_text()
     (example, *_) = blocks(ROOT / "README.md", "python")
     assert len([line for line in example.splitlines() if line.strip()]) <= 14
     assert text.index("```python") < text.index("## ")
 
 
-def test_the_reference_shows_how_every_order_is_written() -> None:
+def test_reference_shows_every_order() -> None:
     (shown,) = (each for each in blocks(BUS, "python") if "ensue.Merged(" in each)
     orders = [eval(line) for line in shown.splitlines()]
     assert {type(order) for order in orders} == {*ORDERS, type(None)}
@@ -88,20 +88,20 @@ def test_the_reference_has_every_verdict() -> None:
     assert {each for each in known if f"`{each}`" in about} == known
 
 
-def test_the_guide_names_what_an_agent_calls_before_a_plan_subscribes_it() -> None:
+def test_transaction_guide_shows_on_subscription() -> None:
     text = (ROOT / "docs/how-to/transactions.md").read_text()
     assert "agent.on_subscription(handler)" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+def test_every_link_to_a_file_resolves(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_file_of_this_project_that_is_named_exists(page: Path) -> None:
+def test_every_named_file_of_this_project_exists(page: Path) -> None:
     for named in re.findall(
         r"`((?:src|tests|docs|benchmarks|examples)/[\w./-]+)`", page.read_text()
     ):
@@ -109,7 +109,7 @@ def test_every_file_of_this_project_that_is_named_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.name)
-def test_every_example_runs_as_it_is(example: Path) -> None:
+def test_every_example_runs_unchanged(example: Path) -> None:
     run = subprocess.run(
         [sys.executable, str(example)], capture_output=True, text=True, timeout=60, check=False
     )

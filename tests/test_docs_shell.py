@@ -1,8 +1,9 @@
-"""Every line of the shell blocks in README and guides runs as it stands there.
+"""Every line of the shell blocks in README and guides runs.
 
-Lines of a block are run one after the other. What serves or reads for ever is left running, shown to work,
-and ended by Ctrl-C. Two things are changed: ports and brokers, which are spare ones, and how many seeds a
-swarm plays. What installs is not run, as that takes a network: what it names must be there instead.
+Lines of a block run one after the other. Servers and subscribers keep running until the test has
+seen them work, and end with Ctrl-C. Two things differ from the page: ports and brokers are spare
+ones, and swarms run few seeds. Lines that install need a network, so they do not run; the test
+checks that the extras and targets they name exist.
 """
 
 import os
@@ -33,7 +34,7 @@ PAGES = (
     "docs/how-to/pipeline.md",
 )
 LINE_S = 900
-"""A busy machine takes its time to start Spark."""
+"""Starting Spark takes long on a busy machine."""
 RECORD = "ensue sim examples/scenarios/rough-day.toml --seed 3 --record runs/rough"
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("readme-shell")]
@@ -83,7 +84,7 @@ class Place:
             del self.environment["ENSUE_URL"]
 
     def run(self, line: str) -> str:
-        """Run a line to its end; return what it printed."""
+        """Run a line until it ends; return its output."""
         ended = subprocess.run(
             ["sh", "-c", line],
             cwd=self.root,
@@ -98,7 +99,7 @@ class Place:
 
     @contextmanager
     def running(self, line: str) -> Iterator["subprocess.Popen[str]"]:
-        """Run a line meanwhile, and end it by Ctrl-C."""
+        """Run a line in the background, and end it with Ctrl-C."""
         process = subprocess.Popen(
             shlex.split(line),
             cwd=self.root,
@@ -136,7 +137,7 @@ def test_every_line_is_run_or_installs() -> None:
 
 
 @pytest.mark.parametrize("line", INSTALLED)
-def test_what_a_line_installs_or_makes_is_there(line: str) -> None:
+def test_extras_and_targets_of_a_line_exist(line: str) -> None:
     words = shlex.split(line)
     if words[0] == "make":
         ran = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False)
@@ -148,7 +149,7 @@ def test_what_a_line_installs_or_makes_is_there(line: str) -> None:
 
 
 def _marks(line: str) -> list[pytest.MarkDecorator]:
-    """Mark lines that start a Spark of their own verify; `ensue audit` stands for them."""
+    """Keep lines that start their own Spark for `--verify`; `ensue audit` stands for them."""
     starts_spark = line.startswith(("ensue pipeline", "ensue report")) or "--master" in line
     return [pytest.mark.verify] if starts_spark else []
 
@@ -157,11 +158,11 @@ def _marks(line: str) -> list[pytest.MarkDecorator]:
 def test_a_line_runs(line: str, place: Place) -> None:
     if "--record" in line:
         shutil.rmtree(place.root / line.rsplit(maxsplit=1)[-1])
-    told = place.run(line.replace("0:1000", "0:3"))
-    assert told
+    output = place.run(line.replace("0:1000", "0:3"))
+    assert output
     if line.startswith("ensue pipeline"):
-        assert re.search(r"ordered +204", told)
-        assert "before it have no common order" in told
+        assert re.search(r"ordered +204", output)
+        assert "before it have no common order" in output
     if line.startswith("ensue report"):
         assert "<html" in (place.root / "report.html").read_text()
 
@@ -174,7 +175,7 @@ def test_lines_that_serve_publish_and_subscribe_run(
     url = f"ensue://127.0.0.1:{port}"
     made = Place(tmp_path, url)
     served = any(line.startswith("ensue serve") for line in lines)
-    if not served:  # What the README has started above.
+    if not served:  # An earlier block of the page has started it.
         lines = [f"ensue serve --listen 127.0.0.1:{port} --data ensue-data", *lines]
     with ExitStack() as running:
         for each in lines:
@@ -184,18 +185,18 @@ def test_lines_that_serve_publish_and_subscribe_run(
             if line.startswith("ensue serve"):
                 server = running.enter_context(made.running(line))
                 assert server.stderr is not None
-                assert any("is ready" in told for told in server.stderr)
+                assert any("is ready" in logged for logged in server.stderr)
             elif line.startswith("ensue sub") and "--count" not in line:
                 _subscribes(made, line)
             elif line.startswith("ensue sub"):
-                for first in (1, 11):  # By its name it goes on where it was.
+                for first in (1, 11):  # The durable subscription resumes.
                     assert made.run(line).split() == [str(first + index) for index in range(10)]
             else:
                 made.run(line)
 
 
 def _subscribes(made: Place, line: str) -> None:
-    """Show that a line subscribes: it prints what is published in the same way."""
+    """Assert that a line subscribes: it prints an event published with its options."""
     words = shlex.split(line)
     publish = shlex.join(["ensue", "pub", words[2], "-m", "hello", *_options(words)])
     with made.running(line) as reader:
@@ -207,13 +208,13 @@ def _subscribes(made: Place, line: str) -> None:
                 got.set()
 
         threading.Thread(target=read, daemon=True).start()
-        while not got.is_set():  # Until it has subscribed; pytest ends it if that is never.
+        while not got.is_set():  # Until it has subscribed, or the test times out.
             made.run(publish)
             got.wait(1)
 
 
 def _options(words: list[str]) -> list[str]:
-    """The options of a subscription: whatever follows its topics."""
+    """Return the options of a subscription: all words after its topics."""
     first = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
     return words[first:]
 

@@ -1,4 +1,4 @@
-"""What `import ensue` offers, and when it is imported."""
+"""Public names of `ensue`, and lazy imports."""
 
 import subprocess
 import sys
@@ -25,12 +25,12 @@ main()
 
 
 @pytest.mark.parametrize("name", ensue.__all__)
-def test_every_name_it_lists_is_there(name: str) -> None:
+def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(ensue, name).__name__ == name
     assert name in dir(ensue)
 
 
-def test_it_lists_public_names_alone() -> None:
+def test_dir_lists_only_public_names() -> None:
     assert dir(ensue) == sorted([*ensue.__all__, "__version__"])
 
 
@@ -46,12 +46,12 @@ def test_names_are_the_ones_of_their_modules() -> None:
     assert ensue.BadInput is errors.BadInput
 
 
-def test_a_name_it_has_not_is_an_error_that_says_so() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'ensue' has no attribute 'Connect'"):
         _ = ensue.Connect  # type: ignore[attr-defined]
 
 
-def test_ctrl_c_while_the_client_is_imported_ends_without_a_trace_of_python() -> None:
+def test_ctrl_c_during_imports_prints_no_traceback() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_WHILE_IMPORTING],
         capture_output=True,
@@ -62,12 +62,12 @@ def test_ctrl_c_while_the_client_is_imported_ends_without_a_trace_of_python() ->
     assert (ended.returncode, ended.stderr) == (2, "ensue: interrupted\n")
 
 
-def test_nothing_is_imported_before_the_command_line_waits_for_ctrl_c() -> None:
+def test_command_line_imports_nothing_before_it_handles_ctrl_c() -> None:
     program = (
         "import sys; before = set(sys.modules); import ensue.cli; "
         "print(*sorted(set(sys.modules) - before))"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert told.stdout.split() == ["ensue", "ensue.cli"]
+    assert done.stdout.split() == ["ensue", "ensue.cli"]

@@ -1,11 +1,11 @@
 """Ordered publish/subscribe for Python.
 
-A name is imported when it is first used: `ensue --help`, a Spark worker or a program that needs one
-error class does not wait for the whole client, and Ctrl-C finds the command line already listening:
-not even the standard library is imported before that.
+Names are imported on first use: `ensue --help`, a Spark worker or a program that needs one error
+class does not load the whole client. This module imports nothing, not even from the standard
+library, so that the command line handles Ctrl-C before its first slow import.
 """
 
-TYPE_CHECKING = False  # As type checkers know it; `typing` would be imported for it.
+TYPE_CHECKING = False  # Type checkers know the name; importing `typing` would take time.
 if TYPE_CHECKING:
     from ensue.client import Bus, ReceivedEvent, Subscription, connect
     from ensue.client.content.plan import PlannedTransaction
@@ -99,7 +99,7 @@ _HOMES = (
     "ensue.client",
 )
 
-if not TYPE_CHECKING:  # type checkers would take any name for one that exists
+if not TYPE_CHECKING:  # With a `__getattr__`, type checkers would accept any name.
 
     def __getattr__(name: str) -> object:
         if name in __all__:
@@ -107,7 +107,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for one that exists
 
             for module in map(import_module, _HOMES):
                 if name in module.__all__:
-                    # Kept, so that this is asked once for each name.
+                    # Cached: Python calls `__getattr__` once for each name.
                     value = globals()[name] = getattr(module, name)
                     return value
         msg = f"module 'ensue' has no attribute {name!r}"

@@ -173,7 +173,10 @@ def test_a_missing_trace_is_bad_input(shell: Shell, tmp_path: Path) -> None:
     assert ended.stderr.startswith(f"ensue: {tmp_path / 'nowhere'} does not exist;")
     (tmp_path / "empty").mkdir()
     ended = shell("check", tmp_path / "empty", "--order", "total")
-    assert ended.stderr == f"ensue: {tmp_path / 'empty'} holds no Parquet file\n"
+    assert (
+        ended.stderr
+        == f"ensue: {tmp_path / 'empty'} holds no Parquet file; a trace is a directory of Parquet files\n"
+    )
 
 
 @pytest.mark.parametrize("words", [("check", "x", "--order", "totl"), ("swarm", "totl")])

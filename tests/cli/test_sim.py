@@ -37,7 +37,7 @@ def small(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_example_runs_as_it_is(shell: Shell, path: Path) -> None:
+def test_every_example_runs_unchanged(shell: Shell, path: Path) -> None:
     ended = shell("sim", path)
     assert ended.code == 0
     assert f"{path.stem}, seed 1" in ended.stdout

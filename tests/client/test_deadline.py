@@ -153,7 +153,7 @@ def test_buses_come_and_go_and_hear_their_own_events() -> None:
     [
         ({"ms": 0}, "ms must be from 1"),
         ({"ms": 10**9}, "ms must be from 1"),
-        ({"ms": "200"}, "ms is a number"),
+        ({"ms": "200"}, "ms must be a number"),
         ({"ms": 200, "on_late": "keep"}, "on_late must be 'drop' or 'tag'"),
         ({"ms": 200, "held_max": 0}, "held_max must be at least 1"),
     ],

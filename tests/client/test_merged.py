@@ -215,7 +215,7 @@ def test_orders_that_do_not_go_together_are_refused_by_name() -> None:
     ("wrong", "said"),
     [
         ({"epsilon": -1}, "epsilon must be from 0"),
-        ({"epsilon": "1"}, "epsilon is a number of seconds"),
+        ({"epsilon": "1"}, "epsilon must be a number of seconds"),
         ({"delta": float("nan")}, "delta must be from 0"),
         ({"tick": 0}, "tick must be at least a microsecond"),
         ({"delta": 10_000}, "at most a million ticks"),

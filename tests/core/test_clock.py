@@ -20,10 +20,10 @@ class Machine:
     def __init__(self) -> None:
         self.true_ns = 0
         self.wrong_ns = 0
-        """By how much the wall clock is wrong."""
+        """Error of the wall clock."""
         self.suspended_ns = 0
         self.held_up_ns: Iterator[int] = iter(())
-        """How long the process is held up behind each of the next readings of the wall clock."""
+        """How long the process is preempted after each of the next wall clock readings."""
 
     def wall_ns(self) -> int:
         shown_ns = START_NS + self.true_ns + self.wrong_ns
@@ -51,7 +51,7 @@ class Machine:
         self.suspended_ns += for_ns
 
 
-def test_a_clock_that_is_let_alone_is_the_wall_clock(caplog: pytest.LogCaptureFixture) -> None:
+def test_undisturbed_clock_equals_the_wall_clock(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine()
     clock = machine.clock()
     for _ in range(10):
@@ -89,7 +89,7 @@ def test_a_step_back_is_slewed_within_twice_the_step(caplog: pytest.LogCaptureFi
     assert caplog.messages == ["clock_stepped_back by_ms=500 slew_s=1.0"]
 
 
-def test_a_step_while_another_is_slewed_is_followed_too() -> None:
+def test_step_during_a_slew_is_followed() -> None:
     machine = Machine()
     machine.wrong_ns = 500 * MS
     clock = machine.clock()
@@ -107,7 +107,7 @@ def test_a_step_while_another_is_slewed_is_followed_too() -> None:
     assert clock.now_ns() == machine.right_ns() + 300 * MS
 
 
-def test_a_suspension_is_counted_and_logged_as_what_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_suspension_is_counted_and_logged_as_such(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine()
     clock = machine.clock()
     machine.suspend(3_600_000 * MS)
@@ -122,7 +122,7 @@ def test_a_suspension_is_counted_and_logged_as_what_it_is(caplog: pytest.LogCapt
     ]
 
 
-def test_without_a_clock_that_counts_suspensions_one_is_a_step(
+def test_suspension_is_a_step_without_a_boot_clock(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     machine = Machine()
@@ -133,7 +133,7 @@ def test_without_a_clock_that_counts_suspensions_one_is_a_step(
 
 
 @pytest.mark.parametrize("held_up_ms", [(30,), (30, 40), (30, 40, 0, 20)])
-def test_a_process_that_is_held_up_sees_no_step(
+def test_preempted_process_sees_no_step(
     held_up_ms: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine()
@@ -148,7 +148,7 @@ def test_a_process_that_is_held_up_sees_no_step(
     assert caplog.messages == []
 
 
-def test_slow_drift_is_followed_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_drift_is_followed_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     machine = Machine()
     clock = machine.clock()
     last_ns = clock.now_ns()

@@ -11,5 +11,5 @@ def test_a_reason_names_its_limit() -> None:
 
 
 @pytest.mark.parametrize("topic", ["x (limit a=1)", "it's (limit a=1)", "'\"(limit a=1): "])
-def test_a_topic_that_looks_like_a_limit_is_none(topic: str) -> None:
+def test_topic_that_looks_like_a_limit_is_ignored(topic: str) -> None:
     assert limit_in(f"'bob' may not publish on {topic!r}") is None

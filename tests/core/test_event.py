@@ -1,4 +1,4 @@
-"""How large an event is said to be, against what its encoding takes."""
+"""Size and `repr` of events and stamps."""
 
 import msgspec
 from hypothesis import given
@@ -24,13 +24,13 @@ events = st.builds(
 
 
 @given(events)
-def test_an_event_takes_no_more_than_is_said_and_hardly_less(event: Event) -> None:
+def test_wire_bytes_is_a_tight_upper_bound(event: Event) -> None:
     encoded = len(msgspec.msgpack.encode(event))
     parts = len(event.headers) + (0 if event.stamp is None else len(event.stamp.entries))
     assert encoded <= wire_bytes(event) <= encoded + 64 + 14 * parts
 
 
-def test_the_repr_of_a_stamp_holds_no_control_characters() -> None:
+def test_repr_of_a_stamp_has_no_control_characters() -> None:
     assert repr(Stamp({"a": 1, "\x1b[31mred": 2})) == r"Stamp(a:1, \x1b[31mred:2)"
 
 
@@ -50,7 +50,7 @@ def test_repr_shows_the_beginning_of_a_long_payload() -> None:
     )
 
 
-def test_repr_shows_a_short_event_whole() -> None:
+def test_repr_shows_all_of_a_short_event() -> None:
     stamp = Stamp({"orders": 3})
     event = Event(topic="orders", payload=b"x" * 80, publisher="a", publisher_seq=1, stamp=stamp)
     assert repr(event) == f"Event(id='a/orders/1', payload={b'x' * 80!r}, stamp=Stamp(orders:3))"

@@ -6,7 +6,7 @@ FIRST = Lineage("a" * 16, ()).begin(token=11, begun=0)
 SECOND = FIRST.begin(token=22, begun=100)
 
 
-def test_a_restart_goes_on_with_the_same_log() -> None:
+def test_restart_continues_the_same_log() -> None:
     assert [each.number for each in SECOND.incarnations] == [1, 2]
     assert contradiction(FIRST, FIRST, place=1_000) == ""
     assert contradiction(FIRST, SECOND, place=100) == ""
@@ -18,7 +18,7 @@ def test_another_identity_is_another_log() -> None:
     assert contradiction(FIRST, other) == REPLACED
 
 
-def test_an_older_copy_is_known_by_the_incarnation_it_does_not_have() -> None:
+def test_older_copy_lacks_the_known_incarnation() -> None:
     """Started as often as the original was, or more often."""
     copy = FIRST.begin(token=44, begun=100)
     assert contradiction(SECOND, FIRST) == ROLLED_BACK
@@ -26,12 +26,12 @@ def test_an_older_copy_is_known_by_the_incarnation_it_does_not_have() -> None:
     assert contradiction(SECOND, copy.begin(token=55, begun=500)) == ROLLED_BACK
 
 
-def test_a_log_that_begins_before_what_was_delivered_is_rolled_back() -> None:
+def test_log_that_continues_before_a_delivered_event_is_rolled_back() -> None:
     assert contradiction(FIRST, SECOND, place=101) == ROLLED_BACK
     assert contradiction(FIRST, SECOND.begin(token=33, begun=900), place=101) == ROLLED_BACK
 
 
-def test_a_log_goes_on_under_another_identity_as_far_as_it_has_what_was_delivered() -> None:
+def test_log_under_another_identity_continues_if_it_has_all_delivered_events() -> None:
     accepted = Lineage("c" * 16, FIRST.incarnations).begin(token=99, begun=100)
     assert contradiction(FIRST, accepted) == REPLACED
     assert accepted.continues(FIRST.last, place=100)
@@ -40,7 +40,7 @@ def test_a_log_goes_on_under_another_identity_as_far_as_it_has_what_was_delivere
     assert not accepted.continues(Lineage("a" * 16, ()))
 
 
-def test_few_incarnations_are_told_and_older_ones_believed() -> None:
+def test_last_incarnations_are_reported_and_older_ones_accepted() -> None:
     lineage = FIRST
     for token in range(2 * INCARNATIONS_MAX):
         lineage = lineage.begin(token=token, begun=0)

@@ -40,7 +40,7 @@ def test_bounds_are_checked() -> None:
 
 @pytest.mark.parametrize("value", ["1", True, [1]])
 def test_a_time_to_live_is_a_number(value: Any) -> None:
-    with pytest.raises(BadInput, match="time_to_live is a number of seconds"):
+    with pytest.raises(BadInput, match="time_to_live must be a number of seconds"):
         Total(time_to_live=value)
 
 
@@ -52,12 +52,12 @@ def test_a_time_to_live_is_finite_and_above_zero(value: float) -> None:
 
 @pytest.mark.parametrize("value", [1.5, "9", None, True])
 def test_held_max_is_a_whole_number(value: Any) -> None:
-    with pytest.raises(BadInput, match="held_max is a whole number"):
+    with pytest.raises(BadInput, match="held_max must be a whole number"):
         Total(held_max=value)
 
 
-def test_only_text_names_an_order() -> None:
-    with pytest.raises(BadInput, match="named by a str, not NoneType"):
+def test_order_name_must_be_text() -> None:
+    with pytest.raises(BadInput, match="must be a str, not NoneType"):
         parse(None)  # type: ignore[arg-type]
 
 
@@ -83,14 +83,14 @@ def test_only_text_names_an_order() -> None:
         ),
     ],
 )
-def test_an_order_that_is_written_otherwise_says_how_it_is_written(
+def test_wrong_arguments_of_an_order_show_the_right_call(
     write: Callable[[], object], complaint: str
 ) -> None:
     with pytest.raises(BadInput, match=complaint):
         write()
 
 
-def test_orders_can_be_copied_and_sent() -> None:
+def test_orders_can_be_copied_and_pickled() -> None:
     for order in (Total(time_to_live=2), Merged(epsilon=0.1, delta=0.2), Deadline(ms=3), Causal()):
         assert copy.copy(order) == pickle.loads(pickle.dumps(order)) == order
         assert len({order, copy.copy(order)}) == 1

@@ -1,4 +1,4 @@
-"""Traces on disk: what is written is read, and anything else is refused by name."""
+"""Traces on disk: a roundtrip keeps every row, and errors name a bad column."""
 
 import sys
 from pathlib import Path
@@ -100,11 +100,11 @@ def test_appending_adds_a_file_and_replaces_none(tmp_path: Path) -> None:
     second = msgspec.structs.replace(FULL, step=2)
     write([second], tmp_path, name="more", append=True)
     assert read(tmp_path) == [FULL, second]
-    with pytest.raises(BadInput, match=r"more\.parquet exists already"):
+    with pytest.raises(BadInput, match=r"more\.parquet exists"):
         write([FULL], tmp_path, name="more", append=True)
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_file_instead_of_a_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("")
     with pytest.raises(BadInput, match="is a file"):
@@ -124,7 +124,7 @@ def test_a_missing_or_empty_directory_is_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_other_tools_notes_are_passed_over(tmp_path: Path) -> None:
+def test_files_of_other_tools_are_skipped(tmp_path: Path) -> None:
     write([FULL], tmp_path)
     (tmp_path / "_scratch.parquet").write_text("not Parquet")
     assert read(tmp_path) == [FULL]
@@ -161,20 +161,20 @@ def test_a_column_of_another_type_is_named(tmp_path: Path) -> None:
         read(spoiled(tmp_path, table) / "spoiled.parquet")
 
 
-def test_a_column_too_many_is_named(tmp_path: Path) -> None:
+def test_surplus_column_is_named(tmp_path: Path) -> None:
     table = table_of_one(tmp_path).append_column("colour", pa.array(["red"]))
     with pytest.raises(BadInput, match="column 'colour' is not part of a trace"):
         read(spoiled(tmp_path, table) / "spoiled.parquet")
 
 
-def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
+def test_duplicate_column_is_named(tmp_path: Path) -> None:
     table = table_of_one(tmp_path)
     table = table.append_column("node", table.column("node"))
     with pytest.raises(BadInput, match="column 'node' occurs more than once"):
         read(spoiled(tmp_path, table) / "spoiled.parquet")
 
 
-def test_a_null_where_a_value_is_needed_is_named(tmp_path: Path) -> None:
+def test_null_in_a_required_column_is_named(tmp_path: Path) -> None:
     table = table_of_one(tmp_path)
     index = table.schema.get_field_index("node")
     table = table.set_column(index, "node", pa.array([None], type=pa.string()))
@@ -183,15 +183,13 @@ def test_a_null_where_a_value_is_needed_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["_temporary", ".snapshot", "day=1/_temporary/0"])
-def test_what_lies_in_the_folders_of_other_tools_is_no_part_of_a_trace(
-    tmp_path: Path, name: str
-) -> None:
+def test_folders_of_other_tools_are_skipped(tmp_path: Path, name: str) -> None:
     write([FULL], tmp_path / "trace")
     write([FULL], tmp_path / "trace" / name)
     assert read(tmp_path / "trace") == [FULL]
 
 
-def test_a_folder_may_be_called_as_files_are(tmp_path: Path) -> None:
+def test_folder_named_like_a_parquet_file_is_searched(tmp_path: Path) -> None:
     write([FULL], tmp_path / "run.parquet", name="part-1")
     assert read(tmp_path) == read(tmp_path / "run.parquet") == [FULL]
 
@@ -204,7 +202,7 @@ def test_a_folder_may_be_called_as_files_are(tmp_path: Path) -> None:
         ("step", 2**63, "column 'step' can't be written as int64"),
     ],
 )
-def test_what_can_not_be_written_is_named(
+def test_unwritable_column_is_named(
     tmp_path: Path, column: str, value: object, reason: str
 ) -> None:
     with pytest.raises(BadInput, match=reason):
@@ -218,7 +216,7 @@ def test_an_unknown_action_is_named(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_without_the_extra_the_text_says_what_to_install(
+def test_missing_extra_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -227,7 +225,7 @@ def test_without_the_extra_the_text_says_what_to_install(
             use()
 
 
-def test_digest_is_that_of_the_rows_not_of_their_sequence() -> None:
+def test_digest_ignores_the_sequence_of_rows() -> None:
     rows = generate(1)
     assert digest(rows) == digest(rows[::-1])
     assert digest([FULL]) == digest([msgspec.structs.replace(FULL, stamp={"x": 1, "y": 2})])

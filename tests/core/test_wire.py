@@ -1,4 +1,4 @@
-"""Frames to bytes and back, and nothing but frames from bytes."""
+"""Roundtrips of frames, and refusal of all other bytes."""
 
 from typing import Any
 
@@ -254,11 +254,11 @@ def raw(*fields: object) -> bytes:
 
 
 def with_stamp(*stamp: object) -> bytes:
-    """A `Fill` that carries this for a stamp."""
+    """A `Fill` with these fields as its stamp."""
     return raw(17, "publisher", "origin", 1, "prices", list(stamp), 0)
 
 
-# -- What goes in comes out -------------------------------------------------------------------------
+# -- Roundtrips -----------------------------------------------------------------------------------
 
 
 def test_every_frame_is_covered() -> None:
@@ -289,17 +289,17 @@ def test_tags_are_unique_among_all_frames() -> None:
     assert len(set(tags)) == len(tags)
 
 
-# -- Sizes ------------------------------------------------------------------------------------------
+# -- Sizes ----------------------------------------------------------------------------------------
 
 
 def test_an_entry_of_a_stamp_costs_its_topic_and_its_count() -> None:
     without = ens.Notify(event=Event(topic="t", payload=b"", publisher="p", publisher_seq=1))
     stamped = ens.Notify(event=msgspec.structs.replace(without.event, stamp=Stamp({"orders": 7})))
-    # Instead of nothing, one byte: an array, a map, the topic with its length, the count, the flag.
+    # Array, map, topic with its length, count and flag, instead of one byte for None.
     assert len(CODEC.encode(stamped)) - len(CODEC.encode(without)) == 1 + 1 + 7 + 1 + 1 - 1
 
 
-# -- Strictness -------------------------------------------------------------------------------------
+# -- Strictness -----------------------------------------------------------------------------------
 
 
 @bounded
@@ -332,8 +332,8 @@ def test_no_bytes_are_refused() -> None:
     refused(b"", because="no bytes")
 
 
-def test_a_frame_beyond_the_limit_is_refused_before_it_is_read() -> None:
-    refused(bytes((VERSION,)) + bytes(FRAME_BYTES_MAX), because="beyond the limit")
+def test_oversized_frame_is_refused_before_it_is_decoded() -> None:
+    refused(bytes((VERSION,)) + bytes(FRAME_BYTES_MAX), because="exceeds the limit")
 
 
 @pytest.mark.parametrize("tag", [0, 12, 15, 31, 48, -1, "Put", None])
@@ -379,7 +379,7 @@ def test_a_field_of_the_wrong_type_is_refused(fields: tuple[object, ...]) -> Non
     ],
     ids=["array", "topics", "payload", "name", "map", "depth"],
 )
-def test_a_length_that_lies_is_refused(body: bytes) -> None:
+def test_false_length_is_refused(body: bytes) -> None:
     refused(bytes((VERSION,)) + body)
 
 
@@ -412,7 +412,7 @@ def test_the_largest_count_fits() -> None:
 
 
 @pytest.mark.parametrize("number", [-1, COUNT_MAX + 1, 2**64 - 1])
-def test_a_number_that_counts_nothing_is_refused(number: int) -> None:
+def test_count_out_of_range_is_refused(number: int) -> None:
     refused(raw(9, number))
     refused(raw(25, "subscriber", number))
 
@@ -443,7 +443,7 @@ def test_a_damaged_frame_is_a_frame_or_refused_and_nothing_else(
     assert isinstance(decoded, FRAMES)
 
 
-def test_a_value_with_no_wire_form_is_refused_on_this_side() -> None:
+def test_unencodable_value_is_refused_by_the_sender() -> None:
     frame = ens.Put(event=Event(topic="t", payload=b"", publisher="p", publisher_seq=1))
     broken = msgspec.structs.replace(frame, event=object())
     with pytest.raises(TypeError, match="type object is unsupported"):

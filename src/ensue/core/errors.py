@@ -126,7 +126,7 @@ class LimitReached(EnsueError):
     retriable = True
 
     def __init__(self, message: str, *, limit: str, value: int, reason: str = "") -> None:
-        Exception.__init__(self, message)  # The refusals that are also this take other arguments.
+        Exception.__init__(self, message)  # The other bases of subclasses take other arguments.
         self.limit = limit
         self.value = value
         self.reason = reason
@@ -321,7 +321,7 @@ def limit_reason(what: str, limit: str, value: int, how: str) -> str:
 
 
 def limit_in(reason: str) -> tuple[str, int] | None:
-    """Return name and size of the limit in a reason, if there is one."""
+    """Return name and size of the limit that a reason names; None without one."""
     found = _LIMIT.search(_QUOTED.sub("", reason))  # Names that clients chose are quoted.
     return None if found is None else (found[1], int(found[2]))
 

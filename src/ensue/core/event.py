@@ -57,14 +57,14 @@ Proof = Annotated[bytes, msgspec.Meta(max_length=16)]
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
-    """The logical timestamp of an event: how many events of each topic come up to it.
+    """The logical timestamp of an event: the number of events of each topic up to it.
 
     The entry of the event's own topic is its slot: 1, 2, 3, … in that topic. `entries` maps topics
-    to counts and is never changed once the stamp is made. `whole` says what an absent entry means:
-    True: it is zero, or of no concern to any subscriber of the event's topic. False: it has not
-    changed since the previous event of that topic.
+    to counts and never changes. `whole` says what an absent entry means. True: it is zero, or no
+    subscriber of the event's topic needs it. False: it has not changed since the previous event of
+    that topic.
 
-    A stamp that is made by clocks has other entries, which all begin with `@`: see
+    A clock stamp has other entries, which all begin with `@`: see
     `ensue.protocols.merged.timestamps`.
     """
 
@@ -85,7 +85,7 @@ class Event(
     frozen=True,
     kw_only=True,
     array_like=True,
-    gc=False,  # It holds text, bytes and numbers: nothing that could lead back to it.
+    gc=False,  # It holds only text, bytes and numbers, so it is never part of a cycle.
     forbid_unknown_fields=True,
 ):
     """Something published on a topic."""
@@ -104,7 +104,7 @@ class Event(
     place: Count = 0
     """1, 2, 3, … over all topics of its server; 0 where no server counts."""
     void: bool = False
-    """A placeholder for an event whose publisher vanished; never delivered."""
+    """A placeholder for an event whose publisher did not confirm in time; never delivered."""
 
     def __repr__(self) -> str:
         parts = [
@@ -127,7 +127,7 @@ class Event(
 
     @property
     def counted(self) -> bool:
-        """Whether the stamp counts events, unlike one made by clocks."""
+        """Whether the stamp counts events; a clock stamp does not."""
         return self.stamp is not None and CLOCK not in self.stamp.entries
 
     @property
@@ -146,7 +146,7 @@ class Event(
 
 
 def text_bytes(text: str) -> int:
-    """Return how many bytes a text is."""
+    """Return the length of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -154,7 +154,7 @@ def wire_bytes(event: Event) -> int:
     """Return a tight upper bound of an event's bytes in a message."""
     topic, publisher = event.topic, event.publisher
     size = _FIXED_BYTES + len(event.payload)
-    # As `text_bytes` does: every event comes through here.
+    # `text_bytes`, inlined: this runs for every event.
     size += len(topic) if topic.isascii() else len(topic.encode())
     size += len(publisher) if publisher.isascii() else len(publisher.encode())
     if event.key is not None:

@@ -2,13 +2,14 @@
 
 A log gets a random identity when it is created, and an incarnation at each start of its server:
 numbered, with a random token, and with the number of events that the log had by then. A client
-that remembers a server's lineage can tell later that the server
+that remembers a server's lineage detects later that the server
 
 - has another log (`replaced`): the identity differs;
 - continued from an older copy (`rolled back`): the known incarnation is not among the earlier ones;
 - continued from before a delivered event (`rolled back`): the next incarnation began with fewer.
 
-Limits: a server reports its last `INCARNATIONS_MAX` incarnations. An older one is believed.
+Limits: a server reports its last `INCARNATIONS_MAX` incarnations. A client that remembers an older
+one accepts the log unchecked.
 """
 
 from typing import Annotated
@@ -40,24 +41,24 @@ class Incarnation(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     number: Count
     """1, 2, 3, …"""
     token: Count
-    """Random: two servers that continue from one copy share the number, not the token."""
+    """Random: two servers that continue from one copy have the same number, not the same token."""
     begun: Count
     """Number of events in the log at that start (`Event.place`)."""
 
 
 class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The identity of a log and its last incarnations, the present one last."""
+    """The identity of a log and its last incarnations, the current one last."""
 
     identity: Annotated[str, msgspec.Meta(max_length=64)]
     incarnations: Annotated[tuple[Incarnation, ...], msgspec.Meta(max_length=INCARNATIONS_MAX)]
 
     @property
     def last(self) -> "Lineage":
-        """The lineage with its last incarnation alone: all that has to be remembered."""
+        """The lineage with its last incarnation only: all that a client has to remember."""
         return Lineage(self.identity, self.incarnations[-1:])
 
     def continues(self, known: "Lineage", *, place: int = 0) -> bool:
-        """Return whether this log continues a known one, whatever its identity is now."""
+        """Return whether this log continues a known one, even under another identity."""
         last = known.incarnations[-1:]
         among = any(
             (each.number, each.token) == (one.number, one.token)
@@ -70,8 +71,8 @@ class Lineage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     def begin(self, *, token: int, begun: int) -> "Lineage":
         """Return the lineage with one more incarnation."""
         number = self.incarnations[-1].number + 1 if self.incarnations else 1
-        present = Incarnation(number, token, begun)
-        return Lineage(self.identity, (*self.incarnations, present)[-INCARNATIONS_MAX:])
+        current = Incarnation(number, token, begun)
+        return Lineage(self.identity, (*self.incarnations, current)[-INCARNATIONS_MAX:])
 
 
 def contradiction(known: Lineage, reported: Lineage, *, place: int = 0) -> str:
@@ -85,7 +86,7 @@ def contradiction(known: Lineage, reported: Lineage, *, place: int = 0) -> str:
         return ""
     last = known.incarnations[-1]
     if last.number < reported.incarnations[0].number:
-        return ""  # Older than what servers report.
+        return ""  # Too old to be in the report.
     for at, each in enumerate(reported.incarnations):
         if (each.number, each.token) == (last.number, last.token):
             following = reported.incarnations[at + 1 : at + 2]
@@ -98,5 +99,5 @@ def lost_text(server: str, reason: str) -> str:
     if reason == REPLACED:
         what = "has another log than before"
     else:
-        what = "went on from an older state of its log"
+        what = "continued from an older state of its log"
     return f"server {server!r} {what}: events that had receipts may be gone"

@@ -1,7 +1,7 @@
-"""The orders a subscription can ask for: values, not flags.
+"""Orders: the promises about the sequence of deliveries, as values.
 
-`parse("total")` turns text into one of them. An order says what is wanted; whether a transport can
-carry it is decided when a bus is connected or a subscription made, and refused by name.
+`parse("total")` turns text into one of them. Whether a transport can carry an order is checked when
+a bus connects or subscribes; the error names what the transport lacks.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,13 +60,13 @@ def _required(order: type) -> list[str]:
 
 
 def spelled(order: type) -> str:
-    """Return how an order is written."""
+    """Return the call that makes an order, with its required options."""
     options = ", ".join(f"{name}=…" for name in _required(order))
     return f"ensue.{order.__name__}({options})"
 
 
 def written(order: "Order | None") -> str:
-    """Return how this very order is written, without what need not be."""
+    """Return the call that makes this order, without defaults."""
     if order is None:
         return "None"
     given = {field.name: field.default for field in fields(order)}
@@ -83,20 +83,20 @@ class Promise:
     """What a trace is checked for."""
 
     rules: tuple[str, ...]
-    """Rules of `ensue.checkers`, in the order in which a report lists them. The last is `complete`."""
+    """Rules of `ensue.checkers`, in the sequence of a report. The last is `complete`."""
     causal_unless_lossy: bool = False
-    """Whether the rule `causal` holds only on a transport that loses nothing, and may be left out."""
+    """Whether the rule `causal` is left out for transports that lose events."""
     owes_gaps: bool = True
-    """Whether a subscriber is owed an event if a later one of its publisher and topic arrived."""
+    """Whether an event must be delivered if a later one of its publisher and topic was."""
     judges: Mapping[str, Callable[[Any, Any], None]] = field(default_factory=dict)
     """Rules that `ensue.checkers` does not have: functions of a `History` and a `Collector`."""
     check: Callable[..., Any] | None = None
-    """Checks a whole trace, if its rows are of another kind: a function of rows and `violations_max`."""
+    """Checks a trace whose rows are of another kind: a function of rows and `violations_max`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order(metaclass=_Spelled):
-    """What is promised about the sequence in which events are delivered."""
+    """A promise about the sequence in which events are delivered."""
 
     name: ClassVar[str] = "none"
     promises: ClassVar[Mapping[str, Promise]] = {
@@ -122,28 +122,28 @@ class Total(Order):
     }
 
     time_to_live: float | None = None
-    """How many seconds an event waits for missing ones where the transport loses events; what
-    turns up later is delivered at once, tagged `out_of_order`. None: never give anything up, which
-    only a transport that can send again carries."""
+    """Seconds that an event waits for missing earlier ones, on a transport that loses events. A
+    missing event that arrives later is delivered at once, tagged `out_of_order`. None: wait
+    forever, which needs a transport that retransmits."""
     held_max: int = 65_536
-    """Events a subscription holds back at the most."""
+    """Maximum events that a subscription holds back."""
 
     def __post_init__(self) -> None:
         ttl = self.time_to_live
         if ttl is not None:
             if isinstance(ttl, bool) or not isinstance(ttl, int | float):
-                raise BadInput(f"time_to_live is a number of seconds, not {ttl!r}")
+                raise BadInput(f"time_to_live must be a number of seconds, not {ttl!r}")
             if not 0 < ttl <= TIME_TO_LIVE_MAX_S:
                 raise BadInput(
                     f"time_to_live must be above 0 seconds and at most {TIME_TO_LIVE_MAX_S}, "
-                    f"not {ttl}; None waits for ever"
+                    f"not {ttl}; None waits forever"
                 )
         _check_held_max(self.held_max)
 
 
 def _check_held_max(held_max: int) -> None:
     if isinstance(held_max, bool) or not isinstance(held_max, int):
-        raise BadInput(f"held_max is a whole number, not {held_max!r}")
+        raise BadInput(f"held_max must be a whole number, not {held_max!r}")
     if held_max < 1:
         raise BadInput(f"held_max must be at least 1, not {held_max}")
 
@@ -159,13 +159,13 @@ class Causal(Order):
     }
 
     across_topics: bool = True
-    """False: within each topic alone, which costs less where there are many topics."""
+    """False: only within each topic, which costs less with many topics."""
     held_max: int = 65_536
-    """Events of one topic that wait for their causes at the most; others are asked for again."""
+    """Maximum events of one topic that wait for their causes; others are requested again."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.across_topics, bool):
-            raise BadInput(f"across_topics is True or False, not {self.across_topics!r}")
+            raise BadInput(f"across_topics must be True or False, not {self.across_topics!r}")
         _check_held_max(self.held_max)
 
     @property
@@ -176,7 +176,7 @@ class Causal(Order):
 
 @dataclass(frozen=True, kw_only=True)
 class Merged(Order):
-    """Everyone merges the streams identically and causally, by clocks alone."""
+    """All subscribers sort all events alike, by clock stamps alone; causes come first."""
 
     name: ClassVar[str] = "merged"
     promises: ClassVar[Mapping[str, Promise]] = {
@@ -184,22 +184,22 @@ class Merged(Order):
     }
 
     epsilon: float
-    """How many seconds two clocks may differ."""
+    """Largest difference between two clocks, in seconds."""
     delta: float
-    """How many seconds a message may take."""
+    """Longest delay of a message, in seconds."""
     tick: float = 0.001
-    """How many seconds a tick of the clocks has; epsilon and delta are rounded up to ticks."""
+    """Length of a clock tick, in seconds; epsilon and delta are rounded up to ticks."""
     late: str = "drop"
-    """What becomes of an event that comes too late for its place: `drop`, or `deliver` at once,
-    tagged."""
+    """What to do with an event that arrives too late for its place: `drop`, or `deliver` it at
+    once, tagged."""
     held_max: int = 65_536
-    """Events a subscription holds back at the most."""
+    """Maximum events that a subscription holds back."""
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "delta", "tick"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadInput(f"{name} is a number of seconds, not {value!r}")
+                raise BadInput(f"{name} must be a number of seconds, not {value!r}")
             if not 0 <= value <= TIME_TO_LIVE_MAX_S:
                 raise BadInput(
                     f"{name} must be from 0 to {TIME_TO_LIVE_MAX_S} seconds, not {value}"
@@ -207,7 +207,10 @@ class Merged(Order):
         if self.tick < 1e-6:
             raise BadInput(f"tick must be at least a microsecond, not {self.tick} seconds")
         if max(self.epsilon, self.delta) / self.tick > 1_000_000:
-            raise BadInput("epsilon and delta are at most a million ticks: choose a longer tick")
+            raise BadInput(
+                f"epsilon and delta must be at most a million ticks of {self.tick} seconds, "
+                f"not {self.epsilon} and {self.delta} seconds: choose a longer tick"
+            )
         if self.late not in ("drop", "deliver"):
             raise BadInput(f"late must be 'drop' or 'deliver', not {self.late!r}")
         _check_held_max(self.held_max)
@@ -223,16 +226,16 @@ class Deadline(Order):
     }
 
     ms: float
-    """How many milliseconds after it was published an event is still of use."""
+    """Milliseconds from an event's publication to its deadline."""
     on_late: str = "drop"
-    """What becomes of an event that comes later, or would break the order: `drop`, or `tag` to be
-    given it at once with a verdict."""
+    """What to do with an event that arrives later, or would break the order: `drop`, or `tag` to
+    deliver it at once with a verdict."""
     held_max: int = 65_536
-    """Events of a bus that wait for others at the most; further ones are dropped."""
+    """Maximum events of a bus that wait for others; further ones are dropped."""
 
     def __post_init__(self) -> None:
         if isinstance(self.ms, bool) or not isinstance(self.ms, int | float):
-            raise BadInput(f"ms is a number of milliseconds, not {self.ms!r}")
+            raise BadInput(f"ms must be a number of milliseconds, not {self.ms!r}")
         if not 1 <= self.ms <= DEADLINE_MAX_MS:
             raise BadInput(f"ms must be from 1 to {DEADLINE_MAX_MS:,}, not {self.ms}")
         if self.on_late not in ("drop", "tag"):
@@ -250,9 +253,9 @@ def order_name(order: Order | None) -> str:
 
 
 def parse(text: str) -> Order | None:
-    """Return the order of a name, without options: `total`, `causal`, or `none` for no order."""
+    """Return the order of a name: `total`, `causal`, or `none` for no order."""
     if not isinstance(text, str):
-        raise BadInput(f"an order is named by a str, not {type(text).__name__}")
+        raise BadInput(f"the name of an order must be a str, not {type(text).__name__}")
     plain = {each.name: each for each in ORDERS if not _required(each)}
     name = text.strip().lower()
     if name == Order.name:

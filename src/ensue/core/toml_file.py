@@ -44,19 +44,19 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_text(path: str | Path, *, what: str, hint: str) -> str:
-    """Return the text of a file; `what` it should be and a `hint` are for errors."""
+    """Return the text of a file; errors name `what` it should be, and a `hint`."""
     file = Path(path)
     try:
         size = file.stat().st_size
         if size > FILE_BYTES_MAX:
-            raise BadInput(f"{file}: {size} bytes are too many for {what}: {FILE_BYTES_MAX}")
+            raise BadInput(f"{file}: {size} bytes are too many for {what}; max {FILE_BYTES_MAX}")
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BadInput(f"{file}: there is no such file; {hint}") from None
     except OSError as error:
         raise BadInput(f"{file}: can't be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{file}: is not text in UTF-8, as TOML must be") from None
+        raise BadInput(f"{file}: is not UTF-8 text; save it as UTF-8") from None
 
 
 def parse_json(text: bytes | str) -> Any:
@@ -90,7 +90,7 @@ class TableReader(Generic[T]):
         self._listed_under = listed_under
 
     def loads(self, text: str, *, source: str) -> T:
-        """Read text; `source` is what errors call it."""
+        """Read text; errors begin with `source`."""
         try:
             raw = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -143,10 +143,9 @@ class TableReader(Generic[T]):
         return []
 
     def _explain(self, error: msgspec.ValidationError, raw: Any, *, json: bool) -> str:
-        """Say where and what in words for people who never heard of objects and arrays."""
+        """Rewrite an error of msgspec in the words of TOML, with the place in the file."""
         text = str(error)
-        # A value within a table of its own names its own place first and that of the table after
-        # it.
+        # The error of a value in a nested table has two places: the value's, then the table's.
         path = "".join(reversed(_PLACE.findall(text)))
         what = _PLACE.sub("", text)
         place, info = self._locate(path, raw)
@@ -170,8 +169,7 @@ class TableReader(Generic[T]):
     def _locate(self, path: str, raw: Any) -> tuple[str, inspect.Type]:
         """Follow a path of msgspec; return it as a place in the file, and the type expected there.
 
-        msgspec doesn't say which key of a map is wrong, so the first that can't be read is looked
-        for.
+        msgspec doesn't say which key of a map is wrong: this is the first that can't be read.
         """
         place, info, here = "", inspect.type_info(self._kind), raw
         for key, index in _STEP.findall(path):
@@ -182,7 +180,7 @@ class TableReader(Generic[T]):
                     for struct in self._structs(info)
                     for field in struct.fields
                 }
-                # A tag is no field: what is expected there are the tags of the tables themselves.
+                # A tag is no field: the type there is that of the tables with their tags.
                 info = fields.get(key, info)
                 here = here.get(key) if isinstance(here, dict) else None
             elif index == "...":
@@ -204,7 +202,7 @@ class TableReader(Generic[T]):
 
 
 def _type_of(info: inspect.Type) -> Any:
-    """Return the type that is described, or one that takes everything."""
+    """Return the described type, or `object` if any value is allowed."""
     match info:
         case inspect.StructType(cls=kind) | inspect.CustomType(cls=kind):
             return kind

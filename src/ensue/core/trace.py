@@ -1,15 +1,14 @@
-"""The one record that every run writes and every checker and Spark job reads.
+"""Traces: the record that every run writes and every checker and Spark job reads.
 
 A trace is a Parquet dataset: a directory, one row per observable event. See
 `docs/reference/trace.md`.
 
-In memory a trace is a list of `Row`. On disk it is columns: `write` turns rows into one array a
-column, sorts them by run, node and step, and writes one file a call; `read` does the reverse
-for every Parquet file below a directory. The columns and their types are exactly those of
-`Row`: a file with another column, a missing one or one of another type is refused by name,
-because a checker that guesses what a column meant proves nothing.
+In memory a trace is a list of `Row`. `write` sorts rows by run, node and step and writes one file;
+`read` reads all Parquet files below a directory. The columns and their types are exactly those of
+`Row`. A missing column, another one or one of another type is an error that names it: a checker
+that guesses what a column means proves nothing.
 
-Row position means nothing: order is the column `step`, so files may be read in any sequence.
+The sequence of rows in a file means nothing: the column `step` orders them.
 """
 
 import hashlib
@@ -135,11 +134,11 @@ def write(
     folder = Path(directory)
     path = folder / f"{name}.parquet"
     if folder.exists() and not folder.is_dir():
-        raise BadInput(f"{folder} is a file; a trace is written to a directory")
+        raise BadInput(f"{folder} is a file; name a directory for the trace")
     if folder.is_dir() and not append and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty; a trace needs a directory of its own")
+        raise BadInput(f"{folder} is not empty; name an empty directory for the trace")
     if path.exists():
-        raise BadInput(f"{path} exists already; give this part of the trace another name")
+        raise BadInput(f"{path} exists; give this part of the trace another name")
     ordered = _sorted(rows)
     columns: list[pa.Array[Any]] = []
     for field in wanted:
@@ -156,7 +155,7 @@ def write(
             raise BadInput(f"column {field.name!r} needs a value in each row")
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_arrays(columns, schema=wanted)
-    # Under a temporary name until it is whole: a stream may be watching the directory.
+    # Under a temporary name until complete: a stream may be watching the directory.
     unfinished = folder / f".{path.name}.unfinished"
     try:
         pq.write_table(table, str(unfinished), compression="zstd")
@@ -188,7 +187,7 @@ def digest(rows: Iterable[Row]) -> str:
 
 
 def folder(source: str | Path) -> Path:
-    """Return where the files of a trace lie: here, or below `trace/` if this is a recorded run."""
+    """Return the directory of a trace's files: `trace/` if `source` is a recorded run."""
     inside = Path(source) / "trace"
     return inside if inside.is_dir() else Path(source)
 
@@ -200,8 +199,7 @@ def _sorted(rows: Iterable[Row]) -> list[Row]:
 def files(source: Path) -> Sequence[Path]:
     """List the Parquet files of a trace, here and in folders below.
 
-    Files and folders whose names begin with `_` or `.` are other tools' notes, and what is not done
-    yet.
+    Skips names that begin with `_` or `.`: files of other tools, or unfinished ones.
     """
     if source.is_file():
         return [source]
@@ -214,7 +212,7 @@ def files(source: Path) -> Sequence[Path]:
         if path.is_file() and not any(part[0] in "._" for part in path.relative_to(source).parts)
     )
     if not paths:
-        raise BadInput(f"{source} holds no Parquet file")
+        raise BadInput(f"{source} holds no Parquet file; a trace is a directory of Parquet files")
     return paths
 
 
@@ -241,7 +239,7 @@ def _read_file(path: Path, wanted: "pa.Schema") -> list[Row]:
 
 
 def unreadable(path: Path, error: Exception) -> BadInput:
-    """Return the error that says why a file can't be read."""
+    """Return the error of a file that is not Parquet."""
     reason = str(error).splitlines()[0]
     return BadInput(f"{path} can't be read as Parquet: {reason}")
 

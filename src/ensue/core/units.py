@@ -36,7 +36,7 @@ NUMBER = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)")
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration such as `250ms` in nanoseconds; for options of the command line."""
+    """Return a duration such as `250ms` in nanoseconds, for command-line options."""
     try:
         return duration_ns(text)
     except ValueError as error:
@@ -44,7 +44,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Return a size such as `10GB` in bytes; for options of the command line."""
+    """Return a size such as `10GB` in bytes, for command-line options."""
     try:
         return size_bytes(int(text) if text.isdecimal() else text)
     except ValueError as error:
@@ -52,7 +52,7 @@ def parse_size(text: str) -> int:
 
 
 def duration_ns(raw: Any, *, negative: bool = False) -> int:
-    """Read what stands in a file for a duration; `ValueError` says how to write it."""
+    """Parse a duration from a file; `ValueError` says how to write one."""
     example = '"250ms"; units are ns, us, ms, s, m, h, d'
     if raw == 0 and not isinstance(raw, bool | str):
         return 0
@@ -71,7 +71,7 @@ def duration_ns(raw: Any, *, negative: bool = False) -> int:
 
 
 def size_bytes(raw: Any) -> int:
-    """Read what stands in a file for a size; `ValueError` says how to write it."""
+    """Parse a size from a file; `ValueError` says how to write one."""
     if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
         return raw
     match = NUMBER.fullmatch(raw.strip().removesuffix("/s")) if isinstance(raw, str) else None
@@ -86,12 +86,12 @@ def size_bytes(raw: Any) -> int:
 
 def _whole(number: float, raw: Any) -> int:
     if not math.isfinite(number):
-        raise ValueError(f"{shown(raw)} is more than there is of anything")
+        raise ValueError(f"{shown(raw)} is too large")
     return round(number)
 
 
 def shown(raw: Any) -> str:
-    """Show a value as it stands in the file."""
+    """Return a value as a TOML file has it."""
     if isinstance(raw, str):
         return f'"{raw}"'
     return str(raw).lower() if isinstance(raw, bool) else repr(raw)

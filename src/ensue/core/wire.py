@@ -1,12 +1,11 @@
 """Frames to bytes and back: versioned, bounded, strict.
 
 A frame is one version byte and one MessagePack array: the frame's tag, then its fields in order. A
-bundle is what travels between two peers at a time: one version byte and one array of the target's
-name, the source's, and an array of frames. Frames that were encoded before are put into it as they
-are.
+bundle is one message between two peers: one version byte and one array of the target's name, the
+source's name, and an array of encoded frames.
 
-Nothing is read beyond its stated length, no length is believed beyond its limit, and what does not
-decode to exactly one frame raises `RemoteProtocolError` and has no effect.
+Decoding checks every length against its limit and reads no further. Bytes that are not exactly one
+frame or bundle raise `RemoteProtocolError` and have no effect.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +44,7 @@ class Codec:
     def __init__(self, frames: Iterable[Any]) -> None:
         union = reduce(or_, frames)
         self.body: Callable[[msgspec.Struct], bytes] = msgspec.msgpack.Encoder().encode
-        """Return a frame's bytes as they stand in a bundle."""
+        """Return a frame's bytes for a bundle, without the version."""
         self._decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(union).decode
         self._decode_bundle: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(
             tuple[Name, Name, list[union]]  # type: ignore[valid-type]
@@ -56,7 +55,7 @@ class Codec:
         return bytes((VERSION,)) + self.body(frame)
 
     def decode(self, data: bytes, *, peer: str = "") -> Any:
-        """Return the frame, or raise `RemoteProtocolError` naming what is wrong with the bytes."""
+        """Return the frame, or raise `RemoteProtocolError`."""
         return _read(self._decode, data, peer)
 
     def unbundle(self, data: bytes, *, peer: str = "") -> tuple[str, str, list[Any]]:
@@ -66,13 +65,13 @@ class Codec:
 
 
 def bundle(target: str, source: str, bodies: Sequence[bytes], count: int | None = None) -> bytes:
-    """Return the bundle that takes encoded frames from one peer to another.
+    """Return the bundle of encoded frames from one peer to another.
 
-    `count` is how many frames there are, if some of the bodies hold several.
+    `count` is the number of frames, if some of the bodies hold several.
     """
     names = _NAMES((target, source))
     size = (len(bodies) if count is None else count).to_bytes(4, "big")
-    # The names as an array of two; what is wanted is an array of three that begins with them.
+    # `names` is an array of two: replace its header, so that it begins an array of three.
     return b"".join((_OPENING, names[1:], b"\xdd", size, *bodies))
 
 
@@ -83,7 +82,7 @@ _OPENING = bytes((VERSION, 0x93))
 def _read(decode: Callable[[bytes | memoryview], Any], data: bytes, peer: str) -> Any:
     if len(data) > FRAME_BYTES_MAX:
         raise RemoteProtocolError(
-            f"a frame of {len(data)} bytes is beyond the limit of {FRAME_BYTES_MAX}", peer=peer
+            f"a frame of {len(data)} bytes exceeds the limit of {FRAME_BYTES_MAX}", peer=peer
         )
     if not data or data[0] != VERSION:
         found = f"version {data[0]}" if data else "no bytes"
@@ -94,5 +93,5 @@ def _read(decode: Callable[[bytes | memoryview], Any], data: bytes, peer: str) -
         return decode(memoryview(data)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RemoteProtocolError(
-            f"a frame of {len(data)} bytes can't be read: {error}", peer=peer
+            f"a frame of {len(data)} bytes can't be decoded: {error}", peer=peer
         ) from error

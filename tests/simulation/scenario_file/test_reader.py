@@ -464,7 +464,7 @@ def test_files_that_can_not_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="can't be read"):
         load(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(BadInput, match="is not text in UTF-8"):
+    with pytest.raises(BadInput, match="is not UTF-8 text"):
         load(tmp_path / "bytes.toml")
 
 
