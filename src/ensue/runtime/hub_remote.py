@@ -31,9 +31,11 @@ from ensue.core.errors import (
 from ensue.core.lineage import Lineage
 from ensue.core.order import Order, order_name
 from ensue.core.wire import Codec
-from ensue.orders import LogReaderNode, PublisherNode
+from ensue.orders import PublisherNode
 from ensue.protocols.interface import Frame, Node
 from ensue.protocols.membership.registry import registry_of
+from ensue.protocols.merged.publisher import MergedPublisher
+from ensue.protocols.merged.subscriber import MergedSubscriber
 from ensue.protocols.shared.remote_state import RemoteState
 from ensue.protocols.shared.state_store import SUPERSEDED
 from ensue.protocols.topic_log.fanout import fanout_name
@@ -41,6 +43,9 @@ from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, Discover
 from ensue.protocols.total.station import EPHEMERAL, FRAMES
+from ensue.protocols.total.subscriber import Subscriber
+from ensue.protocols.unordered.publisher import UnorderedPublisher
+from ensue.protocols.unordered.subscriber import UnorderedSubscriber
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import PAYLOAD_BYTES_MAX, Hub, recorder_to
 from ensue.runtime.log_monitor import LogMonitor
@@ -66,6 +71,9 @@ RUN = "ensue"
 """What the run is called in traces: the same for all clients, whose traces belong together."""
 STAMP_BYTES = 256 * 1024
 """Left free in the largest message, for the stamp and the names that travel with an event."""
+
+_KEEPS_NOTHING = (UnorderedPublisher, UnorderedSubscriber, MergedPublisher, MergedSubscriber)
+"""Nodes that go on whatever log a server has."""
 
 _log = logging.getLogger("ensue")
 
@@ -296,11 +304,11 @@ class RemoteHub(Hub):
         finally:
             driver.close()
 
-    def watch(self, driver: Driver[Any], *, needs_log: bool = True) -> None:
-        """Notify a driver of new connections, refusals and lost logs."""
+    def watch(self, driver: Driver[Any]) -> None:
+        """Notify a driver of what concerns all."""
         super().watch(driver)
         carrier = self.transport.carrier
-        if isinstance(carrier, TcpCarrier) and needs_log:
+        if isinstance(carrier, TcpCarrier) and not isinstance(driver.node, _KEEPS_NOTHING):
             carrier.ends_with_log = True
         if self._refusal:
             driver.lose(self._refusal)
@@ -347,10 +355,10 @@ class RemoteHub(Hub):
         for _, subscriber in self._durable():
             subscriber.ask_log(question)
 
-    def _durable(self) -> Iterator[tuple[Driver[Any], LogReaderNode]]:
+    def _durable(self) -> Iterator[tuple[Driver[Any], Subscriber]]:
         for driver in list(self._drivers):
             inner = driver.node.inner if isinstance(driver.node, RemoteState) else None
-            if isinstance(inner, LogReaderNode):
+            if isinstance(inner, Subscriber):
                 yield driver, inner
 
     def _place_of(self, server: str) -> int:
@@ -367,7 +375,7 @@ class RemoteHub(Hub):
 def _place_of(node: Node, server: str) -> int:
     """Return the highest place of a server's log of which a node delivered an event."""
     inner = node.inner if isinstance(node, RemoteState) else node
-    return inner.last_place(server) if isinstance(inner, LogReaderNode) else 0
+    return inner.last_place(server) if isinstance(inner, Subscriber) else 0
 
 
 def _nowhere(topic: str) -> str:
