@@ -129,17 +129,17 @@ class Net:
 
     def resend(self, name: str) -> None:
         node = self.nodes[name]
-        for link in node._out.values():
+        for link in node.links._out.values():
             if link.unacknowledged:
                 link.due_ns = self.now_ns
         node.handle_timer(now_ns=self.now_ns)
         self.drain(name)
 
     def broker(self, name: str) -> Any:
-        return self.nodes[name].inner
+        return self.nodes[name].broker
 
     def client(self, name: str) -> Any:
-        return self.nodes[name].inner
+        return self.nodes[name].client
 
     def command(self, name: str, call: Callable[[Any, int], Any]) -> Any:
         found = call(self.client(name), self.now_ns)

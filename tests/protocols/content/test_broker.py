@@ -167,7 +167,7 @@ def test_clients_are_heard_though_much_is_on_its_way_to_a_broker_that_is_away() 
     advertised(net, "a", "x exists")
     net.settle()
     node = net.nodes["b0"]
-    node._config = LinkConfig(unacknowledged_max=5, retry_ns=10**14, retry_ns_max=10**14)
+    node.links._config = LinkConfig(unacknowledged_max=5, retry_ns=10**14, retry_ns_max=10**14)
 
     def settle_at_home() -> None:
         while ready := [key for key in (("a", "b0"), ("b0", "a")) if net.flying.get(key)]:
@@ -176,13 +176,13 @@ def test_clients_are_heard_though_much_is_on_its_way_to_a_broker_that_is_away() 
     for number in range(9):
         published(net, "a", "p", x=number)
         settle_at_home()
-    assert len(node._out["b1"].unacknowledged) == 9
+    assert len(node.links._out["b1"].unacknowledged) == 9
     for _ in range(30):
         net.now_ns += 50 * MS
         net.timer("a")
         settle_at_home()
         net.timer("b0")
-    assert node.inner.clients == ("a",)
+    assert node.broker.clients == ("a",)
 
 
 def test_somebody_elses_subscription_can_t_be_withdrawn() -> None:
@@ -359,6 +359,6 @@ def test_the_same_input_gives_the_same_effects() -> None:
             subscribed(net, "c", where)
         net.settle()
         broker = net.nodes["b2"]
-        broker.inner.receive(Step(number=0), source="b1", now_ns=1)
+        broker.broker.receive(Step(number=0), source="b1", now_ns=1)
         seen.append((net.disks["b2"], [e for e in broker.take_effects() if isinstance(e, Send)]))
     assert seen[0] == seen[1]

@@ -12,7 +12,7 @@ from ensue.protocols.content import frames as f
 from ensue.protocols.content.filters.filter import Filter
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.state import BrokerState
-from ensue.protocols.content.tables import Entry, Tables
+from ensue.protocols.content.tables import Outputs, Tables
 from ensue.protocols.interface import Frame
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.broker import TransactionBroker
@@ -30,9 +30,9 @@ class _Plain(Tables):
     filters: ClassVar[dict[str, str]] = {}
     """Of all subscriptions: a dependency on an unsubscription says what it is about, our plans do not."""
 
-    def _put(self, name: str, entry: Entry) -> None:
-        super()._put(name, entry)
-        self.filters[name] = entry.where
+    def _subscribe(self, change: f.Change, hop: str, outputs: Outputs) -> None:
+        super()._subscribe(change, hop, outputs)
+        self.filters[change.name] = change.where
 
     def _coverer(self, name: str, wanted: Filter, neighbor: str) -> str:
         return ""

@@ -10,7 +10,7 @@ from ensue.protocols.content.filters.index import MatchIndex
 from ensue.protocols.content.filters.spaces import intersection
 from ensue.protocols.content.frames import Done, Publication, Stepped
 from ensue.protocols.content.steps import Pending, Steps
-from ensue.protocols.content.tables import Tables, TablesRecord
+from ensue.protocols.content.tables import Layer, Tables, TablesRecord
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.compensation import Compensation
 from ensue.protocols.transactions.contexts import Context, Issued, Logged, replay, run
@@ -37,7 +37,7 @@ def own_tables_against_committed_ones(self: Context, tables: Tables) -> str:
     for logged in self.log:
         if logged.publication is not None:
             mine = run(self.tables, logged)
-            theirs = run(tables.layer(), logged)
+            theirs = run(Layer(tables).tables, logged)
             if (mine.neighbors, mine.clients) != (theirs.neighbors, theirs.clients):
                 return "conflict"
     return ""

@@ -76,7 +76,7 @@ class Churn:
         if chance < 0.5:
             self.transaction(client, str(number))
         elif chance < 0.62 and len(self.alive) > 2:
-            net.nodes[net.homes[client]].inner.expire(client, now_ns=net.now_ns)
+            net.nodes[net.homes[client]].broker.expire(client, now_ns=net.now_ns)
             net.drain(net.homes[client])
             self.alive.remove(client)
         elif chance < 0.72:

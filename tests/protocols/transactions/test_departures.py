@@ -120,7 +120,7 @@ def test_nothing_is_kept_for_a_client_that_is_gone(monkeypatch: pytest.MonkeyPat
     for number in range(50):
         net.regular("p", pub(str(number), x=number))
         settle_but(net, away("b2"))
-    assert not net.nodes["b1"]._out["c1"].unacknowledged
+    assert not net.nodes["b1"].links._out["c1"].unacknowledged
     net.homes["new"], net.disks["new"], net.told["new"] = "b1", {}, []
     net.start("new")
     settle_but(net, away("b2"))
@@ -207,7 +207,7 @@ def test_who_comes_under_the_name_of_one_who_is_gone_has_no_part_in_what_that_on
     net.settle()
     net.command("c1", lambda node, now: node.finish(name, path, now_ns=now))
     net.settle()
-    net.nodes["b1"].inner.expire("c1", now_ns=net.now_ns)
+    net.nodes["b1"].broker.expire("c1", now_ns=net.now_ns)
     net.drain("b1")
     net.disks["c1"], net.told["c1"] = {}, []
     net.start("c1")
@@ -223,7 +223,7 @@ def test_who_comes_under_the_name_of_one_who_is_gone_has_no_part_in_what_that_on
 
 def test_news_that_a_client_is_gone_do_not_overtake_that_it_is_elsewhere() -> None:
     net = TransactionNet(line(3), {"c": "b0", "d": "b1"})
-    net.nodes["b0"].inner.expire("c", now_ns=net.now_ns)
+    net.nodes["b0"].broker.expire("c", now_ns=net.now_ns)
     net.drain("b0")
     net.homes["c"], net.disks["c"], net.told["c"] = "b2", {}, []
     net.start("c")

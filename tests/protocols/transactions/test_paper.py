@@ -231,7 +231,7 @@ def test_all_operations_within_one_transaction(isolation: str) -> None:
 
 def test_a_regular_operation_of_a_stranger_is_refused() -> None:
     net = dispatching()
-    net.nodes["b0"].inner.receive(
+    net.nodes["b0"].broker.receive(
         Operate(number=1, change=Change("sub", "z", "x = 1")), source="z", now_ns=1
     )
-    assert not net.nodes["b0"].inner.take_effects()
+    assert not net.nodes["b0"].broker.take_effects()

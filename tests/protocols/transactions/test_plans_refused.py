@@ -33,7 +33,7 @@ def net_of(seed: int) -> TransactionNet:
 
 def is_expelled(net: TransactionNet) -> None:
     """c3's home takes it for gone; nobody else knows yet."""
-    net.nodes["b3"].inner.expire("c3", now_ns=net.now_ns)
+    net.nodes["b3"].broker.expire("c3", now_ns=net.now_ns)
     net.drain("b3")
 
 

@@ -462,14 +462,14 @@ def test_a_client_for_which_a_plan_goes_on_is_taken_for_gone_once() -> None:
     while not net.broker("b1").open_transactions:
         net.step_on(("c1", "b0") if net.flying.get(("c1", "b0")) else ("b0", "b1"))
     node = net.nodes["b1"]
-    node.inner.expire("c2", now_ns=net.now_ns)
-    assert "c2" not in node.inner.clients
+    node.broker.expire("c2", now_ns=net.now_ns)
+    assert "c2" not in node.broker.clients
     net.drain("b1")
-    before = node.inner.log.next_number
-    node._config = LinkConfig(unacknowledged_max=1)
+    before = node.broker.log.next_number
+    node.links._config = LinkConfig(unacknowledged_max=1)
     net.drain("b1")
-    assert node.inner.log.next_number == before
-    node._config = LinkConfig()
+    assert node.broker.log.next_number == before
+    node.links._config = LinkConfig()
     net.settle()
-    assert "c2" not in node.inner.state.clients, "gone when the plan is over"
+    assert "c2" not in node.broker.state.clients, "gone when the plan is over"
     net.at_rest()

@@ -50,7 +50,7 @@ def is_from_anywhere_below(self: StageState, source: str) -> bool:
     return source in self.placement.nodes[: self.stage]
 
 
-class LinkedToAll(Linked):
+class LinkedToAll(Linked[Any]):
     """Numbered links between all nodes of a chain, so that only the order of stages is at stake."""
 
     def __init__(self, inner: Callable[..., Any], **options: Any) -> None:
@@ -180,7 +180,7 @@ def fill_naming_each_once(
 
 
 def hand_over_as_it_comes(
-    self: Linked, peer: str, number: int, payload: bytes, now_ns: int
+    self: Linked[Any], peer: str, number: int, payload: bytes, now_ns: int
 ) -> None:
     """A frame that overtook another is handed over at once."""
     link = self._in[peer]
@@ -194,14 +194,14 @@ def hand_over_as_it_comes(
 
 
 def acknowledge_beyond_gaps(
-    self: Linked, peer: str, number: int, payload: bytes, now_ns: int
+    self: Linked[Any], peer: str, number: int, payload: bytes, now_ns: int
 ) -> None:
     """A frame is acknowledged although an earlier one is missing."""
     real_data(self, peer, number, payload, now_ns)
     self._effects.append(Send(peer, LinkAck(number=number)))
 
 
-def send_before_persisting(self: Linked) -> list[Effect]:
+def send_before_persisting(self: Linked[Any]) -> list[Effect]:
     """What a batch persists is written with the batch after it, and sent with its own."""
     effects, self._effects = self._effects, []
     late: list[Effect] = self.__dict__.get("late", [])
@@ -209,7 +209,7 @@ def send_before_persisting(self: Linked) -> list[Effect]:
     return late + [each for each in effects if not isinstance(each, Persist)]
 
 
-def persist_no_incoming_numbers(self: Linked, key: str, value: bytes | None) -> None:
+def persist_no_incoming_numbers(self: Linked[Any], key: str, value: bytes | None) -> None:
     """After a restart a link does not know which frames it has handed over."""
     if not key.startswith("link/in/"):
         self._effects.append(Persist(key, value))

@@ -16,6 +16,8 @@ import pytest
 
 from ensue.core.errors import LimitReached, RemoteProtocolError
 from ensue.protocols.content.broker import ContentBroker
+from ensue.protocols.content.entries import IndexedEntries
+from ensue.protocols.content.filters.filter import Filter
 from ensue.protocols.content.frames import Change, Publication
 from ensue.protocols.content.input_log import InputLog
 from ensue.protocols.content.state import BrokerState
@@ -132,7 +134,7 @@ class AnswersForNobody(TransactionBroker):
     """The subscriptions of a client that has left stay."""
 
     def _depart(self, client: str, now_ns: int) -> None:
-        self.tables.subscriptions, kept = {}, self.tables.subscriptions
+        self.tables.subscriptions, kept = IndexedEntries(), self.tables.subscriptions
         super()._depart(client, now_ns)
         self.tables.subscriptions = kept
 
@@ -307,16 +309,16 @@ def lets_the_covered_down(self: Tables, change: Change, outputs: Outputs) -> Non
     real_unsubscribe(self, change, outputs)
 
 
-def attracts_buffered_alone(self: Tables, change: Change, hop: str, outputs: Outputs) -> None:
-    """An advertisement attracts only what was passed on to nobody yet (D9)."""
-    there = self.subscriptions
-    self.subscriptions = {
-        name: entry
-        for name, entry in there.items()
+def attracts_buffered_alone(self: Tables, promised: Filter) -> list[str]:
+    """An advertisement attracts only subscriptions that no neighbor was sent (D9).
+
+    Rare in the swarm: 2 of the first 1,000 seeds find it, 667 and 820.
+    """
+    return [
+        name
+        for name in real_wanting(self, promised)
         if not any(name in passed for passed in self.passed.values())
-    }
-    real_advertise(self, change, hop, outputs)
-    self.subscriptions = there
+    ]
 
 
 def keeps_no_journal(self: InputLog, frame: Frame, *, source: str, now_ns: int) -> None:
@@ -330,7 +332,7 @@ def keeps_no_journal(self: InputLog, frame: Frame, *, source: str, now_ns: int) 
 
 
 real_replay, real_unsubscribe = contexts.replay, Tables._unsubscribe
-real_advertise, real_take = Tables._advertise, InputLog.take
+real_wanting, real_take = Tables._wanting, InputLog.take
 
 MUTANTS = (
     Mutant("routes by its own tables", 90, RoutesByItsOwnTables),
@@ -366,7 +368,7 @@ MUTANTS = (
     ),
     Mutant("lets the covered down", 4, patches=((Tables, "_unsubscribe", lets_the_covered_down),)),
     Mutant(
-        "attracts buffered alone", 1, patches=((Tables, "_advertise", attracts_buffered_alone),)
+        "attracts buffered alone", 667, patches=((Tables, "_wanting", attracts_buffered_alone),)
     ),
     Mutant("keeps no journal", 3, patches=((InputLog, "take", keeps_no_journal),)),
 )

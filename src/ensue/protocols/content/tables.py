@@ -27,28 +27,26 @@ A transaction works on one; so does the check that it would do the same again.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Generic, TypeVar
 
 import msgspec
 
+from ensue.protocols.content.entries import (
+    Entries,
+    Entry,
+    IndexedEntries,
+    LayeredEntries,
+    LayeredMap,
+    LayeredRecord,
+)
 from ensue.protocols.content.filters.filter import Filter
-from ensue.protocols.content.filters.index import MatchIndex
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.filters.spaces import Value
 from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNADVERTISE, UNSUBSCRIBE, Change
 
-__all__ = ["Entry", "Layer", "LayerRecord", "Outputs", "Tables", "TablesRecord"]
+__all__ = ["Layer", "LayerRecord", "Outputs", "Tables", "TablesRecord"]
 
-T = TypeVar("T")
 Outputs = dict[str, list[Change]]
 """Changes to pass on, by neighbor."""
-
-
-class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An advertisement or a subscription, and where it came from."""
-
-    where: str
-    hop: str
 
 
 class TablesRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -61,19 +59,12 @@ class TablesRecord(msgspec.Struct, frozen=True, array_like=True):
     returning: dict[str, int] = {}
 
 
-class OverlaidRecord(msgspec.Struct, Generic[T], frozen=True, array_like=True):
-    """The changes of a layer in one mapping."""
-
-    added: dict[str, T]
-    removed: list[str]
-
-
 class LayerRecord(msgspec.Struct, frozen=True, array_like=True):
     """A layer as it is persisted."""
 
-    advertisements: OverlaidRecord[Entry]
-    subscriptions: OverlaidRecord[Entry]
-    passed: dict[str, OverlaidRecord[str]]
+    advertisements: LayeredRecord[Entry]
+    subscriptions: LayeredRecord[Entry]
+    passed: dict[str, LayeredRecord[str]]
 
 
 class Tables:
@@ -81,12 +72,14 @@ class Tables:
 
     def __init__(self, neighbors: Sequence[str], record: TablesRecord | None = None) -> None:
         self.neighbors = tuple(neighbors)
-        self.advertisements: MutableMapping[str, Entry] = {}
-        self.subscriptions: MutableMapping[str, Entry] = {}
+        self.advertisements: Entries = IndexedEntries(by_hop=True)
+        self.subscriptions: Entries = IndexedEntries()
         self.passed: dict[str, MutableMapping[str, str]] = {each: {} for each in neighbors}
         """By neighbor and subscription: empty if it was sent, else its coverer there."""
         self.loose: set[str] = set()
         """Subscriptions of plans: no answer tells when they have reached every broker."""
+        self.owns_loose = True
+        """Whether these tables maintain `loose`; a layer only reads that of its base."""
         self.returning: dict[str, int] = {}
         """Advertisements on their way to all brokers, each with its step.
 
@@ -97,14 +90,11 @@ class Tables:
         """Subscriptions that change with a transaction not committed at all brokers."""
         self.partial: set[str] = set()
         """Subscriptions that have not reached brokers that are away."""
-        self._index = MatchIndex()
-        self._promised: dict[str, MatchIndex] = {}
-        """By neighbor or client: its advertisements."""
         if record is not None:
             for name, entry in record.advertisements.items():
-                self._put_advertisement(name, entry)
+                self.advertisements.put(name, entry)
             for name, entry in record.subscriptions.items():
-                self._put(name, entry)
+                self.subscriptions.put(name, entry)
             for neighbor, passed in record.passed.items():
                 self.passed[neighbor].update(passed)
             self.loose.update(record.loose)
@@ -124,12 +114,11 @@ class Tables:
 
     def match(self, event: Mapping[str, Value]) -> list[str]:
         """Return the subscriptions that an event matches."""
-        return self._index.match(event)
+        return self.subscriptions.match(event)
 
     def advertised(self, event: Mapping[str, Value], hop: str) -> list[str]:
         """Return the advertisements from `hop` that cover an event."""
-        promised = self._promised.get(hop)
-        return [] if promised is None else promised.match(event)
+        return self.advertisements.match(event, hop)
 
     def route(self, event: Mapping[str, Value], hop: str) -> tuple[list[str], dict[str, list[str]]]:
         """Return the neighbors, and clients with subscriptions, for an event from `hop`."""
@@ -210,7 +199,7 @@ class Tables:
     def _advertise(self, change: Change, hop: str, outputs: Outputs) -> None:
         if change.name in self.advertisements:
             return
-        self._put_advertisement(change.name, Entry(change.where, hop))
+        self.advertisements.put(change.name, Entry(change.where, hop))
         for neighbor in self.neighbors:
             if neighbor != hop:
                 outputs.setdefault(neighbor, []).append(change)
@@ -226,7 +215,7 @@ class Tables:
         entry = self.advertisements.get(change.name)
         if entry is None:
             return
-        self._remove_advertisement(change.name)
+        self.advertisements.remove(change.name)
         for neighbor in self.neighbors:
             if neighbor != entry.hop:
                 outputs.setdefault(neighbor, []).append(Change(UNADVERTISE, change.name))
@@ -246,7 +235,7 @@ class Tables:
         if change.name in self.subscriptions:
             return
         entry = Entry(change.where, hop)
-        self._put(change.name, entry)
+        self.subscriptions.put(change.name, entry)
         wanted = parse(change.where)
         for neighbor in self.neighbors:
             if neighbor != hop and self._needed(wanted, neighbor):
@@ -255,7 +244,9 @@ class Tables:
     def _unsubscribe(self, change: Change, outputs: Outputs) -> None:
         if change.name not in self.subscriptions:
             return
-        self._remove(change.name)
+        self.subscriptions.remove(change.name)
+        if self.owns_loose:
+            self.loose.discard(change.name)
         for neighbor in self.neighbors:
             passed = self.passed[neighbor]
             coverer = passed.pop(change.name, None)
@@ -276,12 +267,11 @@ class Tables:
             outputs.setdefault(neighbor, []).append(change)
 
     def _needed(self, wanted: Filter, neighbor: str) -> bool:
-        promised = self._promised.get(neighbor)
-        return promised is not None and bool(promised.overlapping(wanted))
+        return bool(self.advertisements.overlapping(wanted, neighbor))
 
     def _wanting(self, promised: Filter) -> list[str]:
         """Return the subscriptions that an advertisement may concern."""
-        return self._index.overlapping(promised)
+        return self.subscriptions.overlapping(promised)
 
     def _coverer(self, name: str, wanted: Filter, neighbor: str) -> str:
         """Return a subscription that a neighbor was sent and that covers another, or nothing.
@@ -303,55 +293,32 @@ class Tables:
             break
         return ""
 
-    def _put(self, name: str, entry: Entry) -> None:
-        self.subscriptions[name] = entry
-        self._index.add(name, parse(entry.where))
 
-    def _remove(self, name: str) -> None:
-        del self.subscriptions[name]
-        self._index.remove(name)
-        self.loose.discard(name)
-
-    def _put_advertisement(self, name: str, entry: Entry) -> None:
-        self.advertisements[name] = entry
-        self._promised.setdefault(entry.hop, MatchIndex()).add(name, parse(entry.where))
-
-    def _remove_advertisement(self, name: str) -> None:
-        entry = self.advertisements.pop(name)
-        promised = self._promised[entry.hop]
-        promised.remove(name)
-        if not len(promised):
-            del self._promised[entry.hop]
-
-    def layer(self) -> "Layer":
-        """Return tables laid over these."""
-        return Layer(self)
-
-
-class Layer(Tables):
-    """Tables laid over others, which do not change."""
+class Layer:
+    """Tables over others: they read through to those and keep their changes to themselves."""
 
     def __init__(self, base: Tables) -> None:
         self._base = base
-        self.neighbors = base.neighbors
-        self._advertisements = self.advertisements = _Entries(base.advertisements)
-        self._subscriptions = self.subscriptions = _Entries(base.subscriptions)
-        self._passed = {each: _Overlaid(passed) for each, passed in base.passed.items()}
-        self.passed = dict(self._passed)
-        self.loose = base.loose
-        self.returning = base.returning
-        # A transaction begins when all brokers have committed earlier ones, and waits for all.
-        self.settling = set()
-        self.partial = set()
+        self._advertisements = LayeredEntries(base.advertisements)
+        self._subscriptions = LayeredEntries(base.subscriptions)
+        self._passed = {each: LayeredMap(passed) for each, passed in base.passed.items()}
+        # Nothing is settling or partial here: a transaction begins when all brokers have committed
+        # the earlier ones, and it waits for all brokers.
+        self.tables = Tables(base.neighbors)
+        self.tables.advertisements = self._advertisements
+        self.tables.subscriptions = self._subscriptions
+        self.tables.passed.update(self._passed)
+        self.tables.loose, self.tables.owns_loose = base.loose, False
+        self.tables.returning = base.returning
 
     def add_neighbor(self, neighbor: str) -> None:
         """Add a neighbor that joins; the base has it already."""
-        self.neighbors = self._base.neighbors
-        passed = _Overlaid(self._base.passed[neighbor])
-        self._passed[neighbor] = self.passed[neighbor] = passed
+        self.tables.neighbors = self._base.neighbors
+        passed = LayeredMap(self._base.passed[neighbor])
+        self._passed[neighbor] = self.tables.passed[neighbor] = passed
 
-    def layer_record(self) -> LayerRecord:
-        """Return the changes of this layer, as they are persisted."""
+    def record(self) -> LayerRecord:
+        """Return the changes, as they are persisted."""
         return LayerRecord(
             self._advertisements.record(),
             self._subscriptions.record(),
@@ -359,111 +326,8 @@ class Layer(Tables):
         )
 
     def restore(self, record: LayerRecord) -> None:
-        """Take over the changes that were persisted."""
+        """Restore the changes that were persisted."""
         self._advertisements.restore(record.advertisements)
         self._subscriptions.restore(record.subscriptions)
         for neighbor, passed in record.passed.items():
             self._passed[neighbor].restore(passed)
-
-    def match(self, event: Mapping[str, Value]) -> list[str]:
-        """Return the subscriptions that an event matches."""
-        mine = self._subscriptions
-        found = mine.unchanged(self._base.match(event))
-        found += [name for name, entry in mine.added.items() if parse(entry.where).matches(event)]
-        return found
-
-    def advertised(self, event: Mapping[str, Value], hop: str) -> list[str]:
-        """Return the advertisements from `hop` that cover an event."""
-        mine = self._advertisements
-        found = mine.unchanged(self._base.advertised(event, hop))
-        return found + [name for name, it in mine.added_from(hop) if it.matches(event)]
-
-    def _needed(self, wanted: Filter, neighbor: str) -> bool:
-        mine = self._advertisements
-        if any(it.overlaps(wanted) for _, it in mine.added_from(neighbor)):
-            return True
-        promised = self._base._promised.get(neighbor)  # noqa: SLF001 - tables of the same kind
-        return promised is not None and bool(mine.unchanged(promised.overlapping(wanted)))
-
-    def _wanting(self, promised: Filter) -> list[str]:
-        mine = self._subscriptions
-        found = mine.unchanged(self._base._wanting(promised))  # noqa: SLF001 - see above
-        return found + [
-            name for name, entry in mine.added.items() if promised.overlaps(parse(entry.where))
-        ]
-
-    def _put_advertisement(self, name: str, entry: Entry) -> None:
-        self.advertisements[name] = entry
-
-    def _remove_advertisement(self, name: str) -> None:
-        del self.advertisements[name]
-
-    def _put(self, name: str, entry: Entry) -> None:
-        self.subscriptions[name] = entry
-
-    def _remove(self, name: str) -> None:
-        del self.subscriptions[name]
-
-
-class _Overlaid(MutableMapping[str, T], Generic[T]):
-    """A mapping laid over another."""
-
-    __slots__ = ("_base", "added", "removed")
-
-    def __init__(self, base: MutableMapping[str, T]) -> None:
-        self._base = base
-        self.added: dict[str, T] = {}
-        self.removed: set[str] = set()
-
-    def record(self) -> OverlaidRecord[T]:
-        """Return the differences from the base."""
-        return OverlaidRecord(dict(self.added), sorted(self.removed))
-
-    def restore(self, record: OverlaidRecord[T]) -> None:
-        """Take over the differences."""
-        self.added, self.removed = dict(record.added), set(record.removed)
-
-    def __getitem__(self, key: str) -> T:
-        if key in self.added:
-            return self.added[key]
-        if key in self.removed:
-            raise KeyError(key)
-        return self._base[key]
-
-    def __setitem__(self, key: str, value: T) -> None:
-        self.added[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.added.pop(key, None)
-        self.removed.add(key)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.added or (key not in self.removed and key in self._base)
-
-    def __iter__(self) -> Iterator[str]:
-        for key in self._base:
-            if key not in self.removed and key not in self.added:
-                yield key
-        yield from self.added
-
-    def __len__(self) -> int:
-        hidden = sum(key in self._base for key in self.removed | self.added.keys())
-        return len(self._base) - hidden + len(self.added)
-
-    def unchanged(self, keys: list[str]) -> list[str]:
-        """Return those keys of the base that are neither removed nor replaced."""
-        return [key for key in keys if key not in self.removed and key not in self.added]
-
-
-class _Entries(_Overlaid[Entry]):
-    """Advertisements or subscriptions laid over others."""
-
-    __slots__ = ()
-
-    def added_from(self, hop: str) -> Iterator[tuple[str, Filter]]:
-        """Yield what was added from a neighbor or client, with its filter."""
-        for name, entry in self.added.items():
-            if entry.hop == hop:
-                yield name, parse(entry.where)

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ensue.protocols.content.entries import Entry
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.filters.spaces import Value
-from ensue.protocols.content.tables import Entry, Tables
+from ensue.protocols.content.tables import Tables
 
 __all__ = ["Undo", "route_back"]
 

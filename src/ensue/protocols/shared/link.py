@@ -22,6 +22,7 @@ Give it a new name. Servers notice by the identities of their logs
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -40,6 +41,8 @@ __all__ = [
     "packed",
     "unpacked",
 ]
+
+N = TypeVar("N", bound=Node)
 
 GROUP_MAX = 256
 """Frames under one number."""
@@ -150,7 +153,7 @@ def unpacked(payload: bytes, peer: str = "") -> list[bytes]:
     return frames
 
 
-class Linked:
+class Linked(Generic[N]):
     """A node whose frames to and from `peers` travel over numbered links.
 
     `inner` builds the node from its own records. `codec` knows every frame the node exchanges with
@@ -161,7 +164,7 @@ class Linked:
 
     def __init__(
         self,
-        inner: Callable[[Mapping[str, bytes]], Node],
+        inner: Callable[[Mapping[str, bytes]], N],
         *,
         peers: Iterable[str],
         codec: Codec,
@@ -284,9 +287,49 @@ class Linked:
         if self._persists or len(self._settled) >= self._config.unacknowledged_max:
             self._effects += [Persist(key, None) for key in self._settled]
             self._settled.clear()
-        effects, self._effects = self._effects, []
         self._batch_bytes, self._persists = 0, False
+        return self.take_link_effects()
+
+    # -- For a node that owns its links -----------------------------------------------------------
+
+    def is_linked(self, peer: str) -> bool:
+        """Return whether there is a link to a peer."""
+        return peer in self._out
+
+    def is_full(self, peer: str) -> bool:
+        """Return whether `unacknowledged_max` frames to a peer are unacknowledged."""
+        link = self._out.get(peer)
+        return link is not None and len(link.unacknowledged) >= self._config.unacknowledged_max
+
+    def has_answered(self, peer: str) -> bool:
+        """Return whether a peer has ever sent or acknowledged a numbered frame."""
+        link = self._out[peer]
+        return self._in[peer].next > 1 or next(iter(link.unacknowledged), link.next) > 1
+
+    def unacknowledged_since_ns(self, peer: str) -> int | None:
+        """Return since when the first frame to a peer waits for its acknowledgement, or None."""
+        link = self._out[peer]
+        return link.since_ns if link.unacknowledged else None
+
+    @property
+    def now_ns(self) -> int:
+        """The time of the last input, at which effects are drained."""
+        return self._now_ns
+
+    def advance(self, now_ns: int) -> None:
+        """Set the time at which effects are drained: the owner called the node itself."""
+        self._now_ns = now_ns
+
+    def persist(self, key: str, value: bytes | None) -> None:
+        """Persist a record of the owner, or remove it, in the current batch."""
+        self._persist(key, value)
+
+    def take_link_effects(self) -> list[Effect]:
+        """Drain the effects of the links without those of the node."""
+        effects, self._effects = self._effects, []
         return effects
+
+    # -- Frames -----------------------------------------------------------------------------------
 
     def _data(self, peer: str, number: int, payload: bytes, now_ns: int) -> None:
         link, again = self._in[peer], False

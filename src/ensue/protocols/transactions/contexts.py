@@ -16,8 +16,9 @@ tables (D4).
 
 import msgspec
 
+from ensue.protocols.content.entries import Entry
 from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNSUBSCRIBE, Change, Publication
-from ensue.protocols.content.tables import Entry, Layer, LayerRecord, Outputs, Tables
+from ensue.protocols.content.tables import Layer, LayerRecord, Outputs, Tables
 
 __all__ = ["Context", "ContextRecord", "Delivery", "Issued", "Logged", "fixes", "replay", "run"]
 
@@ -84,11 +85,12 @@ class Context:
         """By path: an invited client that has not finished, and the number of the waiting step."""
         self.operations = 0
         """Number of operations of clients of this broker, with invitations."""
-        self.tables: Tables = tables.layer() if isolated else tables
+        self.layer = Layer(tables) if isolated else None
+        self.tables = tables if self.layer is None else self.layer.tables
+        """The tables that the transaction reads and changes."""
 
     def record(self) -> ContextRecord:
         """Return the context as it is persisted."""
-        layer = self.tables
         return ContextRecord(
             self.base,
             self.isolated,
@@ -98,7 +100,7 @@ class Context:
             self.issued,
             list(self.participants),
             self.invitations,
-            layer.layer_record() if isinstance(layer, Layer) else None,
+            None if self.layer is None else self.layer.record(),
             self.operations,
         )
 
@@ -111,15 +113,15 @@ class Context:
         context.participants = dict.fromkeys(record.participants)
         context.operations = record.operations
         if record.layer is not None:
-            assert isinstance(context.tables, Layer)
-            context.tables.restore(record.layer)
+            assert context.layer is not None
+            context.layer.restore(record.layer)
         return context
 
     def conflict(self, tables: Tables) -> str:
         """Return why the transaction can't be ordered behind all commits, or nothing."""
-        layer = tables.layer()
+        fresh = Layer(tables).tables
         for number, logged in enumerate(self.log, 1):
-            if _comparable(run(layer, logged)) != _comparable(logged):
+            if _comparable(run(fresh, logged)) != _comparable(logged):
                 return f"conflict: step {number} of {len(self.log)} would have led elsewhere"
         return ""
 

@@ -29,10 +29,8 @@ that is merely busy everything twice.
 """
 
 
-class BrokerNode(Linked):
+class BrokerNode:
     """A broker with its links. `make` builds the broker from its records."""
-
-    inner: TransactionBroker
 
     def __init__(
         self,
@@ -46,10 +44,8 @@ class BrokerNode(Linked):
         now_ns: int = 0,
     ) -> None:
         kept = records or {}
-        self._heard_ns: dict[str, int] = {}
-        """By neighbor: when it last sent something."""
         peers = [key.partition("/")[2] for key in kept if key.startswith(("client/", "neighbour/"))]
-        super().__init__(
+        self.links = Linked(
             make,
             peers=dict.fromkeys((*neighbors, *peers)),
             codec=codec,
@@ -59,99 +55,108 @@ class BrokerNode(Linked):
             records=kept,
             now_ns=now_ns,
         )
+        self.broker = self.links.inner
+        """The broker itself."""
+        self.name = self.broker.name
+        self._heard_ns: dict[str, int] = {}
+        """By neighbor: when it last sent something."""
 
     @property
-    def broker(self) -> TransactionBroker:
-        """The broker itself."""
-        return self.inner
+    def under_way_count(self) -> int:
+        """The number of unacknowledged frames."""
+        return self.links.under_way_count
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle a frame; give a new client a link of its own.
+        """Handle a frame; open a link to a new client.
 
-        Beats are handled however many frames are under way to others.
+        Beats are handled even while links are congested.
         """
-        if isinstance(frame, Hello) and source not in self._out:
-            self.link(source)
-            self._persist(f"client/{source}", b"")
+        links, broker = self.links, self.broker
+        if isinstance(frame, Hello) and not links.is_linked(source):
+            links.link(source)
+            links.persist(f"client/{source}", b"")
         if isinstance(frame, Beat | Hello):
-            self._now_ns = now_ns
-            self.inner.receive(frame, source=source, now_ns=now_ns)
+            links.advance(now_ns)
+            broker.receive(frame, source=source, now_ns=now_ns)
             return
-        if source in self.inner.neighbors:
+        if source in broker.neighbors:
             self._heard_ns[source] = now_ns
-            self.inner.note_back(source, now_ns=now_ns)
-        super().receive(frame, source=source, now_ns=now_ns)
+            broker.note_back(source, now_ns=now_ns)
+        links.receive(frame, source=source, now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Handle timers; note neighbors that have acknowledged nothing for `away_ns`."""
-        for neighbor in self.inner.neighbors:
+        """Run the timers; note neighbors that have acknowledged nothing for `away_ns`."""
+        self._note_away(now_ns)
+        self.links.handle_timer(now_ns=now_ns)
+
+    def repeat(self, *, now_ns: int, peer: str | None = None) -> None:
+        """Retransmit unacknowledged frames now, to one peer or all: a connection is new."""
+        self._note_away(now_ns)
+        self.links.repeat(now_ns=now_ns, peer=peer)
+
+    def _note_away(self, now_ns: int) -> None:
+        for neighbor in self.broker.neighbors:
             due_ns = self._away_at_ns(neighbor)
             if due_ns is not None and due_ns <= now_ns:
-                self.inner.note_away(neighbor, now_ns=now_ns)
-        super().handle_timer(now_ns=now_ns)
+                self.broker.note_away(neighbor, now_ns=now_ns)
 
     def next_timer_ns(self) -> int | None:
-        """Return when `handle_timer` has something to do."""
-        dues = [self._away_at_ns(neighbor) for neighbor in self.inner.neighbors]
-        dues.append(super().next_timer_ns())
+        """Return when the next timer is due."""
+        dues = [self._away_at_ns(neighbor) for neighbor in self.broker.neighbors]
+        dues.append(self.links.next_timer_ns())
         return min((due_ns for due_ns in dues if due_ns is not None), default=None)
 
     def _away_at_ns(self, neighbor: str) -> int | None:
-        """Return when a neighbor is away, unless it sends something before.
+        """Return when a neighbor counts as away, unless it sends something before.
 
-        One that was never heard may not know this broker yet (`topology`): clients wait for it.
+        A neighbor that never answered may not know this broker yet (`topology`): clients wait.
         """
-        link = self._out[neighbor]
-        if not link.unacknowledged or self.inner.is_away(neighbor):
+        since_ns = self.links.unacknowledged_since_ns(neighbor)
+        if since_ns is None or self.broker.is_away(neighbor):
             return None
-        if self._in[neighbor].next == 1 and next(iter(link.unacknowledged)) == 1:
+        if not self.links.has_answered(neighbor):
             return None
-        since_ns = max(link.since_ns, self._heard_ns.get(neighbor, 0))
-        return since_ns + self.inner.config.away_ns
+        return max(since_ns, self._heard_ns.get(neighbor, 0)) + self.broker.config.away_ns
 
     def lose_connection(self, client: str, *, now_ns: int) -> None:
-        """Note that a client has no connection; its grace begins at `now_ns`."""
-        self.inner.lose_connection(client, now_ns=now_ns)
+        """Start the grace period of a client that lost its connection."""
+        self.broker.lose_connection(client, now_ns=now_ns)
 
     def regain_connection(self, client: str, *, now_ns: int) -> None:
-        """Note that a client has a connection."""
-        self._now_ns = now_ns
-        self.inner.regain_connection(client, now_ns=now_ns)
+        """End the grace period of a client that has a connection."""
+        self.links.advance(now_ns)
+        self.broker.regain_connection(client, now_ns=now_ns)
 
     def adopt(self, neighbor: str, *, now_ns: int) -> None:
-        """Take in a neighbor that joins; do nothing if it is one already."""
-        if neighbor not in self.inner.neighbors:
-            self._now_ns = now_ns
-            self.link(neighbor)
-            self._persist(f"neighbour/{neighbor}", b"")
-            self.inner.adopt(neighbor, now_ns=now_ns)
+        """Add a neighbor that joins; do nothing if it is one already."""
+        if neighbor not in self.broker.neighbors:
+            self.links.advance(now_ns)
+            self.links.link(neighbor)
+            self.links.persist(f"neighbour/{neighbor}", b"")
+            self.broker.adopt(neighbor, now_ns=now_ns)
 
     def abandon(self, neighbor: str, *, now_ns: int) -> None:
-        """Remove a neighbor of which nothing is left."""
-        self._now_ns = now_ns
-        self.inner.abandon(neighbor, now_ns=now_ns)
-        self.unlink(neighbor)
-        self._persist(f"neighbour/{neighbor}", None)
+        """Remove a neighbor that has no client, entry or transaction left."""
+        self.links.advance(now_ns)
+        self.broker.abandon(neighbor, now_ns=now_ns)
+        self.links.unlink(neighbor)
+        self.links.persist(f"neighbour/{neighbor}", None)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain the effects; end the links of clients that have left."""
-        for client in self.inner.clients:
-            link = self._out.get(client)
-            if link and len(link.unacknowledged) >= self._config.unacknowledged_max:
-                self.inner.expire(client, now_ns=self._now_ns)
-        effects = list(super().take_effects())
-        for client in self.inner.take_departed():
-            self.unlink(client)
-            self._persist(f"client/{client}", None)
-        effects += self._effects
-        self._effects = []
+        """Drain the effects; close the links of departed clients."""
+        for client in self.broker.clients:
+            if self.links.is_full(client):
+                self.broker.expire(client, now_ns=self.links.now_ns)
+        effects = list(self.links.take_effects())
+        for client in self.broker.take_departed():
+            self.links.unlink(client)
+            self.links.persist(f"client/{client}", None)
+        effects += self.links.take_link_effects()
         return effects
 
 
-class ClientNode(Linked):
-    """A client with its link."""
-
-    inner: TransactionClient
+class ClientNode:
+    """A client with its link. `make` builds the client from its records."""
 
     def __init__(
         self,
@@ -164,7 +169,7 @@ class ClientNode(Linked):
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
-        super().__init__(
+        self.links = Linked(
             make,
             peers=(home,),
             codec=codec,
@@ -174,17 +179,28 @@ class ClientNode(Linked):
             records=records,
             now_ns=now_ns,
         )
-
-    @property
-    def client(self) -> TransactionClient:
+        self.client = self.links.inner
         """The client itself: commands go there."""
-        return self.inner
+        self.name = self.client.name
+
+    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
+        """Handle a frame."""
+        self.links.receive(frame, source=source, now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Handle timers, until the home knows that this client has left."""
-        if not self.inner.gone:
-            super().handle_timer(now_ns=now_ns)
+        """Run the timers, until the home knows that this client has left."""
+        if not self.client.gone:
+            self.links.handle_timer(now_ns=now_ns)
+
+    def repeat(self, *, now_ns: int, peer: str | None = None) -> None:
+        """Retransmit unacknowledged frames now: the connection is new."""
+        if not self.client.gone:
+            self.links.repeat(now_ns=now_ns, peer=peer)
 
     def next_timer_ns(self) -> int | None:
-        """Return when `handle_timer` has something to do."""
-        return None if self.inner.gone else super().next_timer_ns()
+        """Return when the next timer is due."""
+        return None if self.client.gone else self.links.next_timer_ns()
+
+    def take_effects(self) -> Sequence[Effect]:
+        """Drain the effects."""
+        return self.links.take_effects()

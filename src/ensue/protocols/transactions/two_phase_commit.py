@@ -143,8 +143,8 @@ class TwoPhaseCommit:
     def add_neighbor(self, neighbor: str) -> None:
         """Let open transactions know a neighbor that has joined."""
         for context in self.contexts.values():
-            if context.isolated:
-                context.tables.add_neighbor(neighbor)
+            if context.layer is not None:
+                context.layer.add_neighbor(neighbor)
 
     def introduction(self) -> f.Adopted:
         """Return the state that a new broker begins with."""

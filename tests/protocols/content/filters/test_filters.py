@@ -16,7 +16,7 @@ from ensue.protocols.content.filters.index import PENDING_MAX, MatchIndex
 from ensue.protocols.content.filters.parser import LONG_KEPT, NEGATED, parse
 from ensue.protocols.content.filters.spaces import Value
 from ensue.protocols.content.frames import Change, Publication
-from ensue.protocols.content.tables import Tables
+from ensue.protocols.content.tables import Layer, Tables
 
 NAMES = ("price", "symbol", "urgent", "size")
 VALUES: tuple[Value, ...] = (0, 1, 2, 2.5, 3, 5, -1, "", "A", "AB", "ABC", "B", "z", True, False)
@@ -351,7 +351,7 @@ def test_publishing_and_subscribing_look_at_few_advertisements(
         where = f"kind = 'K{number % 50}' and size = {number}"
         tables.apply(Change("adv", f"a{number}", where), hop)
     tables.apply(Change("adv", "mine", "price exists"), "me")
-    layer = tables.layer()
+    layer = Layer(tables).tables
     layer.apply(Change("adv", "within", "volume exists"), "me")
     layer.apply(Change("sub", "warm", "kind = 'K1' and size = 1"), "me")
     for module, name in (("index", "inside"), ("index", "meet"), ("filter", "inside")):
