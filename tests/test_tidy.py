@@ -60,6 +60,9 @@ ORDER_NAMES = ("total", "causal", "causal-topic", "merged", "deadline", "none", 
 OF_ONE_ORDER = ("orders/", "core/order.py", "protocols/", "spark/merged_order.py")
 """Where an order may be known: in its own module, as a value, in its own protocol, in its own pipeline."""
 
+INTERFACES = ("abc.ABC", "typing.Protocol")
+RECORDS = ("msgspec.Struct", "ensue.protocols.interface.Frame")
+
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|tmp)/")
 
 Rule = Callable[[Path], list[str]]
@@ -227,6 +230,61 @@ def protocols_iterate_over_no_set(root: Path) -> list[str]:
                     what = f"the order of {ast.unparse(node)} is not defined: sort it"
                     found.add(breach(root, path, node.lineno, what))
     return sorted(found)
+
+
+def dotted_module(root: Path, path: Path) -> str:
+    parts = ("ensue", *path.relative_to(root).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def protocol_classes(root: Path) -> dict[str, tuple[Path, ast.ClassDef, list[str]]]:
+    """Classes of protocols by dotted name, each with the dotted names of its bases."""
+    found = {}
+    for path, tree in modules(root, "protocols"):
+        module = dotted_module(root, path)
+        known = {name.rpartition(".")[2]: name for _, name in imports(root, path, tree)}
+        nodes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+        known.update((node.name, f"{module}.{node.name}") for node in nodes)
+        for node in nodes:
+            bases = []
+            for base in node.bases:
+                first, dot, rest = ast.unparse(base).partition("[")[0].partition(".")
+                bases.append(f"{known.get(first, first)}{dot}{rest}")
+            found[f"{module}.{node.name}"] = path, node, bases
+    return found
+
+
+def is_interface(name: str, classes: dict[str, tuple[Path, ast.ClassDef, list[str]]]) -> bool:
+    """Whether a class is abstract, a record, or an exception."""
+    if name not in classes:
+        return False
+    _, _, bases = classes[name]
+    return any(
+        base in INTERFACES or base.endswith(("Error", "Exception")) for base in bases
+    ) or any(is_record(base, classes) for base in bases)
+
+
+def is_record(name: str, classes: dict[str, tuple[Path, ast.ClassDef, list[str]]]) -> bool:
+    if name in RECORDS:
+        return True
+    return name in classes and any(is_record(base, classes) for base in classes[name][2])
+
+
+def protocols_inherit_interfaces_only(root: Path) -> list[str]:
+    """No inheritance between protocol modules except from an abstract interface or a record.
+
+    A class that is split over files by inheritance is still one class: own collaborators instead.
+    """
+    classes = protocol_classes(root)
+    return [
+        breach(root, path, node.lineno, f"{node.name} inherits from {base}: own it instead")
+        for name, (path, node, bases) in classes.items()
+        for base in bases
+        if base.startswith("ensue.protocols.")
+        and base.rpartition(".")[0] != name.rpartition(".")[0]
+        and not is_interface(base, classes)
+        and not is_record(base, classes)
+    ]
 
 
 def modules_are_short(root: Path) -> list[str]:
@@ -423,6 +481,16 @@ RED: list[tuple[Rule, str, str]] = [
             "        for peer in self.peers: g(peer)",
         ),
     ),
+    (
+        protocols_inherit_interfaces_only,
+        "protocols/merge/node.py",
+        "from ensue.protocols.shared.link import Linked\nclass Node(Linked): ...",
+    ),
+    (
+        protocols_inherit_interfaces_only,
+        "protocols/merge/node.py",
+        "from ..shared import link\nclass Node(link.Linked[str]): ...",
+    ),
     (only_orders_switch_on_an_order, "client/bus.py", "a = isinstance(order, Total)"),
     (only_orders_switch_on_an_order, "client/bus.py", "a = isinstance(x, core.Causal | None)"),
     (only_orders_switch_on_an_order, "client/bus.py", "a = type(self.order) is Merged"),
@@ -513,6 +581,21 @@ GREEN: list[tuple[Rule, str, str]] = [
         "protocols/interface.py",
         "def f(xs):\n    known = set(xs)\n    return known\ndef g(known):\n    return list(known)",
     ),
+    (
+        protocols_inherit_interfaces_only,
+        "protocols/merge/node.py",
+        source(
+            "from collections.abc import MutableMapping",
+            "from typing import Generic",
+            "from ensue.core.errors import EnsueError",
+            "from ensue.protocols.interface import Frame",
+            "class Queue(MutableMapping[str, T], Generic[T]): ...",
+            "class Sorted(Queue[int]): ...",
+            "class Full(EnsueError): ...",
+            "class Ask(Frame, frozen=True, tag=1): ...",
+        ),
+    ),
+    (protocols_inherit_interfaces_only, "runtime/x.py", "from a.b import C\nclass D(C): ..."),
     (only_orders_switch_on_an_order, "orders/total.py", "a = isinstance(order, Total)"),
     (only_orders_switch_on_an_order, "protocols/merged/x.py", "a = order == 'merged'"),
     (only_orders_switch_on_an_order, "checkers/total.py", "a = 'causal' in rules"),
@@ -557,6 +640,38 @@ def test_the_rule_finds_a_planted_breach(tmp_path: Path, rule: Rule, name: str, 
 def test_the_rule_lets_good_code_pass(tmp_path: Path, rule: Rule, name: str, text: str) -> None:
     plant(tmp_path, name, text)
     assert rule(tmp_path) == []
+
+
+def test_protocols_inherit_interfaces_records_and_errors_of_other_modules(tmp_path: Path) -> None:
+    bases = source(
+        "import msgspec",
+        "from abc import ABC",
+        "from typing import Protocol",
+        "class Queue(ABC): ...",
+        "class Sink(Protocol[T]): ...",
+        "class Counts(msgspec.Struct): ...",
+        "class MoreCounts(Counts): ...",
+        "class Full(Exception): ...",
+        "class Sorted(Queue): ...",
+        "class Plain: ...",
+    )
+    plant(tmp_path, "protocols/shared/bases.py", bases)
+    for base, allowed in {
+        "Queue": True,
+        "Sink[str]": True,
+        "Counts": True,
+        "MoreCounts": True,
+        "Full": True,
+        "Sorted": False,
+        "Plain": False,
+    }.items():
+        plant(
+            tmp_path,
+            "protocols/merge/node.py",
+            f"from ensue.protocols.shared.bases import {base.partition('[')[0]}\n"
+            f"class Node({base}): ...\n",
+        )
+        assert (not protocols_inherit_interfaces_only(tmp_path)) == allowed, base
 
 
 @pytest.mark.parametrize("rule", RULES)
