@@ -88,9 +88,10 @@ class Multicast(msgspec.Struct, frozen=True, gc=False):
 
 
 class Broadcast(msgspec.Struct, frozen=True, gc=False):
-    """Publish an event on its topic of the event notification service (ENS).
+    """Publish an event in the log of its topic.
 
-    The ENS answers with `Accepted` or `Taken`. `proof` shows which server gave the event its stamp.
+    The topic log answers with `Accepted` or `Taken`. `proof` shows which server gave the event its
+    stamp.
     """
 
     event: Event
@@ -98,7 +99,7 @@ class Broadcast(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attach(msgspec.Struct, frozen=True, gc=False):
-    """Request the events of a topic from a slot on; the ENS answers with `Attached`.
+    """Request the events of a topic from a slot on; the log answers with `Attached`.
 
     Slot 0 requests only new events.
     """
@@ -108,7 +109,7 @@ class Attach(msgspec.Struct, frozen=True, gc=False):
 
 
 class Detach(msgspec.Struct, frozen=True, gc=False):
-    """Request no more events of a topic from the ENS."""
+    """Stop the events of a topic."""
 
     topic: str
 
@@ -170,8 +171,8 @@ class Join(msgspec.Struct, frozen=True, gc=False):
     """A subscription to a topic took effect: events from now on will be delivered.
 
     `missed` is the first and the last slot of events that are lost, if this subscription had to
-    start anew because it fell behind what the ENS keeps; in causal order, the first and the last
-    number of one publisher's events that no node has any more.
+    start anew because it fell behind what the topic log keeps; in causal order, the first and the
+    last number of one publisher's events that no node still has.
     """
 
     topic: str
@@ -187,9 +188,9 @@ class Leave(msgspec.Struct, frozen=True, gc=False):
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):
-    """A peer refused a command of the application for good.
+    """A peer refused a command of the application permanently.
 
-    With no topics: it refused the node itself, which does nothing any more.
+    With no topics: it refused the node itself, which stops.
     """
 
     topics: tuple[str, ...]

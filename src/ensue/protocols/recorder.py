@@ -94,7 +94,7 @@ class Recorder:
         true_ns: int | None = None,
         bytes: int | None = None,  # noqa: A002 — as above
     ) -> None:
-        """Record that a node sent an event to the notification service."""
+        """Record that a node sent an event to its topic log."""
         self._event("sent", node, event, at_ns, true_ns, size=bytes)
 
     def frame(

@@ -106,7 +106,7 @@ def test_groups_by_two_are_refused_while_subscriptions_can_change() -> None:
 
 
 def test_leaving_entries_out_is_refused_on_an_ens_that_loses() -> None:
-    with pytest.raises(ConfigurationError, match="leave_out needs a reliable ENS"):
+    with pytest.raises(ConfigurationError, match="leave_out needs a reliable log"):
         SequencerConfig(reliable=False)
     assert not SequencerConfig(reliable=False, leave_out=False).reliable
 

@@ -15,7 +15,8 @@ Theory of operation
       a child relays to its part of the cluster, and receipts come back along the same edges.
     - `Repair` brings events to everyone else. Members compare summaries, ask for gaps, and send
       each other what is missing; `Retrieval` keeps asking until a peer answers with the event or
-      all have said that they do not have it; `LossRecovery` then skips it without breaking order.
+      all have answered that they do not have it; `LossRecovery` then skips it without breaking
+      order.
     - `Membership` holds one row per node: the topics it is in, with a version that only that node
       raises. `Neighbors` compares rows by heartbeat; `FailureDetector` notes missing answers.
     - `Publications` numbers and sends the events of this node; `Subscriptions` joins and leaves
@@ -32,7 +33,7 @@ Theory of operation
     and authorizes topics (`ensue.protocols.membership`).
 
 Assumptions
-    A node keeps its records over a crash, or comes back under another name. Events are retained
+    A node keeps its records over a crash, or restarts under another name. Events are retained
     (`retained_max`) until members that were away for a while are back.
 
 HAZARD: a node that lost its records and keeps its name reuses event numbers. Other nodes drop its

@@ -16,12 +16,12 @@ passes on.
 of the event, none of which precedes another. A receiver checks the parts of topics that it is in,
 and waits while it is joining one. It passes on the other parts, because it cannot tell which of
 them are outdated beyond the numbers of one source. So a barrier grows with the topics that a node
-has heard of.
+knows.
 
 **Skipping.** An event may depend on another one that was lost with all nodes that had it. After
 `patience_ns` the lost event is skipped by its number (`loss_recovery`), and sources that are away
-are in doubt: none of their events is taken until they are back and have said how many to skip.
-That may cost events of sources wrongly taken for gone, never order.
+are in doubt: none of their events is taken until they are back and have reported how many to skip.
+That may cost events of falsely suspected sources, never order.
 
 The past of an event is closed only if its source is in the topic. So across topics, a node that
 has delivered anything publishes on a topic only while it is a member, if need be without

@@ -26,7 +26,7 @@ class CausalConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_ns_max: int = 2 * SECOND_NS
     """… up to this."""
     suspect_ns: int = SECOND_NS
-    """A node that leaves a request unanswered this long is suspected until it is heard again."""
+    """A node that leaves a request unanswered this long is suspected until it sends a frame."""
     answer_ns: int = 10 * SECOND_NS
     """A node that is alive but does not finish a request within this is routed around. A relayed
     message may take this long for each cluster level below the node."""

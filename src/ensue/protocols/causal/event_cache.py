@@ -33,7 +33,7 @@ class EventCache:
         self._items[key] = (item, now_ns)
         if len(self._items) > self._retained_max:
             self._retire(self._items)
-        # Two checks per insertion, so the excess shrinks once events are not needed any more.
+        # Two checks per insertion, so the excess shrinks once events are no longer needed.
         for _ in range(min(2, len(self._needed))):
             self._retire(self._needed)
 

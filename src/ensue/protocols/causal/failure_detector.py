@@ -1,8 +1,8 @@
 """The failure detector: suspect nodes that leave requests unanswered.
 
-A node is suspected when a request has gone without a sign of life for `suspect_ns`, until it is
-heard again. A suspicion may be wrong. It decides which nodes relay and which are waited for; a node
-that was routed around gets what it lacks when it is back. A suspicion can also let an event be
+A node is suspected when a request has gone without a sign of life for `suspect_ns`, until it
+sends a frame. A suspicion may be wrong. It decides which nodes relay and which are waited for; a
+node that was routed around gets what it lacks when it is back. A suspicion can also let an event be
 skipped, and then the suspected node is in doubt (`loss_recovery`): it never decides the order.
 """
 

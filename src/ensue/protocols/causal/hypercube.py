@@ -120,7 +120,7 @@ class Hypercube:
 
     @property
     def gone(self) -> int:
-        """All nodes that left for good, as a set."""
+        """All nodes that left permanently, as a set."""
         return ~self.everyone & ((1 << len(self.names)) - 1)
 
     def add(self, name: str) -> int:
@@ -137,5 +137,5 @@ class Hypercube:
         return number
 
     def remove(self, name: str) -> None:
-        """Remove a node that left for good; its number is never reused."""
+        """Remove a node that left permanently; its number is never reused."""
         self.everyone &= ~(1 << self.numbers[name])

@@ -1,9 +1,9 @@
 """Loss recovery: skip an event that no peer has, without breaking order.
 
 An event may be lost with all nodes that had it (its source is away, and no reachable node has had
-it for `patience_ns`), or no node may have it cached any more (`NotCached`), while its effects, or
-later events of its source, are held. When all reachable nodes have said that they do not have it
-(`retrieval`), it is skipped by its number: that is all that is known of it.
+it for `patience_ns`), or no node may still have it cached (`NotCached`), while its effects, or
+later events of its source, are held. When all reachable nodes have answered that they do not have
+it (`retrieval`), it is skipped by its number: that is all that is known of it.
 
 Its causal past is not known. An event x that precedes it, delivered after one of its effects,
 would come too late. So before an event is skipped, all nodes are asked for their progress, as for
@@ -14,18 +14,18 @@ of answers, or of a node that is away.
   events that come after the lost one are exempt: they cannot precede it. If something is still
   missing that no peer has, or nothing came for `patience_ns`, all that the vector covers is
   skipped.
-- A node that is away is *in doubt*: none of its events is taken until it is back and has said how
-  many to skip. The source of the lost event, and sources of its held effects, are not in doubt:
+- A node that is away is *in doubt*: none of its events is taken until it is back and has reported
+  how many to skip. The source of the lost event, and sources of its held effects, are not in doubt:
   what they publish from there on comes after it.
 
 A node may be unknown here that published before the lost event, if membership travels another way
 than events. So nothing is given up before `all_publishers_known` returns true for the events in
 question: all nodes that published before them are known by then.
 
-So order holds, whichever node comes back. The cost is the lost event; events of several sources
+So order holds, whichever node returns. The cost is the lost event; events of several sources
 where lost events may precede each other, as when a node was away longer than events of two
-sources are cached; and events of a source wrongly taken for gone. The application is notified of
-all skipped numbers, at once and when nodes in doubt come back (`Join.missed`).
+sources are cached; and events of a falsely suspected source. The application is notified of
+all skipped numbers, at once and when nodes in doubt return (`Join.missed`).
 
 One loss at a time in each topic, of one source, and no further than the first event that anything
 held needs: its effects come before those of later ones.

@@ -1,7 +1,7 @@
 """Heartbeats between neighbors: compare membership rows, and notice nodes that are away.
 
 Each node sends a heartbeat to the first unsuspected node of each of its clusters, and to a few
-suspected ones. A peer with the same rows says so; otherwise the two exchange what the other lacks.
+suspected ones. A peer with the same rows answers `Alive`; otherwise the two exchange missing rows.
 So a change that a node missed reaches it over its neighbors, in at most as many steps as the
 hypercube has dimensions.
 """

@@ -126,7 +126,7 @@ class CausalNode:
             Versions: self._versions,
             Rows: self._rows,
         }
-        """`Alive` has no handler: that it arrived is all it says."""
+        """`Alive` has no handler: its arrival alone clears a suspicion."""
         self._restore(records, now_ns)
         for row in rows:
             self._subscriptions.take_row(row, now_ns)
@@ -238,7 +238,7 @@ class CausalNode:
         self.neighbors.due_ns = min(self.neighbors.due_ns, now_ns)
 
     def dismiss(self, name: str, *, now_ns: int) -> None:
-        """Remove a node that will not come back."""
+        """Remove a node that left permanently."""
         self._cube.remove(name)
         row = self._membership.rows.get(self._cube.numbers[name])
         if row is not None and row.topics:
@@ -294,7 +294,7 @@ class CausalNode:
     # -- Frames ---------------------------------------------------------------------------------
 
     def _publication(self, frame: Publication, peer: int, now_ns: int) -> None:
-        """Take events in, and relay them to the targets that the parent handed over."""
+        """Accept events, and relay them to the targets that the parent assigned."""
         if not self._trees.known(frame, peer):
             self._take_items(frame.items, now_ns)
             self._trees.pass_on(frame, peer, rows=(), vectors={}, doubts={}, now_ns=now_ns)

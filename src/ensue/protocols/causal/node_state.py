@@ -14,7 +14,7 @@ __all__ = ["NodeState"]
 
 
 class NodeState:
-    """Who the node is, what it knows, and the effects it has pending."""
+    """The identity of a node, its knowledge and its pending effects."""
 
     __slots__ = (
         "causality", "config", "cube", "detector", "dirty", "effects", "membership", "number",

@@ -1,8 +1,8 @@
 """Retrieval: search for missing events until a peer sends them or none can.
 
-That one peer does not have an event says nothing about others: it may have joined later, or have
-cached other topics instead. So no event is given up (`loss_recovery`) before its source, unless
-it has left for good, and every reachable member have answered `NotCached`. Peers that have not
+A peer without an event proves nothing about other peers: it may have joined later, or have cached
+other topics instead. So no event is given up (`loss_recovery`) before its source, unless
+it has left permanently, and every reachable member have answered `NotCached`. Peers that have not
 answered are asked again: the source first, then more members each time. A peer that stays silent
 is suspected, and then not waited for. Peers that are suspected already are asked too, and have
 `suspect_ns` to answer: a node that was cut off itself suspects all others, and hears from one

@@ -1,7 +1,7 @@
 """Spanning trees: bring a message to a set of nodes, and learn which of them got it.
 
-The source decides who gets a message. (In the paper every forwarder decides by its own view, so
-a forwarder that is joining or leaving cuts off the nodes below it: erratum 1.) A copy names the
+The source decides which nodes get a message. (In the paper every forwarder decides by its own view,
+so a forwarder that is joining or leaving cuts off the nodes below it: erratum 1.) A copy names the
 child and, as `below`, all nodes of the child's cluster that the child has to reach; the child
 splits those over its own clusters. The view of a forwarder plays no part.
 

@@ -13,8 +13,8 @@ Theory of operation
     - A member polls every few seconds. So it learns of members whose updates were lost, and the
       registry knows that it is alive.
     - A member that leaves sends `Deregister` until the answer `Evicted` arrives. A member that is
-      silent for `expire_ns` is evicted; if it comes back, it is notified and ends: its number may
-      mean nothing any more.
+      silent for `expire_ns` is evicted; if it reconnects, it is notified and ends: its number may
+      no longer be valid.
     - When all members have left, a new epoch begins with number 0. Until then a number is never
       reused, because others may still hold or name events by it.
     - The first member of an epoch decides the `terms`, settings that all must share. A process
@@ -31,8 +31,8 @@ Theory of operation
     A registry that was stopped, or whose clock jumped, evicts no member for that time: only time
     in which the registry ran counts.
 
-HAZARD: members that knew entries which the registry lost are evicted, and have to come back as new
-ones.
+HAZARD: members that knew entries which the registry lost are evicted, and have to reconnect as new
+members.
 
 Limit: `NODES_MAX` numbers in one epoch, including those of members that have left.
 """

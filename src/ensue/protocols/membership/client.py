@@ -4,8 +4,8 @@ The registry is polled every few seconds, when a frame of an unknown process arr
 registered after the last update), and when a connection is back. Unanswered topic requests are
 repeated.
 
-When the registry evicts the process, one `Refuse` effect says so, and the driver ends the node. A
-process that leaves repeats `Deregister` until the registry has answered (`resigned`): while it is
+When the registry evicts the process, one `Refuse` effect reports it, and the driver ends the node.
+A process that leaves repeats `Deregister` until the registry has answered (`resigned`): while it is
 on the list, others wait for it, and processes with other terms are rejected.
 """
 
@@ -206,7 +206,7 @@ class MembershipClient:
             self._ask(topic, action, now_ns)
 
     def resign(self) -> None:
-        """Leave for good; repeated until the registry confirms it."""
+        """Leave permanently; repeated until the registry confirms it."""
         self._leaving = True
         self._asks.clear()
         self.effects.append(Send(self.registry, Deregister(epoch=self.members.epoch)))

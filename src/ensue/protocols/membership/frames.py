@@ -4,11 +4,11 @@
 |---|---|---|---|
 | `Register` | process | registry | register, or poll for updates |
 | `Members` | registry | member | entries of the lists beyond a known prefix |
-| `Deregister` | member | registry | leave for good |
-| `Evicted` | registry | process | not a member, or not any more |
+| `Deregister` | member | registry | leave permanently |
+| `Evicted` | registry | process | not a member, or no longer one |
 | `TopicRequest` | member | registry | may this member publish on, or subscribe to, a topic? |
 | `TopicGranted`, `TopicDenied` | registry | member | the answer |
-| `TopicReleased` | member | registry | the member does not use a topic any more |
+| `TopicReleased` | member | registry | the member no longer uses a topic |
 """
 
 from typing import Annotated, Literal
@@ -78,7 +78,7 @@ class Evicted(Frame, frozen=True, tag=72):
 
 
 class Deregister(Frame, frozen=True, tag=73):
-    """The member leaves for good."""
+    """The member leaves permanently."""
 
     epoch: Count
     """0: the current one; the sender does not know it."""

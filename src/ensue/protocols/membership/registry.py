@@ -30,7 +30,7 @@ SWEEPS = 4
 """How often the registry looks for silent members within `expire_ns`."""
 RETURN_NS = 3_000_000_000
 """Time that members have to poll after a restart, before a new process gets a number."""
-AGAIN = "connect again to go on, as a new client"
+AGAIN = "reconnect as a new client"
 MILLISECOND_NS = 1_000_000
 
 _TEXT = Records[str](str)
@@ -65,7 +65,7 @@ class Registry:
         self._list = MemberList()
         self._numbers: dict[str, int] = {}
         self._present: dict[str, int] = {}
-        """Members, and when each was last heard."""
+        """Members, and when each last sent a frame."""
         self.epoch = 0
         self.terms = ""
         self._restore(records or {}, now_ns)
@@ -100,7 +100,7 @@ class Registry:
 
     @property
     def heard(self) -> dict[str, int]:
-        """When each member was last heard."""
+        """When each member last sent a frame."""
         return dict(self._present)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
@@ -172,12 +172,12 @@ class Registry:
         """Return why a process may not be a member; empty if it may."""
         why = ""
         if frame.epoch not in (0, self.epoch):
-            why = f"the registry does not know this client's epoch any more: {AGAIN}"
+            why = f"the registry no longer knows this client's epoch: {AGAIN}"
         elif source in self._numbers:
             if source not in self._present:
-                why = f"this client was away for too long, or has left: {AGAIN}"
+                why = f"this client was silent for too long, or has left: {AGAIN}"
         elif frame.epoch:
-            why = f"the registry does not know this client any more: {AGAIN}"
+            why = f"the registry no longer knows this client: {AGAIN}"
         elif len(self.names) >= NODES_MAX:
             why = f"all {NODES_MAX} numbers are taken: connect again when all clients have left"
         elif self._present and frame.terms != self.terms:

@@ -6,8 +6,9 @@ The store is `ensue.protocols.shared.state_store`.
 `Persist` into one numbered `Remember`. The other effects of the batch wait until the store has
 answered, as a driver waits for a disk. Batches made while an answer is pending are joined.
 
-While more than `HELD_MAX` effects wait, as they do when the store is away, the node rests: frames
-for it are dropped, and its timers are late. So the node must be one that repeats its requests.
+While more than `HELD_MAX` effects wait, as they do when the store is unreachable, the node rests:
+frames for it are dropped, and its timers are late. So the node must be one that repeats its
+requests.
 
 Guarantee: what a node sends or delivers after a `Persist` is remembered first, and a batch is
 remembered whole or not at all.
@@ -62,7 +63,7 @@ class RemoteState(Generic[N]):
         self.name = name
         self.inner: N | None = None
         self.stopped = ""
-        """Why it does nothing any more: `superseded`, or a limit of the store."""
+        """Why it stopped: `superseded`, or a limit of the store."""
         self._build = build
         self._store = store
         self._number = number

@@ -1,6 +1,6 @@
 """The state store: records of clients, at a node of the chain.
 
-A durable subscription outlives the process that reads it, and may go on on another machine. So its
+A durable subscription outlives the process that reads it, and may resume on another machine. So its
 records go to a state store, over the same wire as everything else.
 
 `StateStore` holds a map of records for each name. Taking a name up (`Recall`) starts a new epoch

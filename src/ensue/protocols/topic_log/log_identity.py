@@ -8,7 +8,7 @@ __all__ = ["FRAMES", "Identified", "Identify", "LogRefused", "answer"]
 
 
 class Identify(Frame, frozen=True, tag=54):
-    """Ask a station which log it has."""
+    """Request the identity of a station's log."""
 
     number: Count
 
@@ -23,7 +23,7 @@ class Identified(Frame, frozen=True, tag=55):
 
 
 class LogRefused(Frame, frozen=True, tag=56):
-    """Tell another server of the chain that its log can't be the one it had."""
+    """Refuse another server of the chain: its log can't be the one it had."""
 
     known: Lineage
     """The one it had."""

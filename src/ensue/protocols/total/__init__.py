@@ -1,8 +1,8 @@
 """Total order by a chain of sequencers.
 
 Guarantee: two events reach all their common subscribers in one order, whatever their topics.
-Nothing is lost and nothing waits for ever on a reliable event notification service (ENS); on one
-that loses, events out of order are tagged.
+With reliable topic logs no event is lost and none waits forever. With lossy ones, events out of
+order are tagged.
 
 How: each topic is hosted by one node of a chain (`placement`). A publisher (`publisher`) requests a
 stamp from the topic's sequencer (`sequencer`), which counts the event, and sends the request up the
@@ -16,9 +16,9 @@ and a store for clients' records in one server, so that an event that needs one 
 one step.
 
 Assumptions: links between neighbors are FIFO and exactly-once, across restarts; records survive;
-client names are unique; the ENS keeps the first event put into a slot. What breaks when one fails
-is a HAZARD of the module that depends on it: `sequencer`, `publisher`, `backfill`, `station`, and
-`ensue.protocols.topic_log.log`.
+client names are unique; a topic log keeps the first event put into a slot. What breaks when one
+fails is a HAZARD of the module that depends on it: `sequencer`, `publisher`, `backfill`, `station`,
+and `ensue.protocols.topic_log.log`.
 
 Deviations from the paper (Baldoni, Bonomi, Platania, Querzoni, *Efficient Notification Ordering for
 Geo-Distributed Pub/Sub Systems*): requests skip no stage, subscriptions are not counted, clocks are

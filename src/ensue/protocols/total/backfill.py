@@ -14,7 +14,7 @@ because newer events of the others may come behind something that is read now. E
 as the topic left and joined again, with what was missed.
 
 Progress is persisted as `history/TOPIC` (`progress`). As soon as the log has answered, the first
-slot is known, and what the log drops from there on before it was read is missed. A restart goes on
+slot is known, and what the log drops from there on before it was read is missed. A restart resumes
 there, whatever start it is given.
 
 Assumption: one server keeps all topics. Places of two servers can't be compared, so a subscription
@@ -29,7 +29,7 @@ stamps of topics that are ordered together; then the stamps are followed.
 
 HAZARD: a stamp leaves out entries that the topic's previous one had. A log completes the stamp of
 the first event that it sends, as far as it goes back. At the very front of what is kept the
-previous one may be gone; then the other event's stamp says which of two comes first, and if that
+previous one may be gone; then the other event's stamp decides which of two comes first, and if that
 leaves it out too, their places decide. Those are wrong if stations complete each other's stamps and
 a publisher was so slow to publish one of the two that it was overtaken.
 """
@@ -126,7 +126,7 @@ class History:
         self.topics[topic] = _TopicHistory(slot, cut, place)
 
     def expect_nothing(self) -> None:
-        """Wait for no answer any more: a connection was lost, or answers were dropped."""
+        """Stop waiting for answers: a connection was lost, or answers were dropped."""
         for past in self.topics.values():
             past.asked = 0
 
@@ -247,13 +247,13 @@ class Backfill:
     def restore(self, topic: str, slot: int, cut: int, place: int) -> None:
         """Take up a record that an earlier incarnation persisted."""
         if slot > 1:
-            place = 0  # Reading has begun. Older records say so by the slot alone.
+            place = 0  # Reading has begun. Older records show it by the slot alone.
         self._history.add(topic, slot, cut, place)
         self._progress.histories[topic] = (cut, place)
         self._queue.await_cut(topic)
 
     def leave(self, topic: str) -> None:
-        """Forget a topic's past."""
+        """Stop reading the past of a topic."""
         self._history.topics.pop(topic, None)
         self._progress.end_history(topic)
 

@@ -18,9 +18,9 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 1
     """Topics are ordered together when this many subscriptions share them: 1, or 2 with `fixed`."""
     fixed: Mapping[str, tuple[str, ...]] | None = None
-    """Subscriber to topics, for good. Needed by `groups=2`; changes are refused."""
+    """Subscriber to topics, fixed. Needed by `groups=2`; changes are refused."""
     reliable: bool = True
-    """Whether the ENS can send lost notifications again."""
+    """Whether topic logs can retransmit lost notifications."""
     leave_out: bool = True
     """Leave stamp entries out that have not changed since the topic's previous event."""
     publisher_order: bool = True
@@ -39,12 +39,12 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for an answer before repeating a request. Publishers wait twice as long each
     time, up to eight times this or a quarter of a lease."""
     poll_ns: int = 2 * SECOND_NS
-    """How often a subscriber asks the ENS whether it missed something."""
+    """How often a subscriber asks the topic logs whether it missed events."""
     forget_ns: int = 600 * SECOND_NS
     """How long a publisher must be silent to be forgotten if room is needed, although it may not
     know the fate of all its requests."""
     gap_ns: int = 200 * MILLISECOND_NS
-    """How long a subscriber holds events back before it asks the ENS for missing ones."""
+    """How long a subscriber holds events back before it asks the logs for missing ones."""
     window: int = 1024
     """Unanswered requests of one publisher at one node."""
     runs_max: int = 2
@@ -55,7 +55,7 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     held_max: int = 65_536
     """Events a subscriber may hold back; the `b` of the paper."""
     time_to_live_ns: int = SECOND_NS
-    """How long an event is held back for missing ones, if the ENS is unreliable."""
+    """How long an event is held back for missing ones, if the topic log is lossy."""
     missing_max: int = 65_536
     """Skipped slots that a subscriber remembers, to tell a late event from a repeated one."""
     topics_max: int = 1_000_000
@@ -68,7 +68,7 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Topics that are ordered together with one topic, each of whose stamps may name them all.
     Beyond, changes are refused."""
     clients_max: int = 100_000
-    """Publishers, and subscribers, that a node remembers: until they say goodbye, or, for
+    """Publishers, and subscribers, that a node remembers: until they leave, or, for
     publishers, until room is needed and nothing of theirs is open. Beyond, new ones are refused.
     Leave ample room: publishers at the limit of two nodes can wait for each other."""
     lease_lost_ns: int = SECOND_NS
@@ -84,7 +84,7 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.reliable and self.leave_out:
             raise ConfigurationError(
-                "leave_out needs a reliable ENS: an entry left out is known only from the topic's "
+                "leave_out needs a reliable log: an entry left out is known only from the topic's "
                 "previous event; set leave_out = False"
             )
         for field in (

@@ -1,9 +1,9 @@
 """Delivery: hold events back, and release them in order.
 
-Events come out in positions 1, 2, 3, …. On a reliable ENS an event waits for as long as it takes,
-and after `gap_ns` without progress the subscriber requests what is missing (`gap_requests`). On an
-ENS that loses, an event is released when its time to live is over or the buffer is full; what
-arrives later is delivered at once, tagged `out_of_order`.
+Events are delivered in positions 1, 2, 3, …. With a reliable topic log an event waits for as long
+as it takes, and after `gap_ns` without progress the subscriber requests what is missing
+(`gap_requests`). With a lossy one, an event is released when its time to live is over or the buffer
+is full; what arrives later is delivered at once, tagged `out_of_order`.
 """
 
 from ensue.core.event import Event
@@ -29,7 +29,7 @@ class Delivery:
         self._expire_from_ns = now_ns
 
     def notify(self, event: Event, now_ns: int) -> None:
-        """Take in an event, and deliver it and what waited for it, if its turn has come."""
+        """Accept an event; if it is next, deliver it and the events that waited for it."""
         stamp = event.stamp
         slot = None if stamp is None else stamp.entries.get(event.topic)
         if slot is None:
@@ -60,7 +60,7 @@ class Delivery:
             self._effects.append(Discard(event, outcome))
 
     def deliver_ready(self, now_ns: int, *, progress: bool = False) -> None:
-        """Release held events whose turn has come; `progress`: one was delivered before."""
+        """Release held events that are next; `progress`: one was delivered before."""
         while (held := self._queue.next()) is not None:
             self.release(held.event, held.slot, held.since_ns, now_ns)
             progress = True

@@ -15,7 +15,7 @@
 | OrderRequest | publisher | the node that keeps the topics' log | order and publish these events |
 | Out | node | publisher | these events are published |
 | Expired | station | subscriber | the subscriber was removed from the chain |
-| Forget | publisher, subscriber | nodes | goodbye: no need to remember the sender |
+| Forget | publisher, subscriber | nodes | the sender leaves: forget it |
 | Refused | node | publisher, subscriber | the request is refused, and why |
 
 Between nodes of the chain frames travel over numbered links (`ensue.protocols.shared.link`).
@@ -191,11 +191,11 @@ class Out(Frame, frozen=True, tag=29):
 
     origin: Name
     slots: tuple[tuple[Count, Count], ...]
-    """Request numbers and slots; 0: published, and its slot is not in the log any more."""
+    """Request numbers and slots; 0: published, and its slot is no longer in the log."""
 
 
 class Expired(Frame, frozen=True, tag=30):
-    """The named subscriber was silent for too long and is not subscribed any more."""
+    """The named subscriber was silent for too long and is no longer subscribed."""
 
     name: Name
 

@@ -8,7 +8,7 @@ progress, or where a connection was lost.
 
 The answer to one request may be hundreds of events, and its end leads to the next request.
 Repeating a request before its answer has arrived makes the log send all of it again; and if the end
-of each answer led to a next request, two requests on one topic would go on side by side until the
+of each answer led to a next request, two requests on one topic would run side by side until the
 subscriber has caught up. The slower a log answers, the more requests it would get.
 
 Guarantee: a topic has one open request. It is repeated after `gap_ns`, then after twice that, and
@@ -65,11 +65,11 @@ class OpenRequests:
         return True
 
     def drop(self, topic: str) -> None:
-        """Expect no answer on a topic any more: it was left."""
+        """Stop waiting for answers on a topic: it was left."""
         self._open.pop(topic, None)
 
     def drop_all(self) -> None:
-        """Expect no answer any more: a connection was lost."""
+        """Stop waiting for answers: a connection was lost."""
         self._open.clear()
 
 
@@ -144,7 +144,7 @@ class GapRequests:
         self.ask_all(now_ns)
 
     def leave(self, topic: str) -> None:
-        """Expect no answer on a topic any more."""
+        """Stop waiting for answers on a topic."""
         self._requests.drop(topic)
 
     def on_attached(self, frame: Attached, now_ns: int) -> None:

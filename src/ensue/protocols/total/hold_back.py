@@ -19,9 +19,9 @@ a missing integer is a gap.
 with each other, so sums mean nothing: an event is next when it is the next of its topic and the
 clocks have reached every entry it names.
 
-Both work on a reliable ENS and on one that loses. On the latter stamps are whole, `force` releases
-the first held event although something before it is missing, and what arrives later than that is
-`late`.
+Both work with reliable and with lossy topic logs. With lossy ones stamps are whole, `force`
+releases the first held event although something before it is missing, and what arrives later than
+that is `late`.
 
 Limits: `held_max` events held; `missing_max` given-up slots remembered.
 """
@@ -73,7 +73,7 @@ class HoldBack(ABC):
     def offer(self, event: Event, slot: int, now_ns: int) -> Offer:
         """Take in an event, and return what became of it.
 
-        `next` means that its turn has come and the queue has moved on past it.
+        `next` means that it is next, and that the queue has moved past it.
         """
         topic = event.topic
         waiting = self.held.get(topic)

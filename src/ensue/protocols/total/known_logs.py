@@ -1,8 +1,8 @@
 """The logs that a durable subscription has read, to notice a replaced one.
 
-A node may come back with another log than before, or with an older state of it
-(`ensue.core.lineage`). The subscription keeps the lineage of each node's log
-with its records, and how far it had read. A log that contradicts these ends the subscription, or
+A node may restart with another log than before, or with an older state of it
+(`ensue.core.lineage`). The subscription keeps the lineage of each node's log with its records, and
+how far it had read. A log that contradicts these ends the subscription, or
 makes it begin anew if it accepts a loss.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["QUESTIONS_MAX", "UNASKED", "KnownLogs"]
 UNASKED = 0
 """No question about logs has this number."""
 QUESTIONS_MAX = 4
-"""Questions about logs that are remembered; answers to later ones say no less."""
+"""Requests for identities that are remembered; answers to later ones contain no less."""
 
 
 class KnownLogs:

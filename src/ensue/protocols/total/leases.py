@@ -1,14 +1,15 @@
 """Leases: completed stamps whose publishers have not confirmed them yet.
 
-A lease starts when its stamp is complete. If it runs out unconfirmed, the node asks the ENS to put
-a void into the slot. The ENS decides: the void took the slot (a late original is refused and
-reaches no subscriber) or the original was there before (then all is well). The record stays until
-the publisher confirms, or will not ask again, so that a publisher that comes back gets the same
-answer.
+A lease starts when its stamp is complete. If it runs out unconfirmed, the node asks the topic log
+to put a void into the slot. The log decides: either the void took the slot, and a late original is
+refused and reaches no subscriber; or the original was there before, and stays. The record remains
+until the publisher confirms or will not ask again, so that a publisher that reconnects gets the
+same answer.
 
 A publisher whose connection is lost has a shorter lease, `lease_lost_ns` from then on: subscribers
-wait for its slot. One that is back in time has its first lease again, no longer than if it had
-never been away. A driver that sees connections reports lost ones; without one, the lease stays.
+wait for its slot. One that reconnects in time has its first lease again, no longer than if
+it had stayed connected. A driver that sees connections reports lost ones; without one, the lease
+stays.
 
 Every slot that was given away ends up confirmed, published or void; none is forgotten before. A
 confirmation therefore names the slot, and a second stamp for one request (its origin had forgotten
@@ -138,7 +139,7 @@ class Leases:
         self._added = 0
         """Breaks ties in the heap, so that leases themselves are never compared."""
         self._voiding: dict[tuple[str, int], Lease] = {}
-        """By topic and slot, which the ENS's answer to a void names."""
+        """By topic and slot, which the log's answer to a void names."""
 
     def open_count(self) -> int:
         """Return how many stamps are not known to be published or void."""
@@ -238,7 +239,7 @@ class Leases:
         self._schedule(lease)
 
     def resolve(self, topic: str, slot: int, *, state: str) -> tuple[Lease, bool] | None:
-        """Note the ENS's answer to a void; return the lease, and whether it is needed."""
+        """Note the log's answer to a void; return the lease, and whether it is needed."""
         lease = self._voiding.pop((topic, slot), None)
         if lease is None:
             return None

@@ -119,7 +119,7 @@ class Placement:
 
 
 def losses(old: Placement, new: Placement, used: Iterable[str]) -> list[str]:
-    """List what would be lost under another placement; empty: a node may go on.
+    """List what would be lost under another placement; empty: a node may continue.
 
     The chain has to stay as it is, and no topic may move: only its old node knows whether it was
     ever used, and the new one would not wait for it. A topic may get a place if it had none, and

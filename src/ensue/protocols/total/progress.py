@@ -1,7 +1,7 @@
-"""How far a subscription has come with each topic, and the records of that.
+"""The progress of a subscription in each topic, and its records.
 
 Progress is persisted when an event is delivered, or, if the application acknowledges, when it does
-so: a restart goes on behind the last event that was handled. There are three kinds of progress:
+so: a restart resumes after the last event that was handled. There are three kinds of progress:
 
 - `clock/TOPIC`: a joined topic, behind its cut;
 - `history/TOPIC`: a topic that is being backfilled: the next slot, the cut, and the place to start
@@ -53,7 +53,7 @@ class Progress:
     # -- Events -----------------------------------------------------------------------------------
 
     def handled(self, topic: str, slot: int, *, count: bool) -> None:
-        """Note how far a topic has come; `count` if the application gets an event for it."""
+        """Note the progress of a topic; `count` if the application gets an event for it."""
         if count:
             self.delivered += 1
         if self._acknowledge_each:
@@ -79,7 +79,7 @@ class Progress:
     # -- Topics -----------------------------------------------------------------------------------
 
     def leave(self, topic: str) -> None:
-        """Forget how far a topic has come: the application leaves it.
+        """Forget the progress of a topic: the application leaves it.
 
         Joined again, it starts at a new cut. Its unacknowledged events count for their positions
         alone from now on.
@@ -91,7 +91,7 @@ class Progress:
         )
 
     def fall(self, topic: str) -> None:
-        """Note how far a topic has come that is going to be joined anew."""
+        """Note the progress of a topic that will be joined anew."""
         reached = self._queue.clock[topic] + 1
         open_slots = (slot for _, each, slot in self.unacknowledged if each == topic)
         self.fallen[topic] = next(open_slots, reached)
@@ -108,14 +108,14 @@ class Progress:
         self.persist_history(topic, slot)
 
     def end_history(self, topic: str) -> None:
-        """Note that a topic's history is not read any more."""
+        """Note that the backfill of a topic ended."""
         if self.histories.pop(topic, None) is not None and self._durable:
             self._effects.append(Persist(f"history/{topic}", None))
 
     # -- Records ----------------------------------------------------------------------------------
 
     def persist_clock(self, topic: str, slot: int) -> None:
-        """Write how far a joined topic has come."""
+        """Persist the progress of a joined topic."""
         if self._durable:
             record = ClockRecord(slot, self._queue.base[topic], self.places.get(topic, 0))
             self._effects.append(Persist(f"clock/{topic}", CLOCK.encode(record)))

@@ -8,7 +8,7 @@ What it guarantees
   got it, and none will).
 - Where nodes keep the logs of their topics (`carries`) the event travels with the request; if one
   node can order it, that is all, and it is settled with its slot and no stamp.
-- After a crash it goes on with the same request numbers, so no event is stamped twice.
+- After a crash it continues with the same request numbers, so no event is stamped twice.
 
 States of an event: waiting -> requested -> stamped -> settled.
 
@@ -155,7 +155,7 @@ class Publisher:
                 self._confirm(node, origin)
 
     def say_goodbye(self) -> None:
-        """Say goodbye to the chain: this name publishes nothing more for a while."""
+        """Tell the chain that this publisher leaves, so that nodes can forget it."""
         # A confirmation may be lost, and an event voided before its stamp arrived has none.
         self.confirm_all(again=True)
         for origin in self._numbers:
@@ -170,7 +170,7 @@ class Publisher:
             self._broadcast(pending, self._backoff.least_ns, now_ns)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle an answer of a node or of the ENS."""
+        """Handle an answer of a node or of a topic log."""
         match frame:
             case Stamped(origin=origin, grants=grants):
                 for grant in grants:
@@ -229,7 +229,7 @@ class Publisher:
         return None if unsettled is None else unsettled.get(number)
 
     def _find(self, topic: str, event_id: str) -> PendingEvent | None:
-        """Return the event that an answer of the ENS names, if it is not settled."""
+        """Return the event that an answer of a topic log names, if it is not settled."""
         number = event_id.rpartition("/")[2]
         if not number.isdecimal():
             return None
@@ -424,7 +424,7 @@ class Publisher:
     def _owe_confirmation(self, pending: PendingEvent, now_ns: int) -> None:
         """Confirm several at a time, and well within their leases.
 
-        A confirmation that is lost costs the node a request to the ENS, nothing else.
+        A lost confirmation costs the node a request to the topic log, nothing else.
         """
         owed = self._owed.setdefault((pending.granted_by, pending.origin), [])
         if (slot := pending.event.slot) is None:
@@ -458,5 +458,5 @@ class Publisher:
             pending = PendingEvent(record.event, record.origin, record.number, place, restored=True)
             self._restored[pending.key] = pending
             self._add(pending, self._route_by(record.origin))
-            # Repeated: the crash may have come between the record and the effect.
+            # Repeated: the crash may have been between the record and the effect.
             self._effects.append(Publish(record.event))

@@ -1,7 +1,7 @@
 """Publisher sessions: what a node remembers of publishers that ask it first.
 
 A node remembers a publisher so that repeated requests are answered as before. It forgets a
-publisher that says goodbye, or when there are too many (`clients_max`) and nothing of it is open.
+publisher that leaves, or that has no open requests when there are too many (`clients_max`).
 
 Requests of one publisher are taken in turn. Those that overtook an earlier one are kept until it
 comes, up to a `window` of them a publisher and to `EARLY_BYTES_MAX`; beyond, they are dropped, and
@@ -200,9 +200,10 @@ class PublisherSessions:
     def forget(self, name: str) -> bool:
         """Forget a publisher, unless it may ask again for a stamp that was made.
 
-        If it comes back its session opens where the publisher says it is. A late copy of an old
-        request gets a stamp that is never confirmed, and is voided after its lease; but an event
-        that came along would be published twice, so a tombstone says how far the publisher was.
+        If it returns, its session opens at the number that the publisher sends. A late copy of an
+        old request gets a stamp that is never confirmed, and is voided after its lease; but an
+        event that came along would be published twice, so a tombstone keeps how far the publisher
+        was.
         """
         session = self.by_name[name]
         if session.elsewhere or self._leases.any_of(name, self._state.name):

@@ -103,7 +103,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     """Nodes that may know the subscriber."""
     begun: bool | None = None
     """Whether a topic was ever joined: from then on topics begin with new events, whatever the
-    start. None: an older record, which does not say."""
+    start. None: an older record without it."""
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -1,12 +1,12 @@
 """A sequencer: one stage of the chain, hosting many topics.
 
 What it guarantees
-- Two events whose topics share a subscription have stamps that say which comes first, and every
-  node that both requests visit agrees.
+- Two events whose topics share a subscription have stamps that determine which comes first, and
+  every node that both requests visit agrees.
 - A repeated request gets the same stamp. A slot whose publisher vanished is voided.
 - Where nodes keep their topics' logs (`carries`), an event that needs no other node is stamped and
   published in one step; a repeated request for it is answered with its slot.
-- After a crash it comes back with every counter, subscription and open stamp that it sent.
+- After a crash it restarts with every counter, subscription and open stamp that it sent.
 
 How
 - A request for topic `T` starts at `T`'s node, which counts it, and travels up the chain, node by
@@ -26,7 +26,7 @@ HAZARD: with `carries`, a copy of a request that comes after its publisher was f
 `TOMBSTONES_MAX` others after it, publishes its event twice; a copy of a refused one, once.
 
 HAZARD: a node that restarts from older records than it answered from gives one slot to two events;
-the ENS lets the first win and the second publisher sees its event voided.
+the topic log lets the first win and the second publisher sees its event voided.
 
 Deviations from the paper: it skips stages, counts subscriptions as events and announces them by
 dummy events, and keeps no request numbers; each of these hangs (see
@@ -73,7 +73,7 @@ LOST_MAX = 10_000
 
 
 class Sequencer:
-    """One stage of the chain. It has no commands of its own: it answers frames.
+    """One stage of the chain. It has no commands: it answers frames.
 
     `put_out` takes the events of an `OrderRequest` that this node can order alone, and returns
     their bytes; without it the publisher gets a stamp. `slot_of` finds the slot of an event that
@@ -162,7 +162,7 @@ class Sequencer:
     # -- Driver ------------------------------------------------------------------------------------
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle a frame from a client, a neighbor or the ENS."""
+        """Handle a frame from a client, a neighbor or a topic log."""
         handler = self._handlers.get(type(frame))
         if handler is None:
             return  # Not for a sequencer: a stray frame changes nothing.
@@ -390,7 +390,7 @@ class Sequencer:
             if self.config.durable:
                 self.state.persist(lease.key, None)
 
-    def _on_void_answer(self, frame: Accepted | Taken, _ens: str, _now_ns: int) -> None:
+    def _on_void_answer(self, frame: Accepted | Taken, _log: str, _now_ns: int) -> None:
         state = VOID if isinstance(frame, Accepted) else OUT
         resolved = self.leases.resolve(frame.topic, frame.slot, state=state)
         if resolved is None:
@@ -436,7 +436,7 @@ class Sequencer:
 
 
 def _record_order(key: str) -> tuple[str, int, int, str]:
-    """Sort records so that numbered ones of one client come back as they were made."""
+    """Sort records so that the numbered ones of a client are restored in order."""
     kind, _, rest = key.partition("/")
     number, _, rest_of_numbered = rest.partition("/")
     if kind == "lease":

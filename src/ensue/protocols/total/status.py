@@ -31,7 +31,7 @@ class StatusReply(Frame, frozen=True, tag=53):
 
     number: Count
     state: bytes
-    """One JSON object: `ensue.server.status` says what is in it."""
+    """One JSON object, described in `ensue.server.status`."""
     bounds: dict[Name, tuple[Count, Count]]
     """Each requested topic to its first slot that is kept and its next free one."""
 

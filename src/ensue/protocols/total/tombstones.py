@@ -1,4 +1,4 @@
-"""Tombstones of publisher sessions: how far forgotten publishers had come.
+"""Tombstones of publisher sessions: the last requests of forgotten publishers.
 
 A node forgets a publisher that closes, or for which it has no room, but a copy of one of its
 requests may still be on its way, on brokers for long. Where events travel with requests, taking

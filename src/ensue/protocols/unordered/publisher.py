@@ -1,4 +1,4 @@
-"""A publisher without order: repeats each event until the ENS has it."""
+"""A publisher without order: repeats each event until the topic log has it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -47,7 +47,7 @@ class UnorderedPublisher:
         """Do nothing: no node remembers this publisher."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle the ENS's answer."""
+        """Handle the topic log's answer."""
         del source, now_ns
         if isinstance(frame, Accepted | Declined):
             answered = self._unanswered.pop(frame.event, None)
