@@ -92,7 +92,7 @@ def measure_cube(nodes: int, events: int) -> None:
     for number in range(max(1, events // (2 * nodes))):
         run.publish(number * 97 % nodes, number * 50)
     started_s = time.process_time()
-    run.go()
+    run.to_end()
     elapsed_s = time.process_time() - started_s
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(

@@ -50,7 +50,7 @@ def list_experiments(
     *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
-    """Say which experiments there are.
+    """List the experiments.
 
     Example: [bold]python -m experiments list[/bold]
     """
@@ -70,11 +70,11 @@ def list_experiments(
     if json:
         output.print_json({"experiments": found})
         return output.EXIT_VALID
-    # The paper is told once for all of its own: beside each there would be no room for it.
+    # One table per paper: a column for the paper would not fit.
     for paper in dict.fromkeys(str(each["paper"]) for each in found):
         output.print_table(
-            paper or "of no paper",
-            ("name", "figures", "what", "cases", "quick"),
+            paper or "not from a paper",
+            ("name", "figures", "title", "cases", "quick"),
             [
                 (
                     str(each["name"]),
@@ -96,30 +96,30 @@ def list_experiments(
 def run_experiments(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME…", help="As python -m experiments list tells them; or all."),
+        typer.Argument(metavar="NAME…", help="Names from python -m experiments list, or all."),
     ],
     *,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller and fewer cases: minutes, not hours.")
+        bool, typer.Option("--quick", help="Run fewer, smaller cases: minutes, not hours.")
     ] = False,
     master: MasterOption = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where results are kept, as Parquet.")
+        Path, typer.Option(metavar="DIR", help="Directory for the results, as Parquet files.")
     ] = OUT,
     docs: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write experiments.md and its plots there; experiments that are not run stay as they are.",
+            help="Write experiments.md and its plots here; keep its other experiments.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
-    """Repeat experiments of the papers, and judge what comes of them.
+    """Run experiments and judge the results.
 
-    Cases that have a result in [bold]--out[/bold] already are not played again, so an interrupted run goes on where it stopped.
+    Cases that have a result in [bold]--out[/bold] do not run again, so an interrupted run resumes.
 
-    Exit codes: 0 if every criterion that was judged is met, 1 if one is not.
+    Exit codes: 0 if every judged criterion is met, 1 if one is not.
 
     Example: [bold]python -m experiments run vcube-single --quick[/bold]
     """
@@ -127,22 +127,22 @@ def run_experiments(
 
     experiments = chosen(names)
     if docs is not None and not docs.is_dir():
-        raise BadInput(f"--docs: {docs} is no directory; make it first")
+        raise BadInput(f"--docs: {docs} is not a directory: create it first")
     session = _session(master)
-    from experiments.page import write  # noqa: PLC0415 - they need Spark
-    from experiments.runner import play  # noqa: PLC0415 - as above
+    from experiments.page import write  # noqa: PLC0415 - needs Spark
+    from experiments.runner import run  # noqa: PLC0415 - needs Spark
 
     results: list[Result] = []
     for number, each in enumerate(experiments, 1):
         cases = len(each.cases(quick))
-        what = f"{each.name} ({number} of {len(experiments)})"
-        with progress(what, cases) as tell:
-            result = play(
+        label = f"{each.name} ({number} of {len(experiments)})"
+        with progress(label, cases) as report:
+            result = run(
                 session,
                 each,
                 quick=quick,
                 out=out,
-                watch=lambda done, _all, tell=tell: tell(done, "cases"),  # type: ignore[misc]
+                watch=lambda done, _all, report=report: report(done, "cases"),  # type: ignore[misc]
             )
         results.append(result)
         if not json:
@@ -150,14 +150,14 @@ def run_experiments(
     if docs is not None:
         write(results, docs)
     if json:
-        output.print_json({"experiments": [_told(each) for each in results]})
+        output.print_json({"experiments": [_summary(each) for each in results]})
     met = all(each.met for each in results)
     return output.EXIT_VALID if met else output.EXIT_VIOLATION
 
 
 def _session(master: str | None) -> "SparkSession":
     started = start(master, "experiments")
-    # Spark's own way with Ctrl-C ends every job at once and tells of each at length.
+    # Spark's handler for Ctrl-C cancels every job and prints a long report of each.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return started
 
@@ -175,7 +175,7 @@ def _print(result: "Result") -> None:
     output.print_lines([f"results: {result.directory}"])
 
 
-def _told(result: "Result") -> dict[str, object]:
+def _summary(result: "Result") -> dict[str, object]:
     return {
         "name": result.experiment.name,
         "quick": result.quick,

@@ -24,12 +24,11 @@ EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
 
 
 def chosen(names: list[str]) -> list[Experiment]:
-    """Return the experiments of these names; `all` stands for every one."""
+    """Return the experiments with these names; `all` means every experiment."""
     if names == ["all"]:
         return list(EXPERIMENTS.values())
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:
-        raise BadInput(
-            f"no experiment {', '.join(map(repr, unknown))}; there are {', '.join(EXPERIMENTS)}; and all"
-        )
+        names_known = ", ".join(EXPERIMENTS)
+        raise BadInput(f"no experiment {', '.join(map(repr, unknown))}: use {names_known} or all")
     return [EXPERIMENTS[name] for name in dict.fromkeys(names)]

@@ -1,10 +1,13 @@
-"""What an experiment is: cases, a pure function from a case to rows, and claims about the table that comes of them.
+"""The parts of an experiment: cases, a function from a case to rows, and claims about the table.
 
-Theory of operation. A case is a mapping of parameters, its seed among them; all cases of an experiment have the same ones. Playing it gives
-rows of `figure`, `series`, `x` and `value`: a point of a curve. Spark reduces the rows of all cases to one table, a row for each point, with the mean
-over its cases. Claims are made about that table alone, so whoever has the table can judge them again.
+Theory of operation. A case is a mapping of parameters, including its seed; all cases of an
+experiment have the same parameters. Running a case yields rows of `figure`, `series`, `x` and
+`value`: points of curves. Spark reduces the rows of all cases to one table, one row per point, with
+the mean over its cases. Claims depend on that table alone, so they can be judged again from a
+stored table.
 
-Assumption: `play` depends on its case and on nothing else. What took part in a result is its parameters and the code (`runner.code_version`).
+Assumption: `run_case` is pure. A result depends on its parameters and on the code
+(`runner.code_version`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,16 +34,16 @@ Case = Mapping[str, Any]
 Row = dict[str, Any]
 
 COLUMNS = "figure string, series string, x double, value double"
-"""What playing a case gives, as Spark writes it."""
+"""The rows of a case, as a Spark schema."""
 
 
 def row(figure: str, series: str, x: float, value: float) -> Row:
-    """Return one row of what a case gave."""
+    """Return one row of a case."""
     return {"figure": figure, "series": series, "x": float(x), "value": float(value)}
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table: what all cases at one place of a curve came to."""
+    """A row of the table: statistics over all cases at one point of a curve."""
 
     figure: str
     series: str
@@ -48,26 +51,26 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     cases: int
     mean: float
     deviation: float
-    """Of the cases, 0 for one."""
+    """Standard deviation over the cases; 0 for a single case."""
     least: float
     most: float
     published: float | None = None
-    """What the paper has there, if it says so."""
+    """The paper's value at this point, if it states one."""
 
     def shown(self, chart: "Chart") -> float:
-        """Return what a chart tells of it."""
+        """Return the value that a chart shows."""
         return self.most if chart.most else self.mean
 
 
 class Table:
-    """The points of an experiment, as claims look at them."""
+    """The points of an experiment, indexed for claims."""
 
     def __init__(self, points: Iterable[Point]) -> None:
         self.points = sorted(points, key=lambda each: (each.figure, each.series, each.x))
         self._by_place = {(each.figure, each.series, each.x): each for each in self.points}
 
     def at(self, figure: str, series: str, x: float) -> float | None:
-        """Return the mean at a place; None if no case was played there."""
+        """Return the mean at a point; None if no case ran there."""
         found = self._by_place.get((figure, series, float(x)))
         return None if found is None else found.mean
 
@@ -81,66 +84,64 @@ class Table:
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What was to be seen, and whether it was."""
+    """An expectation and whether the results meet it."""
 
     figure: str
     expected: str
-    """What the paper says, or the theory."""
+    """What the paper or the theory predicts."""
     criterion: str
-    """When it counts as met."""
+    """When the claim counts as met."""
     seen: str
     met: bool | None
-    """None if it needs cases that were not played: those of the full form."""
+    """None if the claim needs cases that did not run: those of the full form."""
     why: str = ""
-    """Where it is known not to be met: why, and why it is left so."""
+    """The reason why a claim is not met, where it is known."""
 
     @property
     def verdict(self) -> str:
-        """Return the word for it."""
+        """Return `met`, `not met` or `not judged`."""
         if self.met is None:
             return "not judged"
         return "met" if self.met else "not met"
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """How the points of a figure are drawn."""
+    """How to show the points of a figure."""
 
     figure: str
     title: str
-    across: str
-    """What x is."""
-    up: str
-    """What is measured."""
+    x_label: str
+    y_label: str
     log_x: bool = False
     log_y: bool = False
     most: bool = False
-    """Draw and tell the largest of the cases, not their mean."""
+    """Show the maximum over the cases, not the mean."""
     drawn: bool = True
-    """Whether there is a picture; else it is a table alone."""
+    """Whether to draw a plot; if not, there is only a table."""
     names: Sequence[str] = ()
-    """What x = 0, 1, 2, … are called, where they are kinds and no quantity."""
+    """Names of x = 0, 1, 2, … if x is a category, not a quantity."""
 
 
 class Experiment(msgspec.Struct, frozen=True, kw_only=True):
-    """One campaign."""
+    """One experiment: its cases, how to run them, and how to judge and show the results."""
 
     name: str
     paper: str
-    """The name of the paper; empty for what no paper has."""
+    """The name of the paper; empty if the experiment is not from a paper."""
     figures: str
-    """Which of its figures and tables."""
+    """The figures and tables of the paper that it repeats."""
     title: str
     setting: Sequence[str]
-    """The model, and what was chosen where the paper is silent, in sentences."""
+    """Paragraphs on the model, and on the choices made where the paper is silent."""
     cases: Callable[[bool], Sequence[Case]]
-    """Quick or not, to the cases."""
-    play: Callable[[Case], Iterable[Row]]
+    """Return the cases of the quick form (True) or of the full form (False)."""
+    run_case: Callable[[Case], Iterable[Row]]
     charts: Sequence[Chart]
     judge: Callable[[Table], Sequence[Claim]]
     work: Callable[[Case], float] = lambda _case: 1.0
-    """How much a case is to be done, compared with others: tells from the quick form what the full one takes."""
+    """Relative cost of a case, to estimate the time of the full form from the quick form."""
     published: Mapping[tuple[str, str, float], float] = {}
-    """What the paper states, by figure, series and x."""
+    """The paper's values by figure, series and x."""
 
 
 def claim(
@@ -148,16 +149,16 @@ def claim(
     expected: str,
     criterion: str,
     needed: Sequence[float | None],
-    tell: Callable[..., str],
+    describe: Callable[..., str],
     met: Callable[..., bool],
     *,
     why: str = "",
 ) -> Claim:
-    """Return a claim about some values; one of them missing, it is not judged."""
+    """Return a claim about values; it is not judged if one of them is missing."""
     if any(value is None for value in needed):
         seen, judged = "needs the full form", None
     else:
-        seen, judged = tell(*needed), met(*needed)
+        seen, judged = describe(*needed), met(*needed)
     return Claim(
         figure=figure, expected=expected, criterion=criterion, seen=seen, met=judged, why=why
     )
@@ -172,7 +173,7 @@ def close_to(
     *,
     why: str = "",
 ) -> Claim:
-    """Claim that a value is the paper's, within so many percent of it."""
+    """Claim that a value is within `percent` of the paper's."""
     return claim(
         figure,
         expected,
@@ -194,7 +195,7 @@ def between(
     *,
     why: str = "",
 ) -> Claim:
-    """Claim that a value lies between two others, these included."""
+    """Claim that a value is between `low` and `high`, inclusive."""
     return claim(
         figure,
         expected,

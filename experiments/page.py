@@ -1,7 +1,8 @@
-"""What came of the experiments, as Markdown with plots beside it.
+"""The results of experiments as a Markdown page with plots.
 
-`write` makes `experiments.md` and the plots in a directory of documentation, and fills in what other pages there say of an experiment: whatever stands
-between the lines `<!-- experiment NAME -->` and `<!-- end -->`. What the page says of experiments that are not among the results is kept.
+`write` writes `experiments.md` and the plots to a directory of documentation. In other pages of
+that directory it replaces the tables between the lines `<!-- experiment NAME -->` and
+`<!-- end -->`. The page keeps its sections on experiments that have no new result.
 """
 
 import re
@@ -9,8 +10,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.catalog import EXPERIMENTS
-from experiments.experiment import Chart, Claim, Table
-from experiments.page_sections import Cost, Part, anchor_of, heading_of, kept_parts, opening_of
+from experiments.experiment import Chart, Claim, Experiment, Table
+from experiments.page_sections import (
+    Cost,
+    Part,
+    anchor_of,
+    heading_of,
+    kept_parts,
+    opening_of,
+    wrapped,
+)
 from experiments.plots import draw
 from experiments.runner import Result
 
@@ -25,39 +34,49 @@ PAPERS = {
     "multi-client-transactions": "Multi-client transactions over content-based brokers",
     "causal-deterministic-merge": "Stabilizing causal deterministic merge",
     "deadline-causal-gossip": "Causal order with deadlines, by gossip",
-    "": "What none of the papers has",
+    "": "Beyond the papers",
 }
-"""In the order of the page."""
+"""Headings of the page, in its order."""
 
-MISSING = {
-    "total-notification-order": "The prototype of the paper ran on five machines; here servers and links are simulated. *Ours* are the nodes that run in production; *published rules* are a model of the paper's, to compare with.",
+DIFFERENCES = {
+    "total-notification-order": (
+        "The paper's prototype ran on five machines; here servers and links are simulated. *Ours* "
+        "are the nodes that run in production. *Published rules* are a model of the paper's rules, "
+        "for comparison."
+    ),
 }
-"""What is not as in a paper."""
+"""How an evaluation differs from its paper."""
 
 _INTRODUCTION = """# Experiments
 
-The evaluations of the five papers, repeated in the simulator with the nodes that run in production, and taken further. Everything below is written by
+These experiments repeat the evaluations of the five papers in the simulator, with the nodes that
+run in production, and extend them. Commands generate everything below:
 
 ```sh
-make experiments                          # all of them in quick form: this page and its plots
-python -m experiments list                     # what there is
-python -m experiments run vcube-single         # one, as large as in the paper; --quick for the form shown here
+make experiments                        # the quick form of all: this page and its plots
+python -m experiments list              # list the experiments
+python -m experiments run vcube-single  # one experiment at the paper's size; --quick: as shown here
 python -m experiments run all --master spark://host:7077
-python -m experiments run vcube-single --quick --docs docs/explanation   # one of them anew; the page keeps the others
+
+# Run one experiment again; the page keeps the others.
+python -m experiments run vcube-single --quick --docs docs/explanation
 ```
 
-Cases are spread over Spark, locally unless told otherwise, and reduced by it to one table. Results are kept in `runs/experiments` as Parquet: an interrupted
-campaign goes on where it stopped, and whoever wants to look for themselves finds every case there (`examples/experiments.py` shows how).
+Spark runs the cases, on this machine unless `--master` names a cluster, and reduces them to one
+table. Results are Parquet files in `runs/experiments`: an interrupted run resumes, and you can
+query every case (see `examples/experiments.py`).
 
-Each figure has criteria. *Met* and *not met* are said of what was seen in this run; *not judged* needs sizes that only the full form has. In the plots
-lines are ours, and hollow diamonds are what a paper states in figures; its curves are not at hand as numbers, so what they show is a criterion in words.
+Each figure has criteria. *Met* and *not met* refer to this run. *Not judged* means that the
+criterion needs sizes of the full form. In the plots, lines are our results and hollow diamonds are
+numbers that a paper states. The papers' curves are not available as numbers, so criteria describe
+their shape in words.
 """
 
 
 def write(results: Sequence[Result], docs: Path) -> list[Path]:
-    """Write the page of all results, and its plots; return what was written.
+    """Write the page and its plots; return the paths written.
 
-    A page that is there keeps its parts on experiments that have no result.
+    An existing page keeps its sections on experiments that have no new result.
     """
     written: list[Path] = []
     (docs / PLOTS).mkdir(parents=True, exist_ok=True)
@@ -76,13 +95,13 @@ def write(results: Sequence[Result], docs: Path) -> list[Path]:
 
 
 def plot_name(result: Result, chart: Chart) -> str:
-    """Return what the file of a plot is called."""
+    """Return the file name of a plot."""
     words = re.sub(r"[^a-z0-9]+", "-", chart.figure.lower()).strip("-")
     return f"{result.experiment.name}-{words}.svg"
 
 
 def _fill(page: Path, results: Sequence[Result]) -> bool:
-    """Put tables where a page asks for them; say whether it does."""
+    """Replace the tables of experiments in a page; return whether it changed."""
     text = page.read_text(encoding="utf-8")
     for result in results:
         opening = f"<!-- experiment {result.experiment.name} -->"
@@ -103,39 +122,46 @@ def _part(result: Result) -> Part:
         experiment=experiment,
         section=_section(result),
         verdicts=[each.verdict for each in result.claims],
-        missed=[
-            f"* [{experiment.name}](#{anchor_of(experiment)})"
-            + (f", {each.figure}" if each.figure else "")
-            + f": {each.expected}. Criterion: {each.criterion}. Seen: {each.seen}."
-            + (f" {each.why}" if each.why else "")
-            for each in result.claims
-            if each.met is False
-        ],
+        missed=[_missed(experiment, each) for each in result.claims if each.met is False],
         cost=Cost(result.cases, result.seconds, result.full_seconds),
     )
 
 
+def _missed(experiment: Experiment, claim: Claim) -> str:
+    """Return the list item of a claim that is not met."""
+    text = (
+        f"* [{experiment.name}](#{anchor_of(experiment)})"
+        + (f", {claim.figure}" if claim.figure else "")
+        + f": {claim.expected}. Criterion: {claim.criterion}. Seen: {claim.seen}."
+        + (f" {claim.why}" if claim.why else "")
+    )
+    return wrapped(text, indent="  ")
+
+
 def _page(parts: Sequence[Part]) -> str:
-    told = [_INTRODUCTION, _summary(parts)]
+    blocks = [_INTRODUCTION, _summary(parts)]
     for paper, title in PAPERS.items():
         among = [each for each in parts if each.experiment.paper == paper]
         if among:
-            told.append(f"## {title}")
-            told += [MISSING[paper]] if paper in MISSING else []
-            told += [each.section for each in among]
-    told.append(_costs(parts))
-    return "\n\n".join(each.strip() for each in told) + "\n"
+            blocks.append(f"## {title}")
+            blocks += [wrapped(DIFFERENCES[paper])] if paper in DIFFERENCES else []
+            blocks += [each.section for each in among]
+    blocks.append(_costs(parts))
+    return "\n\n".join(each.strip() for each in blocks) + "\n"
 
 
 def _summary(parts: Sequence[Part]) -> str:
     verdicts = [verdict for part in parts for verdict in part.verdicts]
     met, not_met, not_judged = map(verdicts.count, ("met", "not met", "not judged"))
-    told = f"Of {len(verdicts)} criteria, {met} are met, {not_met} are not, {not_judged} are not judged in this form."
-    missed = [line for part in parts for line in part.missed]
-    played = {each.experiment.name for each in parts}
-    if left := [f"`{name}`" for name in EXPERIMENTS if name not in played]:
-        told += f" Never run, and so not on this page: {', '.join(left)}."
-    return told + ("\n\nNot met:\n\n" + "\n".join(missed) if missed else "")
+    counts = (
+        f"Of {len(verdicts)} criteria, {met} are met, {not_met} are not met, and {not_judged} are "
+        "not judged in this form."
+    )
+    missed = [item for part in parts for item in part.missed]
+    shown = {each.experiment.name for each in parts}
+    if left := [f"`{name}`" for name in EXPERIMENTS if name not in shown]:
+        counts += f" Never run, so not on this page: {', '.join(left)}."
+    return wrapped(counts) + ("\n\nNot met:\n\n" + "\n".join(missed) if missed else "")
 
 
 def _section(result: Result) -> str:
@@ -153,7 +179,7 @@ def _section(result: Result) -> str:
 
 
 def claims_table(claims: Iterable[Claim]) -> str:
-    """Return the claims as a table."""
+    """Return claims as a table."""
     lines = ["| | expected | criterion | seen | |", "|---|---|---|---|---|"]
     lines += [
         f"| {each.figure} | {each.expected} | {each.criterion} | {each.seen} | {each.verdict} |"
@@ -163,33 +189,33 @@ def claims_table(claims: Iterable[Claim]) -> str:
 
 
 def tables(result: Result) -> list[str]:
-    """Return the tables of an experiment's figures, those that have no picture if there are any."""
+    """Return the tables of the figures without a plot; of all figures if every one has a plot."""
     charts = [each for each in result.charts if not each.drawn] or result.charts
     return [f"{chart.title}:\n\n{figure_table(result.table, chart)}" for chart in charts]
 
 
 def figure_table(table: Table, chart: Chart) -> str:
-    """Return the points of a figure: a row for each x, a column for each curve."""
+    """Return the points of a figure: one row per x, one column per curve."""
     names = table.series(chart.figure)
     curves = {name: {each.x: each for each in table.curve(chart.figure, name)} for name in names}
     places = sorted({x for curve in curves.values() for x in curve})
-    head = f"| {chart.across} | " + " | ".join(names) + " |"
+    head = f"| {chart.x_label} | " + " | ".join(names) + " |"
     lines = [head, "|" + "---|" * (len(names) + 1)]
     for x in places:
         cells = []
         for name in names:
             found = curves[name].get(x)
-            told = "" if found is None else number(found.shown(chart))
+            cell = "" if found is None else number(found.shown(chart))
             if found is not None and found.published is not None:
-                told += f" (paper: {number(found.published)})"
-            cells.append(told)
+                cell += f" (paper: {number(found.published)})"
+            cells.append(cell)
         label = chart.names[int(x)] if chart.names else number(x)
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def number(value: float) -> str:
-    """Return a figure as it stands in a table."""
+    """Format a number for a table."""
     if value == int(value) and abs(value) < 1e12:
         return f"{value:,.0f}"
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
@@ -198,13 +224,19 @@ def number(value: float) -> str:
 
 def _costs(parts: Sequence[Part]) -> str:
     head = (
-        "## What it costs\n\n"
-        "Seconds by the clock while cases were played one at a time, whatever else the machine had to do. The quick form is measured, when the experiment was run last; the full form is extrapolated from it by the size of its cases, unless it is what was run. "
-        "Two cores take about half of it, a cluster less.\n\n"
-        "| experiment | cases | seconds | cases of the full form | its seconds, about |\n|---|---|---|---|---|"
+        "## Running time\n\n"
+        + wrapped(
+            "Wall-clock seconds of all cases, one after the other, on a machine with other load. "
+            "The quick form is measured in the last run of each experiment. The full form is "
+            "estimated from it by the size of its cases, unless the full form ran. Two cores take "
+            "about half the time, a cluster less."
+        )
+        + "\n\n| experiment | cases | seconds | cases, full form | seconds, full form |\n"
+        "|---|---|---|---|---|"
     )
     rows = [
-        f"| {each.experiment.name} | {each.cost.cases:,} | {each.cost.seconds:,.0f} | {len(each.experiment.cases(False)):,} | {each.cost.full_seconds:,.0f} |"
+        f"| {each.experiment.name} | {each.cost.cases:,} | {each.cost.seconds:,.0f} "
+        f"| {len(each.experiment.cases(False)):,} | {each.cost.full_seconds:,.0f} |"
         for each in parts
     ]
     cases, seconds, full = (

@@ -1,23 +1,26 @@
-"""What the page of experiments says of one experiment, from a result or from the page as it is.
+"""One experiment's part of the page, made from a result or parsed from the page.
 
-A run of some experiments replaces their parts and keeps the others'. A kept part has the figures and verdicts of the run that it came from; the prose is that of
-today's experiment.
+A run of some experiments replaces their parts and keeps the others. A kept part has the figures and
+verdicts of the run that it came from, and the prose of the current code.
 """
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from experiments.experiment import Experiment
 
-__all__ = ["Cost", "Part", "anchor_of", "heading_of", "kept_parts", "opening_of"]
+__all__ = ["Cost", "Part", "anchor_of", "heading_of", "kept_parts", "opening_of", "wrapped"]
 
+COLUMNS_MAX = 100
 _RUN = re.compile(
-    r"^`python -m experiments run ([\w-]+)`, (quick|full) form, ([\d,]+) cases\. .*$", re.MULTILINE
+    r"^`python -m experiments run ([\w-]+)`, (quick|full) form, ([\d,]+) cases\.$", re.MULTILINE
 )
 _VERDICT = re.compile(r"^\|.*\| (met|not met|not judged) \|$", re.MULTILINE)
 _COST = r"^\| {} \| ([\d,]+) \| ([\d,]+) \| [\d,]+ \| ([\d,]+) \|$"
+_MISSED = r"^\* \[{}\]\(.*(?:\n  .*)*"
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -29,14 +32,25 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What the page says of one experiment."""
+    """One experiment's part of the page."""
 
     experiment: Experiment
     section: str
     verdicts: Sequence[str]
     missed: Sequence[str]
-    """A line for each criterion that is not met."""
+    """A list item per criterion that is not met."""
     cost: Cost
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Wrap a paragraph; `indent` starts every line but the first."""
+    return textwrap.fill(
+        text,
+        COLUMNS_MAX,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def heading_of(experiment: Experiment) -> str:
@@ -46,35 +60,35 @@ def heading_of(experiment: Experiment) -> str:
 
 
 def anchor_of(experiment: Experiment) -> str:
-    """Return how Markdown on the web names that heading."""
+    """Return the anchor of that heading on GitHub."""
     kept = re.sub(r"[^\w\- ]", "", heading_of(experiment).lower())
     return kept.replace(" ", "-")
 
 
 def opening_of(experiment: Experiment, form: str, cases: str) -> str:
-    """Return the first paragraph of a section: the command, the form and the setting."""
-    told = " ".join(experiment.setting)
-    return f"`python -m experiments run {experiment.name}`, {form} form, {cases} cases. {told}"
+    """Return the opening of a section: the command, the form and the setting."""
+    command = f"`python -m experiments run {experiment.name}`, {form} form, {cases} cases."
+    return "\n\n".join([command, *map(wrapped, experiment.setting)])
 
 
 def kept_parts(page: str, experiments: Mapping[str, Experiment]) -> dict[str, Part]:
-    """Return the parts of a page by experiment; those of experiments that are no more are left out."""
+    """Parse the parts of a page, by experiment; drop experiments that no longer exist."""
     found: dict[str, Part] = {}
     for section in re.split(r"^(?=###? )", page, flags=re.MULTILINE):
         opening = _RUN.search(section)
         experiment = experiments.get(opening[1]) if opening else None
         if opening is None or experiment is None:
             continue
-        told = opening_of(experiment, opening[2], opening[3])
-        _, _, rest = section.partition(opening[0])
-        link = f"* [{experiment.name}]("
-        missed = [line for line in page.splitlines() if line.startswith(link)]
+        # The setting ends where the table of claims begins.
+        _, _, results = section.partition("\n|")
+        missed = re.findall(_MISSED.format(re.escape(experiment.name)), page, flags=re.MULTILINE)
         cost = re.search(_COST.format(re.escape(experiment.name)), page, flags=re.MULTILINE)
         figures = [int(each.replace(",", "")) for each in cost.groups()] if cost else [0, 0, 0]
+        prose = opening_of(experiment, opening[2], opening[3])
         found[experiment.name] = Part(
             experiment=experiment,
-            section=f"### {heading_of(experiment)}\n\n{told}{rest}".strip(),
-            verdicts=_VERDICT.findall(rest),
+            section=f"### {heading_of(experiment)}\n\n{prose}\n\n|{results}".strip(),
+            verdicts=_VERDICT.findall(f"|{results}"),
             missed=[
                 re.sub(r"\(#[^)]*\)", f"(#{anchor_of(experiment)})", each, count=1)
                 for each in missed

@@ -1,8 +1,9 @@
-"""Play an experiment on Spark, and reduce what came of it to one table.
+"""Run an experiment on Spark and reduce its rows to one table.
 
-Results are kept in a directory: `NAME/VERSION/cases` has a row or more for each case, and beside it is the table that they were reduced to, `quick.parquet` or
-`full.parquet`. The version stands for the code that has a part in results: protocols, simulator, and the packages in here. So a campaign goes on where it was
-interrupted, the full form takes over what the quick one has played, and what changed is played anew.
+Results live in a directory: `NAME/VERSION/cases` has one or more rows per case, and beside it is
+the reduced table, `quick.parquet` or `full.parquet`. VERSION is a hash of the code that results
+depend on: protocols, simulator, and the packages in this one. So an interrupted run resumes, the
+full form reuses the cases of the quick form, and changed code runs again.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from ensue.core.errors import EnsueError
 from ensue.spark.campaigns.campaign import campaign
 from experiments.experiment import COLUMNS, Chart, Claim, Experiment, Point, Table
 
-__all__ = ["Result", "code_version", "play", "reduced"]
+__all__ = ["Result", "code_version", "reduced", "run"]
 
 _SOURCES = (
     (
@@ -31,11 +32,14 @@ _SOURCES = (
     ),
     (Path(__file__).parent, ("*/**/*.py",)),
 )
-"""The code that results come from: values, protocols, simulator, and what is played. Which cases there are and what is said of them is not."""
+"""The code that results depend on: values, protocols, simulator and the code that runs cases.
+
+Modules named `figures…` are left out: they list cases and judge results.
+"""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an experiment."""
+    """The results of an experiment."""
 
     experiment: Experiment
     quick: bool
@@ -44,28 +48,28 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     claims: list[Claim]
     cases: int
     seconds: float
-    """What all cases took together, each on one core."""
+    """Time of all cases together, each on one core."""
     full_seconds: float
-    """What all cases of the full form would take; measured if this is it."""
+    """Time of all cases of the full form: estimated in the quick form, measured in the full one."""
 
     @property
     def charts(self) -> list[Chart]:
-        """The figures that there is something to draw of: the full form may have more."""
+        """The figures that have points: the full form may have more."""
         return [each for each in self.experiment.charts if self.table.series(each.figure)]
 
     @property
     def met(self) -> bool:
-        """Whether every claim that was judged is met."""
+        """Whether every judged claim is met."""
         return all(each.met is not False for each in self.claims)
 
 
 class CaseFailed(EnsueError):
-    """A case raised, so there is no table."""
+    """A case raised an exception, so there is no table."""
 
 
 @cache
 def code_version() -> str:
-    """Return what stands for the code that results come from."""
+    """Return a hash of the code that results depend on."""
     digest = blake2b(digest_size=4)
     for root, patterns in _SOURCES:
         found = {path for pattern in patterns for path in root.glob(pattern)}
@@ -74,7 +78,7 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-def play(
+def run(
     spark: SparkSession,
     experiment: Experiment,
     *,
@@ -82,9 +86,9 @@ def play(
     out: Path,
     watch: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Play every case that has no result yet, and judge the table of all.
+    """Run every case that has no result yet, and judge the table of all cases.
 
-    `watch` is called with how many cases are done, and of how many.
+    `watch` is called with the number of cases done and the number of all cases.
     """
     cases = experiment.cases(quick)
     directory = (out / experiment.name / code_version()).absolute()
@@ -92,15 +96,15 @@ def play(
 
     def show(row: Mapping[str, Any]) -> None:
         if row["error"] is not None:
-            told = {name: row[name] for name in cases[0]}
-            raise CaseFailed(f"{experiment.name}, {told}: {row['error']}")
+            parameters = {name: row[name] for name in cases[0]}
+            raise CaseFailed(f"{experiment.name}, {parameters}: {row['error']}")
         done.add(repr([row[name] for name in cases[0]]))
         if watch is not None:
             watch(len(done), len(cases))
 
     everything = campaign(
         spark,
-        experiment.play,
+        experiment.run_case,
         cases,
         schema=COLUMNS,
         watch=show,
@@ -109,8 +113,8 @@ def play(
     )
     names = list(cases[0])
     # The directory may hold cases of the other form as well.
-    asked = spark.createDataFrame(pa.Table.from_pylist([dict(each) for each in cases]))
-    found = everything.join(asked, on=names, how="left_semi").cache()
+    wanted = spark.createDataFrame(pa.Table.from_pylist([dict(each) for each in cases]))
+    found = everything.join(wanted, on=names, how="left_semi").cache()
     table = _with_published(reduced(found).toArrow(), experiment)
     pq.write_table(table, str(directory / f"{'quick' if quick else 'full'}.parquet"))
     points = Table(Point(**each) for each in table.drop_columns(["experiment"]).to_pylist())
@@ -132,7 +136,7 @@ def play(
 
 
 def reduced(found: DataFrame) -> DataFrame:
-    """Reduce the rows of all cases to a row for each point of a curve."""
+    """Reduce the rows of all cases to one row per point of a curve."""
     return (
         found.where("figure IS NOT NULL")
         .groupBy("figure", "series", "x")
@@ -148,7 +152,7 @@ def reduced(found: DataFrame) -> DataFrame:
 
 
 def _with_published(table: pa.Table, experiment: Experiment) -> pa.Table:
-    """Put the paper's own figures beside ours, and the name of the experiment before them."""
+    """Add columns for the paper's values and the name of the experiment."""
     places = zip(*(table[name].to_pylist() for name in ("figure", "series", "x")), strict=True)
     published = [experiment.published.get(place) for place in places]
     table = table.append_column("published", pa.array(published, pa.float64()))

@@ -1,1 +1,1 @@
-"""The experiments of the VCube-PS paper, with the nodes that run in production."""
+"""Experiments of the VCube-PS paper, with production nodes."""

@@ -1,7 +1,14 @@
-"""The cases of the VCube-PS paper's experiments, played.
+"""Run the cases of the VCube-PS paper's experiments.
 
-Systems are `VCube-PS`, the cube; `VCube-PS, window 8`, the same with several events of a node and topic under way, as it is by default in production; `SRPT` or `SRPT-S`, one tree a topic over all nodes, rooted anywhere; and `SRPT-B`, the same over brokers. Whatever is drawn is drawn
-from the seed and the size of a case, the same for all systems.
+Systems:
+
+- `VCube-PS`: the cube.
+- `VCube-PS, window 8`: the cube with several events per node and topic in flight, the default in
+  production.
+- `SRPT` or `SRPT-S`: one tree per topic over all nodes, with a random root.
+- `SRPT-B`: one tree per topic over brokers.
+
+Random choices depend on the seed and the size of a case, and are the same for all systems.
 """
 
 from collections.abc import Iterator
@@ -19,25 +26,25 @@ __all__ = [
     "BINS",
     "answers",
     "churn",
-    "play_answers",
-    "play_brokers",
-    "play_churn",
-    "play_publishers",
-    "play_queues",
-    "play_single",
-    "play_topics",
+    "run_answers",
+    "run_brokers",
+    "run_churn",
+    "run_publishers",
+    "run_queues",
+    "run_single",
+    "run_topics",
     "system",
 ]
 
 CUBE, WINDOWED = "VCube-PS", "VCube-PS, window 8"
 BINS = ((0, 0), (0, 2), (2, 4), (4, 8), (8, 16), (16, 32), (32, 4096), (4096, 8192))
-"""The groups of Table 1: more than the first, up to the second."""
+"""The groups of Table 1: above the first number, up to the second."""
 BROKERED = 16
-"""With members that come and go, a broker for every so many nodes."""
+"""Nodes per broker in the experiments on churn."""
 
 
 def system(name: str, count: int, subscribers: list[int], cost: Cost, seed: int) -> Run:
-    """Return a world with a system in it."""
+    """Return a simulation of a system."""
     run = Run(cost, seed)
     if name == CUBE:
         run.add_cube(count, subscribers)
@@ -47,20 +54,20 @@ def system(name: str, count: int, subscribers: list[int], cost: Cost, seed: int)
     return run
 
 
-def play_single(case: Case) -> Iterator[Row]:
-    """Figure 4: let one subscriber publish once."""
+def run_single(case: Case) -> Iterator[Row]:
+    """Figure 4: one subscriber publishes once."""
     count, share, seed = case["nodes"], case["subscribed"], case["seed"]
     random = Random(f"single/{count}/{share}/{seed}")
     subscribers = sorted(random.sample(range(count), max(2, round(count * share))))
     run = system(case["system"], count, subscribers, Cost(), seed)
     run.publish(random.choice(subscribers), 0)
     series = f"{case['system']}, {share:.0%} subscribed"
-    yield row("4a", series, count, run.go())
+    yield row("4a", series, count, run.to_end())
     yield row("4b", series, count, run.copies)
 
 
-def play_publishers(case: Case) -> Iterator[Row]:
-    """Figure 5: let some of the nodes publish once each, at any time from 0 to 1000 units."""
+def run_publishers(case: Case) -> Iterator[Row]:
+    """Figure 5: some nodes publish once each, at random times from 0 to 1000 units."""
     count, share, seed = case["nodes"], case["publishing"], case["seed"]
     random = Random(f"publishers/{count}/{share}/{seed}")
     cost = Cost(copy=1, propagation=case["propagation"])
@@ -68,17 +75,17 @@ def play_publishers(case: Case) -> Iterator[Row]:
     for number in random.sample(range(count), max(1, round(count * share))):
         run.publish(number, random.uniform(0, 1000))
     figure = "5a" if case["propagation"] == 100 else "5b"
-    yield row(figure, f"{case['system']}, {share:.0%} publish", count, run.go())
+    yield row(figure, f"{case['system']}, {share:.0%} publish", count, run.to_end())
 
 
-def play_queues(case: Case) -> Iterator[Row]:
-    """Table 1: let every node publish once, and look how long the queues were."""
+def run_queues(case: Case) -> Iterator[Row]:
+    """Table 1: every node publishes once; measure the length of the queues."""
     count, seed = case["nodes"], case["seed"]
     random = Random(f"queues/{count}/{seed}")
     run = system(case["system"], count, list(range(count)), Cost(copy=1), seed)
     for number in range(count):
         run.publish(number, random.uniform(0, 1000))
-    run.go()
+    run.to_end()
     lengths = run.queues()
     for index, (low, high) in enumerate(BINS):
         among = sum(low < each <= high or (each == low == high) for each in lengths)
@@ -91,29 +98,33 @@ def play_queues(case: Case) -> Iterator[Row]:
 
 
 def answers(count: int, first: int, wait: float, seed: int) -> Run:
-    """Let `first` nodes publish, and every other node answer once it has heard all of those, after a wait that is drawn, `wait` units on average."""
+    """Run `first` nodes that publish a question each, and all others, which answer once.
+
+    A node answers after it has received every question and waited a random time, `wait` units on
+    average.
+    """
     random = Random(f"barriers/{count}/{first}/{wait}/{seed}")
     askers = random.sample(range(count), first)
     run = system(CUBE, count, list(range(count)), Cost(), seed)
-    heard = {f"p{number}": 0 for number in range(count)}
+    received = {f"p{number}": 0 for number in range(count)}
     asking = {f"p{number}" for number in askers}
 
     def react(name: str, event: Event) -> None:
         if event.publisher in asking and event.publisher_seq == 1 and name not in asking:
-            heard[name] += 1
-            if heard[name] == first:
+            received[name] += 1
+            if received[name] == first:
                 at_units = run.world.now_ns / UNIT_NS - 1000 + random.expovariate(1 / wait)
                 run.publish(int(name[1:]), at_units)
 
     run.when_delivered(react)
     for number in askers:
         run.publish(number, 0)
-    run.go()
+    run.to_end()
     return run
 
 
-def play_answers(case: Case) -> Iterator[Row]:
-    """Figure 6: how many predecessors events name, and how long they wait for them."""
+def run_answers(case: Case) -> Iterator[Row]:
+    """Figure 6: how many predecessors an event names, and how long it waits for them."""
     first = case["questions"]
     run = answers(case["nodes"], first, case["wait"], case["seed"])
     sizes, held = sorted(run.barriers.values()), run.held
@@ -126,21 +137,22 @@ def play_answers(case: Case) -> Iterator[Row]:
     yield row("less than 10 units", series, first, sum(each < 10 for each in held) / len(held))
 
 
-def play_topics(case: Case) -> Iterator[Row]:
-    """Figure 7: events spread over many topics, evenly or by popularity; those of a node are so many units apart on average.
+def run_topics(case: Case) -> Iterator[Row]:
+    """Figure 7: events over many topics, used evenly or by popularity.
 
-    The cube is as published, where a topic's next event waits for all acknowledgements of the one before, or has a window.
+    The events of a node are `apart` units apart on average. In the cube as published, the next
+    event of a topic waits for all acknowledgements of the previous one; the other has a window.
     """
     count, topics, events, seed = case["nodes"], case["topics"], case["events"], case["seed"]
     random = Random(f"topics/{count}/{topics}/{events}/{case['law']}/{seed}")
     names = [f"t{number}" for number in range(topics)]
-    everybody = list(range(count))
+    nodes = list(range(count))
     run = Run(Cost(copy=1, propagation=case["propagation"]), seed)
     if case["system"] in (CUBE, WINDOWED):
-        run.add_cube(count, everybody, names, published=case["system"] == CUBE)
+        run.add_cube(count, nodes, names, published=case["system"] == CUBE)
     else:
         roots = Random(f"roots/{seed}")
-        plans = {name: subscriber_plan(count, roots.randrange(count), everybody) for name in names}
+        plans = {name: subscriber_plan(count, roots.randrange(count), nodes) for name in names}
         run.add_srpt(count, plans)
     power = 0.825 if case["law"] == "Zipf" else 0.0
     bounds = list(accumulate((rank + 1) ** -power for rank in range(topics)))
@@ -150,40 +162,42 @@ def play_topics(case: Case) -> Iterator[Row]:
         at_units[node] += random.expovariate(1 / case["apart"])
         run.publish(node, at_units[node], random.choices(names, cum_weights=bounds)[0])
     series = f"{case['system']}, {case['law']}"
-    yield row("7", series, events, run.go())
+    yield row("7", series, events, run.to_end())
     if case["system"] in (CUBE, WINDOWED):
         yield row("7 waited", series, events, run.waited())
 
 
-def play_brokers(case: Case) -> Iterator[Row]:
-    """Figure 9: the cube beside both forms of SRPT."""
+def run_brokers(case: Case) -> Iterator[Row]:
+    """Figure 9: the cube and both forms of SRPT."""
     count, brokers, seed = case["nodes"], case["brokers"], case["seed"]
     random = Random(f"brokers/{count}/{seed}")
     run = Run(Cost(), seed)
-    everybody = list(range(count))
+    nodes = list(range(count))
     if case["system"] == CUBE:
-        run.add_cube(count, everybody)
+        run.add_cube(count, nodes)
     elif brokers:
         run.add_srpt(count, {TOPIC_NAME: broker_plan(count, brokers, 7 % brokers)})
     else:
-        run.add_srpt(count, {TOPIC_NAME: subscriber_plan(count, 7, everybody)})
+        run.add_srpt(count, {TOPIC_NAME: subscriber_plan(count, 7, nodes)})
     at_units = 0.0
     for _ in range(case["events"]):
         at_units += random.expovariate(1 / 500)
         run.publish(random.randrange(count // 2, count), at_units)
-    run.go()
+    run.to_end()
     yield row("9", case["system"], brokers or count, fmean(run.latencies))
 
 
 def churn(case: Case) -> tuple[Run, dict[int, float]]:
-    """Let members come and go, each that goes for one that comes, while one of the quarter that came first publishes every 500 units.
+    """Prepare a run in which another node replaces each member that leaves.
 
-    Return the run, about to begin, and who will be a member at its end, with when it came: 0 for those who stay all the time.
+    Every 500 units, one of the quarter of the members that joined first publishes. Return the run,
+    not yet started, and the members at its end with the time when each joined: 0 for those that
+    stay all the time.
     """
     count, members, seed = case["nodes"], case["members"], case["seed"]
     random = Random(f"churn/{count}/{members}/{case['replaced']}/{seed}")
     brokers = count // BROKERED if case["system"] == "SRPT-B" else 0
-    # Brokers are the first nodes, and come on top of all others.
+    # Brokers are the first nodes, in addition to all others.
     outside = list(range(brokers, brokers + count))
     random.shuffle(outside)
     inside = [outside.pop() for _ in range(members)]
@@ -207,20 +221,20 @@ def churn(case: Case) -> tuple[Run, dict[int, float]]:
             longest = sorted(inside, key=since.__getitem__)[: max(1, len(inside) // 4)]
             run.publish(random.choice(longest), at_units)
         else:
-            goes = inside.pop(random.randrange(len(inside)))
-            comes = outside.pop(random.randrange(len(outside)))
-            run.change(goes, at_units, joins=False)
-            run.change(comes, at_units, joins=True)
-            inside.append(comes)
-            outside.append(goes)
-            since[comes] = at_units
+            leaving = inside.pop(random.randrange(len(inside)))
+            joining = outside.pop(random.randrange(len(outside)))
+            run.change(leaving, at_units, joins=False)
+            run.change(joining, at_units, joins=True)
+            inside.append(joining)
+            outside.append(leaving)
+            since[joining] = at_units
     return run, {number: since[number] for number in inside}
 
 
-def play_churn(case: Case) -> Iterator[Row]:
-    """Figure 8: latency while members come and go."""
+def run_churn(case: Case) -> Iterator[Row]:
+    """Figure 8: latency while members join and leave."""
     run, _ = churn(case)
-    latency = run.go()
+    latency = run.to_end()
     if case["varies"] == "members":
         figure, at, series = "8a", case["members"], f"{case['system']}, {_stay(case)}"
     else:
@@ -231,7 +245,7 @@ def play_churn(case: Case) -> Iterator[Row]:
 
 
 def _stay(case: Case) -> str:
-    """Return how long half of the members stay, in words."""
+    """Describe how long half of the members stay."""
     if not case["replaced"]:
         return "static"
     return f"{round(case['members'] * log(2) / case['replaced'] / 60)} min"

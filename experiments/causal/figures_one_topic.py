@@ -1,9 +1,9 @@
-"""The experiments of the VCube-PS paper with one topic and one tree: Figures 4 and 5, and Table 1."""
+"""Experiments of the VCube-PS paper with one topic: Figures 4 and 5, and Table 1."""
 
 from collections.abc import Sequence
 from itertools import product
 
-from experiments.causal import cases as playing
+from experiments.causal import cases
 from experiments.experiment import Case, Chart, Claim, Experiment, Table, claim, close_to
 
 __all__ = ["COPY", "COST", "EXPERIMENTS", "PAPER", "SYSTEMS", "deliveries", "grid"]
@@ -11,14 +11,18 @@ __all__ = ["COPY", "COST", "EXPERIMENTS", "PAPER", "SYSTEMS", "deliveries", "gri
 PAPER = "vcube-ps"
 SYSTEMS = ("VCube-PS", "SRPT")
 COST = (
-    "A node sends one copy at a time. Each occupies it for the time to process and the time to transmit, "
-    "1 unit each, then travels for 100 units; acknowledgements cost nothing."
+    "A node sends one copy at a time. Each copy occupies the node for the time to process and the "
+    "time to transmit it, 1 unit each, and then travels for 100 units. Acknowledgements cost "
+    "nothing."
 )
-COPY = "Here a copy occupies its sender for 1 unit: the paper's figures for many publishers fit that, and those for a single one fit 2."
+COPY = (
+    "Here a copy occupies its sender for 1 unit: the paper's figures fit 1 unit for many "
+    "publishers, and 2 for a single one."
+)
 
 
 def grid(**choices: Sequence[object]) -> list[Case]:
-    """Return every combination of some choices."""
+    """Return every combination of choices."""
     return [dict(zip(choices, values, strict=True)) for values in product(*choices.values())]
 
 
@@ -27,17 +31,17 @@ def grid(**choices: Sequence[object]) -> list[Case]:
 
 def _single_cases(quick: bool) -> list[Case]:
     sizes = (8, 64, 512, 4096) if quick else (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-    cases: list[Case] = []
+    chosen: list[Case] = []
     for nodes, share in product(sizes, (1.0, 0.25)):
-        # Few nodes, and a quarter of them drawn, differ much from run to run.
+        # A quarter of a few nodes varies much from run to run.
         runs = 40 if not quick or nodes <= 64 else 10 if nodes <= 512 else 3
-        cases += grid(
+        chosen += grid(
             system=SYSTEMS,
             nodes=(nodes,),
             subscribed=(share,),
             seed=range(runs if share < 1 else min(runs, 3)),
         )
-    return cases
+    return chosen
 
 
 def _judge_single(table: Table) -> list[Claim]:
@@ -52,7 +56,7 @@ def _judge_single(table: Table) -> list[Claim]:
         close_to("4a", "SRPT: 720 units", 720, theirs, 5),
         claim(
             "4a",
-            "all subscribed, SRPT takes one hop more",
+            "if all nodes subscribe, SRPT takes one hop more",
             "100 to 110 units more",
             [all_ours, all_theirs],
             lambda a, b: f"{b - a:.0f} more",
@@ -68,7 +72,7 @@ def _judge_single(table: Table) -> list[Claim]:
         ),
         claim(
             "4b",
-            "SRPT sends up to 2.7 times as many with 8 nodes",
+            "SRPT sends up to 2.7 times as many messages with 8 nodes",
             "2 to 2.7 times on average",
             [few, few_more],
             lambda a, b: f"{b / a:.2f} times",
@@ -82,17 +86,17 @@ def _judge_single(table: Table) -> list[Claim]:
 
 def _publishers_cases(quick: bool) -> list[Case]:
     sizes = (16, 64, 128, 256) if quick else (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-    cases: list[Case] = []
+    chosen: list[Case] = []
     for nodes in sizes:
         runs = 1 if quick else 40 if nodes <= 128 else 3 if nodes <= 512 else 1
-        cases += grid(
+        chosen += grid(
             system=SYSTEMS,
             nodes=(nodes,),
             publishing=(0.25, 1.0),
             propagation=(100, 1000),
             seed=range(runs),
         )
-    return cases
+    return chosen
 
 
 def _judge_publishers(table: Table) -> list[Claim]:
@@ -105,7 +109,7 @@ def _judge_publishers(table: Table) -> list[Claim]:
     return [
         claim(
             "5a",
-            "256 nodes all publish: SRPT takes 2.48 times as long",
+            "if all of 256 nodes publish, SRPT takes 2.48 times as long",
             "within 10 %",
             ratios[256],
             lambda a, b: f"{b / a:.2f} times",
@@ -129,7 +133,7 @@ def _judge_publishers(table: Table) -> list[Claim]:
         ),
         claim(
             "5a",
-            "4,096 nodes: all publishing takes the cube at most 38.8 % longer than a quarter",
+            "4,096 nodes: if all publish, not a quarter, the cube takes at most 38.8 % longer",
             "25 to 50 %",
             growth,
             lambda a, b: f"{b / a - 1:.1%} longer",
@@ -141,9 +145,12 @@ def _judge_publishers(table: Table) -> list[Claim]:
 # -- Table 1 --------------------------------------------------------------------------------------
 
 _LOADS = (
-    "Table 1 puts the root of SRPT among those with 4,096 to 8,192 copies, and the text gives it an average load of 9,240 with a deviation of 4,617; both can't be means. "
-    "1,024 events of 10 copies each that leave at one a unit are 9,240 copies when the last event comes, and half of that on average: 9,240 is judged as the longest the queue was. "
-    "A leaf of SRPT sends its own event to the root, so it has a queue for one unit and stands at ≤ 2 where the table has 0; what it forwards is counted apart."
+    "Table 1 lists the root of SRPT with 4,096 to 8,192 copies, and the text gives it an average "
+    "load of 9,240 with a deviation of 4,617; they cannot both be means. If 1,024 events of 10 "
+    "copies each leave at one copy per unit, 9,240 copies wait when the last event arrives, and "
+    "half of that on average. So the criterion takes 9,240 as the maximum. A leaf of SRPT sends "
+    "its own event to the root, so it has a queue for one unit and counts as ≤ 2 where the table "
+    "has 0; copies that it forwards are counted separately."
 )
 _TABLE_1 = {"VCube-PS": (0, 0, 0, 495, 510, 19, 0, 0), "SRPT": (512, 448, 60, 3, 0, 0, 0, 1)}
 
@@ -168,26 +175,24 @@ def _judge_queues(table: Table) -> list[Claim]:
         ),
         claim(
             "Table 1",
-            "the root of SRPT has the longest queue by far, and no node of the cube has one like it",
-            "more than 20 times the cube's longest",
+            "the root of SRPT has by far the longest queue, and no node of the cube a similar one",
+            "more than 20 times the longest of the cube",
             longest,
             lambda a, b: f"{b:,.0f} and {a:,.1f}",
             lambda a, b: b > 20 * a,
         ),
         claim(
             "Table 1",
-            "the root of SRPT has 4,096 to 8,192 copies waiting on average",
-            "so",
+            "4,096 to 8,192 copies wait at the root of SRPT on average",
+            "more than 4,096, at most 8,192",
             longest[1:],
             lambda a: f"{a:,.0f}",
             lambda a: 4096 < a <= 8192,
         ),
-        close_to(
-            "Table 1", "the root of SRPT has 9,240 copies waiting at its worst", 9240, worst, 10
-        ),
+        close_to("Table 1", "up to 9,240 copies wait at the root of SRPT", 9240, worst, 10),
         claim(
             "Table 1",
-            "98 % of the nodes of the cube have 4 to 16 copies waiting",
+            "4 to 16 copies wait at 98 % of the nodes of the cube",
             "at least 90 % of 1,024",
             cube,
             lambda a, b: f"{(a + b) / 1024:.0%}",
@@ -197,7 +202,7 @@ def _judge_queues(table: Table) -> list[Claim]:
 
 
 def deliveries(case: Case) -> float:
-    """Return about how many deliveries a case has."""
+    """Estimate the number of deliveries of a case."""
     return float(case["nodes"] * case.get("events", case["nodes"] * case.get("publishing", 1.0)))
 
 
@@ -207,22 +212,22 @@ EXPERIMENTS = (
         paper=PAPER,
         figures="Figure 4",
         title="One event: latency and copies as the system grows",
-        setting=(COST, "Latency is the mean over subscribers; SRPT is rooted anywhere."),
+        setting=(COST, "Latency is the mean over subscribers; the root of SRPT is random."),
         cases=_single_cases,
-        play=playing.play_single,
+        run_case=cases.run_single,
         charts=(
             Chart(
                 figure="4a",
                 title="Figure 4a: latency of one event",
-                across="nodes",
-                up="units",
+                x_label="nodes",
+                y_label="units",
                 log_x=True,
             ),
             Chart(
                 figure="4b",
                 title="Figure 4b: copies of one event",
-                across="nodes",
-                up="copies",
+                x_label="nodes",
+                y_label="copies",
                 log_x=True,
                 log_y=True,
             ),
@@ -242,24 +247,24 @@ EXPERIMENTS = (
         setting=(
             COST,
             COPY,
-            "Everybody subscribes; publishers publish once, at any time within 1,000 units.",
+            "All nodes subscribe. A publisher publishes once, at a random time within 1,000 units.",
         ),
         cases=_publishers_cases,
-        play=playing.play_publishers,
+        run_case=cases.run_publishers,
         charts=(
             Chart(
                 figure="5a",
                 title="Figure 5a: links of 100 units",
-                across="nodes",
-                up="mean latency, units",
+                x_label="nodes",
+                y_label="mean latency, units",
                 log_x=True,
                 log_y=True,
             ),
             Chart(
                 figure="5b",
                 title="Figure 5b: links of 1,000 units",
-                across="nodes",
-                up="mean latency, units",
+                x_label="nodes",
+                y_label="mean latency, units",
                 log_x=True,
                 log_y=True,
             ),
@@ -271,21 +276,25 @@ EXPERIMENTS = (
         name="vcube-queues",
         paper=PAPER,
         figures="Table 1",
-        title="How long queues are, node by node",
+        title="Length of the queue of each node",
         setting=(
             COST,
             COPY,
-            "Everybody publishes once within 1,000 units. A queue is what a node has yet to send, what it is sending included, averaged from the first publication to the last delivery; acknowledgements take no time in it.",
+            (
+                "All nodes publish once within 1,000 units. The queue of a node has the copies that it "
+                "is sending or has yet to send. Its length is averaged from the first publication to "
+                "the last delivery; acknowledgements take no time in it."
+            ),
             _LOADS,
         ),
         cases=_queues_cases,
-        play=playing.play_queues,
+        run_case=cases.run_queues,
         charts=tuple(
             Chart(
                 figure=f"Table 1, {nodes} nodes",
                 title=f"Table 1 with {nodes:,} nodes: nodes by the length of their queue",
-                across="copies waiting, on average",
-                up="nodes",
+                x_label="copies waiting, on average",
+                y_label="nodes",
                 names=("0", "≤ 2", "≤ 4", "≤ 8", "≤ 16", "≤ 32", "≤ 4096", "≤ 8192"),
             )
             for nodes in (1024, 256)

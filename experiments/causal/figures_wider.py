@@ -1,4 +1,4 @@
-"""The experiments of the VCube-PS paper beyond that: answers (Figure 6), many topics (Figure 7), churn (Figure 8), brokers (Figure 9)."""
+"""Experiments of the VCube-PS paper with answers, topics, churn and brokers: Figures 6 to 9."""
 
 from itertools import product
 from math import log
@@ -22,18 +22,21 @@ def _judge_answers(table: Table) -> list[Claim]:
     return [
         between(
             "6",
-            "one question: 51.6 % name fewer than 5 predecessors",
+            "one question: 51.6 % of events name fewer than 5 predecessors",
             0.466,
             0.566,
             table.at("6", one, 5),
         ),
         between(
             "6",
-            "19.9 % name just one",
+            "one question: 19.9 % name just one",
             0.15,
             0.25,
             table.at("as many as questions", one, 1),
-            why="How waits are drawn is not said in the paper, and no law that was tried fits all four figures.",
+            why=(
+                "The paper does not say how waits are drawn, and no distribution tried here fits "
+                "all four figures."
+            ),
         ),
         between(
             "6",
@@ -42,7 +45,9 @@ def _judge_answers(table: Table) -> list[Claim]:
             0.40,
             table.at("as many as questions", ten, 10),
         ),
-        between("6", "79.7 % name fewer than 15", 0.75, 0.85, table.at("6", ten, 15)),
+        between(
+            "6", "ten questions: 79.7 % name fewer than 15", 0.75, 0.85, table.at("6", ten, 15)
+        ),
         claim(
             "4.3",
             "87.2 % are delivered with no delay, 95.1 % within 10 units",
@@ -60,14 +65,32 @@ def _judge_answers(table: Table) -> list[Claim]:
 _LAWS = ("uniform", "Zipf")
 _WINDOWED = "VCube-PS, window 8"
 _JUDGED = 1 << 12
-"""The events of the quick form, and the fewest that are judged; the paper states its figure of SRPT for four times as many."""
+"""Events of the quick form, and the least number that criteria judge.
+
+The paper states its figure of SRPT for four times as many.
+"""
 _SPREAD = (
-    "256 nodes and 128 topics, as in the paper. Each node publishes about every 500 units on a topic drawn evenly or by Zipf's law with 0.825; everybody subscribes to everything. Latency counts from publishing. "
-    "The quick form has up to 4,096 events and one seed, and is judged there; the paper has up to 16,384, states SRPT's figure for those, and the cube's on average. "
-    "VCube-PS is as published, and judged: a node sends the next event of a topic when all subscribers have acknowledged the one before. Window 8 is the default in production: up to eight are under way, and more go together; the quick form has it with up to 1,024 events."
+    "256 nodes and 128 topics, as in the paper. Each node publishes about every 500 units, on a "
+    "topic drawn evenly or by Zipf's law with 0.825; all nodes subscribe to all topics. Latency "
+    "counts from publication. The quick form has up to 4,096 events and one seed, and is judged at "
+    "4,096. The paper has up to 16,384 events; it states SRPT's figure for 16,384 and the cube's "
+    "on average. Criteria judge VCube-PS as published: a node sends the next event of a topic when "
+    "all subscribers have acknowledged the previous one. Window 8 is the default in production: up "
+    "to eight events are in flight, and further ones are batched; the quick form has it with up to "
+    "1,024 events."
 )
-_BUSY_ROOT = "The paper's figure is for 16,384 events; SRPT loses more with 4,096 than with 1,024 (the table), and was not played with 16,384 here. By count, 12 % of all events are of the most popular topic, whose root sends 8 copies of each and one of every other event on average: it is busy for about 95 % of the time, so its queue may still be growing."
-_ACKNOWLEDGED = "What the cube loses is the time that events of a source and topic wait for each other's acknowledgements, as in the paper's Algorithm 2 (the table of waits, and the criterion on latency from sending). The paper does not say whether its latency counts from publishing, as here, or from sending."
+_BUSY_ROOT = (
+    "The paper's figure is for 16,384 events. SRPT loses more with 4,096 than with 1,024 (see the "
+    "table), and did not run with 16,384 here. 12 % of all events are of the most popular topic, "
+    "whose root sends 8 copies of each and, on average, one of every other event. So it is busy "
+    "for about 95 % of the time, and its queue may still be growing."
+)
+_ACKNOWLEDGED = (
+    "The cube loses the time that events of a source and topic wait for acknowledgements of "
+    "earlier ones, as in the paper's Algorithm 2 (see the table of waits, and the criterion on "
+    "latency from sending). The paper does not say whether its latency counts from publication, as "
+    "here, or from sending."
+)
 
 
 def _topics_cases(quick: bool) -> list[Case]:
@@ -84,13 +107,13 @@ def _topics_cases(quick: bool) -> list[Case]:
             propagation=(100,),
             seed=range(1),
         )
-        # The window is not judged against the paper, and takes minutes.
+        # No criterion of the paper judges the window, and it takes minutes.
         if not quick or case["system"] != _WINDOWED or case["events"] < _JUDGED
     ]
 
 
 def _most_events(table: Table, system: str) -> float:
-    """Return the most events that a system was played with."""
+    """Return the largest number of events that a system ran with."""
     return max((each.x for each in table.curve("7", f"{system}, {_LAWS[0]}")), default=0.0)
 
 
@@ -100,8 +123,8 @@ def _judge_topics(table: Table) -> list[Claim]:
     return [
         claim(
             "7",
-            "by popularity rather than evenly, SRPT takes 30.6 % longer",
-            "20 to 40 % at the most events",
+            "SRPT takes 30.6 % longer if topics are used by popularity, not evenly",
+            "20 to 40 % at the largest number of events",
             [evenly[1], popular[1]],
             _longer,
             lambda a, b: 0.2 <= b / a - 1 <= 0.4,
@@ -109,8 +132,8 @@ def _judge_topics(table: Table) -> list[Claim]:
         ),
         claim(
             "7",
-            "and the cube only 9.2 %",
-            "at most 15 % at the most events",
+            "the cube takes only 9.2 % longer by popularity",
+            "at most 15 % at the largest number of events",
             [evenly[0], popular[0]],
             _longer,
             lambda a, b: b / a - 1 <= 0.15,
@@ -118,17 +141,20 @@ def _judge_topics(table: Table) -> list[Claim]:
         ),
         claim(
             "7",
-            "SRPT loses more by popularity than the cube",
-            "so at the most events",
+            "popularity costs SRPT more than the cube",
+            "a larger loss at the largest number of events",
             [*evenly, *popular],
             lambda a, b, c, d: f"SRPT {d / b - 1:+.1%}, the cube {c / a - 1:+.1%}",
             lambda a, b, c, d: d / b > c / a,
-            why="The cube's events wait for acknowledgements with 1,024 events already (the table of waits). Whether SRPT loses more than the cube with 16,384, only the full form tells.",
+            why=(
+                "The cube's events wait for acknowledgements with as few as 1,024 events (see the "
+                "table of waits). Only the full form shows whether SRPT loses more with 16,384."
+            ),
         ),
         claim(
             "7",
-            "by popularity SRPT takes longer than the cube",
-            "so at the most events",
+            "by popularity, SRPT takes longer than the cube",
+            "longer at the largest number of events",
             popular,
             lambda a, b: f"{b:.0f} and {a:.0f} units",
             lambda a, b: b > a,
@@ -148,16 +174,16 @@ def _judge_waits(table: Table, most: float) -> list[Claim]:
     return [
         claim(
             "beyond",
-            "as published, popularity costs the cube: events of a source and topic wait for each other",
-            "at least 5 % longer at the most events",
+            "as published, popularity costs the cube: events of a source and topic wait",
+            "at least 5 % longer at the largest number of events",
             published,
             _longer,
             lambda a, b: b / a - 1 >= 0.05,
         ),
         claim(
             "beyond",
-            "and nothing else: counted from sending, it costs nothing",
-            "at most 2 % longer at the most events",
+            "that wait is the only cost: counted from sending, popularity costs nothing",
+            "at most 2 % longer at the largest number of events",
             [*published, *waited],
             lambda a, b, c, d: _longer(a - c, b - d),
             lambda a, b, c, d: (b - d) / (a - c) - 1 <= 0.02,
@@ -165,7 +191,7 @@ def _judge_waits(table: Table, most: float) -> list[Claim]:
         claim(
             "beyond",
             "with a window, popularity costs the cube nothing",
-            "at most 2 % longer at the most events that it has",
+            "at most 2 % longer at its largest number of events",
             windowed,
             _longer,
             lambda a, b: b / a - 1 <= 0.02,
@@ -180,16 +206,28 @@ def _longer(evenly: float, popular: float) -> str:
 # -- Figure 8 -------------------------------------------------------------------------------------
 
 CHURN = (
-    "A member publishes every 500 units; whenever one goes another node comes, at random times. Half of all members stay for the time told: as the paper's source has it, ln 2 times the members are replaced in that time, "
-    "so 46 a second of 4,000 that stay for a minute. The paper says 46 a minute and 1 to 10 % a minute; the load that it tells of only comes about a second, so a second it is here. "
-    "That somebody comes or goes costs as much as an event. How SRPT mends its tree the paper does not say; here a change goes to the root and down the whole tree, so that all nodes cut the tree to the same branches, and with brokers (one for 16 nodes, on top of them) to the broker alone. "
-    "The cube tells everybody, also of whoever goes, and whoever comes is given events once all have answered. Publishers are drawn from the quarter of the members that have been there longest; the paper draws from all. A run has 5 s, in the full form 60 s, in the paper 120 minutes, of 1,000 units each; Figure 8(b) has 240 members of 256 nodes in the quick form and 1,000 of 1,024 in the paper's."
+    "A member publishes every 500 units. At random times a member leaves and another node joins. "
+    "Half of all members stay for the time in the name of a curve. As in the paper's source, ln 2 "
+    "times the members are replaced in that time: 46 a second of 4,000 that stay for a minute. The "
+    "paper says 46 a minute and 1 to 10 % a minute; the load that it reports only arises with "
+    "these rates per second, so they are per second here. A join or leave costs as much as an "
+    "event. The paper does not say how SRPT repairs its tree. Here a change goes to the root and "
+    "down the whole tree, so that all nodes prune the tree to the same branches; with brokers (one "
+    "per 16 nodes, in addition to them) it goes to the broker only. The cube sends every join and "
+    "leave to all nodes, and a new member receives events once all have answered. Publishers are "
+    "drawn from the quarter of the members that joined first; the paper draws from all. A run has "
+    "5 s, in the full form 60 s, in the paper 120 minutes, of 1,000 units per second. Figure 8(b) "
+    "has 240 members of 256 nodes in the quick form, and 1,000 of 1,024 in the full form, as in "
+    "the paper."
 )
 _FORMS = ("VCube-PS", "SRPT-S", "SRPT-B")
 
 
 def _replaced(members: int, minutes: float) -> float:
-    """Return how many members are replaced a second if half of them stay for so long: the formula of the work that the paper takes its churn from."""
+    """Return the members replaced per second if half of them stay for `minutes`.
+
+    The formula is from the work that the paper takes its churn from.
+    """
     return round(members * log(2) / (60 * minutes), 3)
 
 
@@ -227,24 +265,24 @@ def _judge_churn(table: Table) -> list[Claim]:
     return [
         claim(
             "8a",
-            "with members that stay for a minute the cube takes up to 10 % longer than with members that stay",
-            "at most 10 % more with 500 and 1,000",
+            "the cube takes up to 10 % longer if members stay for a minute than without churn",
+            "at most 10 % more with 500 and 1,000 members",
             [*usual[0], *usual[1]],
             lambda a, b, c, d: f"{b / a - 1:+.1%} and {d / c - 1:+.1%}",
             lambda a, b, c, d: max(b / a, d / c) <= 1.1,
         ),
         claim(
             "8a",
-            "SRPT varies only up to 1.4 %",
-            "at most 1.4 % apart with 500 and 1,000",
+            "SRPT varies by at most 1.4 %",
+            "at most 1.4 % apart with 500 and 1,000 members",
             [*usual[2], *usual[3]],
             lambda a, b, c, d: f"{b / a - 1:+.1%} and {d / c - 1:+.1%}",
             lambda a, b, c, d: max(abs(b / a - 1), abs(d / c - 1)) <= 0.014,
         ),
         claim(
             "8a",
-            "SRPT takes longer than the cube, however many subscribe",
-            "so with 500 and 1,000, with churn and without",
+            "SRPT takes longer than the cube for any number of subscribers",
+            "longer with 500 and 1,000 members, with churn and without",
             [value for each in usual for value in each],
             lambda *all_: "; ".join(
                 f"{b:.0f} and {a:.0f}" for a, b in zip(all_[:4], all_[4:], strict=True)
@@ -253,7 +291,7 @@ def _judge_churn(table: Table) -> list[Claim]:
         ),
         claim(
             "8a",
-            "SRPT with 4,000 of whom half stay for a minute takes 3.56 times as long",
+            "SRPT with 4,000 members takes 3.56 times as long if half of them stay for a minute",
             "at least twice as long",
             large,
             lambda a, b: f"{b / a:.2f} times",
@@ -272,16 +310,16 @@ def _judge_rates(table: Table) -> list[Claim]:
     return [
         claim(
             "8b",
-            "as churn grows the root of SRPT can't keep up, and the cube can",
-            "SRPT takes longer at the lowest rate, and loses more up to the highest",
+            "as churn grows, the cube keeps up and the root of SRPT does not",
+            "SRPT takes longer at the lowest rate, and slows down more up to the highest",
             [*ends[0], *ends[1]],
             lambda a, b, c, d: f"SRPT {c:.0f} to {d:.0f}, the cube {a:.0f} to {b:.0f} units",
             lambda a, b, c, d: c > a and d / c > b / a,
         ),
         claim(
             "8b",
-            "ten times the churn takes the cube 2.55 times as long",
-            "at most that",
+            "with ten times the churn, the cube takes 2.55 times as long",
+            "at most 2.55 times",
             [table.at("8b", cube, rate) for rate in (10, 100)],
             lambda a, b: f"{b / a:.2f} times",
             lambda a, b: b <= 2.55 * a,
@@ -329,25 +367,29 @@ def _judge_brokers(table: Table) -> list[Claim]:
         claim(
             "9",
             "the cube is faster than every SRPT",
-            "so",
+            "lower latency than all of them",
             [cube, srpt, *brokers],
             lambda *all_: ", ".join(f"{each:.0f}" for each in all_),
             lambda a, *others: a < min(others),
         ),
         claim(
             "9",
-            "with 2,048 brokers SRPT is faster than among all subscribers",
-            "so",
+            "SRPT with 2,048 brokers is faster than SRPT among all subscribers",
+            "lower latency",
             [brokers[2], srpt],
             lambda a, b: f"{a:.0f} and {b:.0f}",
             lambda a, b: a < b,
-            why="A tree of half as many nodes is half a hop lower, and two hops come on top: to the broker, and from a broker to its subscriber. The paper puts it down to the root's queue, but its root sends 12 copies an event either way.",
+            why=(
+                "A tree of half as many nodes is half a hop lower, but brokers add two hops: to "
+                "the broker, and from a broker to its subscriber. The paper attributes the gain to "
+                "the root's queue, but its root sends 12 copies per event in both cases."
+            ),
         ),
     ]
 
 
 def _churned(case: Case) -> float:
-    # Changes reach all nodes, but for those that a broker keeps to itself.
+    # Changes reach all nodes, except with brokers, where they reach only one broker.
     changes = 0.0 if case["system"] == "SRPT-B" else 2 * case["replaced"]
     copies = case["lasts"] * case["nodes"] * (2 + changes)
     return float(copies * (4 if case["system"] == "VCube-PS" else 1))
@@ -361,16 +403,20 @@ EXPERIMENTS = (
         title="How many predecessors an event names",
         setting=(
             COST,
-            "Every node answers one question, or ten, after a wait of 180 units on average: the paper does not say how waits are drawn. They are exponential here, which fits its figures for ten questions as even ones do not.",
+            (
+                "Every node answers one question, or ten, after a wait of 180 units on average. The "
+                "paper does not say how waits are drawn. Here they are exponential, which fits its "
+                "figures for ten questions; a uniform distribution does not."
+            ),
         ),
         cases=_answers_cases,
-        play=cases.play_answers,
+        run_case=cases.run_answers,
         charts=(
             Chart(
                 figure="6",
-                title="Figure 6: events that name fewer predecessors than that",
-                across="predecessors",
-                up="share of events",
+                title="Figure 6: share of events with fewer predecessors than x",
+                x_label="predecessors",
+                y_label="share of events",
             ),
         ),
         judge=_judge_answers,
@@ -384,27 +430,27 @@ EXPERIMENTS = (
         name="vcube-topics",
         paper=PAPER,
         figures="Figure 7",
-        title="Many topics, evenly used or by popularity",
+        title="Many topics, used evenly or by popularity",
         setting=(
             COST,
             COPY,
             _SPREAD,
         ),
         cases=_topics_cases,
-        play=cases.play_topics,
+        run_case=cases.run_topics,
         charts=(
             Chart(
                 figure="7",
-                title="Figure 7: latency as events become more",
-                across="events",
-                up="mean latency, units",
+                title="Figure 7: latency as the number of events grows",
+                x_label="events",
+                y_label="mean latency, units",
                 log_x=True,
             ),
             Chart(
                 figure="7 waited",
-                title="Of that, how long events wait at their source for acknowledgements of those before",
-                across="events",
-                up="mean wait, units",
+                title="Part of that latency: the wait at the source for earlier acknowledgements",
+                x_label="events",
+                y_label="mean wait, units",
                 drawn=False,
             ),
         ),
@@ -415,40 +461,40 @@ EXPERIMENTS = (
         name="vcube-churn",
         paper=PAPER,
         figures="Figure 8",
-        title="Members that come and go",
+        title="Members that join and leave",
         setting=(
             COST,
             COPY,
             CHURN,
         ),
         cases=_churn_cases,
-        play=cases.play_churn,
+        run_case=cases.run_churn,
         charts=(
             Chart(
                 figure="8a",
-                title="Figure 8(a): latency as members become more",
-                across="members",
-                up="mean latency, units",
+                title="Figure 8(a): latency as the number of members grows",
+                x_label="members",
+                y_label="mean latency, units",
             ),
             Chart(
                 figure="8b",
                 title="Figure 8(b): latency as churn grows",
-                across="members replaced a second",
-                up="mean latency, units",
+                x_label="members replaced a second",
+                y_label="mean latency, units",
                 log_y=True,
             ),
             Chart(
                 figure="8b wait",
-                title="Figure 8(b): how long copies wait at the busiest node",
-                across="members replaced a second",
-                up="mean wait, units",
+                title="Figure 8(b): wait of copies at the busiest node",
+                x_label="members replaced a second",
+                y_label="mean wait, units",
                 log_y=True,
             ),
             Chart(
                 figure="8b forwarded",
-                title="Copies that reached somebody who was no member yet, or any more",
-                across="members replaced a second",
-                up="%",
+                title="Copies that reached a node before it joined or after it left",
+                x_label="members replaced a second",
+                y_label="%",
             ),
         ),
         judge=_judge_churn,
@@ -458,19 +504,24 @@ EXPERIMENTS = (
         name="vcube-brokers",
         paper=PAPER,
         figures="Figure 9",
-        title="The cube beside trees of brokers",
+        title="The cube compared with trees of brokers",
         setting=(
             COST,
-            "4,096 nodes, events about 500 units apart from subscribers drawn at random: 32 in the quick form, 128 in the paper's. What a subscriber of a broker publishes goes to its broker, and from there to the root. Across: brokers; those without any stand at 4,096.",
+            (
+                "4,096 nodes. Events of random subscribers are about 500 units apart: 32 events in the "
+                "quick form, 128 in the full form, as in the paper. A subscriber of a broker publishes "
+                "through its broker, which forwards to the root. x is the number of brokers; systems "
+                "without brokers are at 4,096."
+            ),
         ),
         cases=_brokers_cases,
-        play=cases.play_brokers,
+        run_case=cases.run_brokers,
         charts=(
             Chart(
                 figure="9",
                 title="Figure 9: latency with 4,096 nodes",
-                across="brokers",
-                up="mean latency, units",
+                x_label="brokers",
+                y_label="mean latency, units",
                 log_x=True,
             ),
         ),

@@ -1,9 +1,11 @@
-"""The cost model of the paper (section 4), and the systems that are put into it.
+"""The cost model of the paper (section 4), and simulations of the systems under it.
 
-A node has one queue of messages to send. Each copy occupies it for the time to process and the time to transmit a message,
-1 unit each; then it travels for 100 units. Acknowledgements cost what `acknowledgement` says. One unit is a microsecond of the simulator.
+A node has one queue of messages to send. Each copy occupies it for the time to process and the time
+to transmit a message, 1 unit each; then it travels for 100 units. `Cost.acknowledgement` is the
+cost of an acknowledgement. One unit is a microsecond of the simulator.
 
-Nothing is lost here, so the nodes of the cube have no timers: everything else is what runs in production.
+No message is lost, so the nodes of the cube run without timers. Everything else is what runs in
+production.
 """
 
 from array import array
@@ -29,13 +31,13 @@ UNIT_NS = 1_000
 TOPIC_NAME = "t"
 NEVER_NS = 10**15
 START_UNITS = 1_000
-"""When publishing begins: nodes have greeted each other by then."""
-_COPIES = frozenset(("Publication", "Up", "Down", "Change", "Ask", "Changed"))
-"""What occupies a queue: events, and that members come and go."""
+"""When publishing begins: nodes know each other by then."""
+_COPIES = frozenset(("Publication", "Up", "Down", "Change", "Changed"))
+"""Names of the frames that occupy a queue: events and changes of membership."""
 
 
 class Cost:
-    """What messages cost, in units."""
+    """Costs of messages, in units."""
 
     def __init__(self, *, copy: int = 2, propagation: int = 100, acknowledgement: int = 0) -> None:
         self.copy = copy
@@ -44,7 +46,7 @@ class Cost:
         self.acknowledgement = acknowledgement
 
     def size(self, frame: Frame) -> int:
-        """Return how long a frame occupies the queue."""
+        """Return the time that a frame occupies the queue."""
         name = type(frame).__name__
         if name in _COPIES:
             return self.copy
@@ -59,28 +61,28 @@ def _membership(rows: Iterable[Row]) -> Membership:
 
 
 class _Punctual(CausalNode):
-    """A node that need not look when to send again: nothing is lost, and looking would take most of a simulation's time."""
+    """A node without timers: no message is lost, and timers would dominate the simulation."""
 
     def next_timer_ns(self) -> None:
-        """Return nothing."""
+        """Return None: there are no timers."""
 
 
 class Run:
-    """One system in one world, and what was seen of it."""
+    """A simulation of one system, with its measurements."""
 
     def __init__(self, cost: Cost, seed: int) -> None:
         self.latencies = array("d")
-        """Units from publishing to delivering, for each delivery at another node than the publisher."""
+        """Units from publication to delivery, for each delivery except the publisher's own."""
         self.held = array("d")
-        """Units that each of these events was held back."""
+        """Units that the event was held back, for each of these deliveries."""
         self.barriers: dict[str, int] = {}
-        """By event: how many direct predecessors it names."""
+        """By event: the number of direct predecessors it names."""
         self.copies = 0
         self.last_ns = 0
-        """When something was delivered last."""
+        """Time of the last delivery."""
         self._published_ns: dict[str, int] = {}
         self._sent_ns: dict[str, int] = {}
-        """By event of a cube: when its first copy joined its source's queue."""
+        """By event of a cube: when its first copy entered the queue of its source."""
         self._on_delivery: Callable[[str, Event], None] | None = None
         self.world = World(
             seed,
@@ -122,10 +124,11 @@ class Run:
         fixed: bool = True,
         published: bool = False,
     ) -> None:
-        """Put in the nodes of a cube whose members, of all topics alike, know each other already.
+        """Add the nodes of a cube; the members, the same for all topics, know each other.
 
-        If membership is fixed, they share what they know. As published, a node sends the next event of a topic when everybody has acknowledged the one before; else as many
-        are under way as the configuration has by default, and more go together.
+        With `fixed` membership, nodes share one membership table. With `published`, a node sends
+        the next event of a topic when all have acknowledged the previous one; otherwise it has the
+        default window and batches.
         """
         cube = Hypercube(f"p{number}" for number in range(count))
         chosen = frozenset(subscribers)
@@ -133,8 +136,8 @@ class Run:
         shared = _membership(rows)
         config = CausalConfig(
             across_topics=False, durable=False, retry_ns=NEVER_NS, retry_ns_max=NEVER_NS,
-            suspect_ns=NEVER_NS, answer_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS, digest_ns_max=NEVER_NS,
-            gap_ns=NEVER_NS, patience_ns=NEVER_NS,
+            suspect_ns=NEVER_NS, answer_ns=NEVER_NS, beat_ns=NEVER_NS, digest_ns=NEVER_NS,
+            digest_ns_max=NEVER_NS, gap_ns=NEVER_NS, patience_ns=NEVER_NS,
         )  # fmt: skip
         if published:
             config = msgspec.structs.replace(config, window=1, batch_max=1)
@@ -162,7 +165,7 @@ class Run:
             self.world.add(name, build)
 
     def add_srpt(self, count: int, plans: Mapping[str, Plan]) -> None:
-        """Put in the nodes of one tree a topic."""
+        """Add the nodes of one tree per topic."""
         names = [f"p{number}" for number in range(count)]
         for number in range(count):
 
@@ -171,10 +174,10 @@ class Run:
 
             self.world.add(names[number], build)
 
-    # -- What happens -----------------------------------------------------------------------------
+    # -- Commands ---------------------------------------------------------------------------------
 
     def publish(self, number: int, at_units: float, topic: str = TOPIC_NAME) -> None:
-        """Let a node publish at a time."""
+        """Schedule a publication of a node."""
         at_ns = int((START_UNITS + at_units) * UNIT_NS)
 
         def command(node: CausalNode | SrptNode, now_ns: int) -> None:
@@ -183,7 +186,7 @@ class Run:
         self.world.call(f"p{number}", command, at_ns=max(at_ns, self.world.now_ns))
 
     def change(self, number: int, at_units: float, *, joins: bool) -> None:
-        """Let a node come or go at a time."""
+        """Schedule a node to join or leave."""
 
         def command(node: CausalNode | SrptNode, now_ns: int) -> None:
             act = node.subscribe if joins else node.unsubscribe
@@ -192,36 +195,39 @@ class Run:
         self.world.call(f"p{number}", command, at_ns=int((START_UNITS + at_units) * UNIT_NS))
 
     def when_delivered(self, react: Callable[[str, Event], None]) -> None:
-        """Have something done whenever something is delivered."""
+        """Call `react` with the node and the event on every delivery."""
         self._on_delivery = react
 
-    def go(self) -> float:
-        """Run to the end; return the mean latency."""
+    def to_end(self) -> float:
+        """Run until nothing is left to do; return the mean latency."""
         self.world.run(until_ns=NEVER_NS // 10)
         return fmean(self.latencies) if self.latencies else 0.0
 
     def waited(self) -> float:
-        """Return how long events of a cube waited at their sources for acknowledgements of those before, on average, in units."""
+        """Return the mean units that events of a cube waited at their source to be sent.
+
+        As published, an event waits for the acknowledgements of earlier events.
+        """
         since = self._published_ns
         waits_ns = [at_ns - since[event] for event, at_ns in self._sent_ns.items()]
         return fmean(waits_ns) / UNIT_NS if waits_ns else 0.0
 
     def waits(self) -> list[float]:
-        """Return how long copies waited at each node before they were sent, on average, in units."""
+        """Return the mean units that copies waited to be sent, for each node."""
         return [card.wait_mean_ns() / UNIT_NS for card in self._cards()]
 
     def queues(self) -> list[float]:
-        """Return how many copies each node had to send on average, from the first publication to the last delivery."""
+        """Return the mean queue length of each node, from first publication to last delivery."""
         elapsed_ns = self.last_ns - START_UNITS * UNIT_NS
         now_ns = self.world.now_ns
         return [card.length_mean(elapsed_ns, now_ns=now_ns) for card in self._cards()]
 
     def longest_queue(self) -> int:
-        """Return how many copies a node had to send at the most, the worst of all nodes."""
+        """Return the maximum queue length over all nodes."""
         return max(card.length_max for card in self._cards())
 
     def leaves(self) -> int:
-        """Return how many nodes of SRPT sent their own event to the root, and nothing of others."""
+        """Return the number of SRPT nodes that sent only their own event to the root."""
         return sum(card.served <= 1 for card in self._cards())
 
     def _cards(self) -> list[QueueStatistics]:

@@ -1,19 +1,22 @@
-"""One tree a topic, with one root (SRPT): what the hypercube is compared with.
+"""One tree per topic with one root (SRPT): the system that the hypercube is compared with.
 
-Whoever publishes sends its event to the root of the topic, which numbers it and sends it down one tree, the same for
-all events. Two kinds, as in the paper:
+A publisher sends its event to the root of the topic, which numbers it and sends it down one tree,
+the same for all events. There are two kinds, as in the paper:
 
-- **Subscriber-based**: the tree is that of the hypercube, rooted at the root, cut down to the branches in which somebody
-  subscribed. A node in between forwards although it did not subscribe.
-- **Broker-based**: the tree connects brokers; each of them sends to the subscribers that are connected to it. A subscriber knows
-  its broker and nobody else, so that what it publishes goes to its broker, and from there to the root.
+- **Subscriber-based**: the tree of the hypercube at the root, pruned to the branches that have a
+  subscriber. An inner node forwards events even if it did not subscribe.
+- **Broker-based**: the tree connects brokers, and each broker sends to its own subscribers. A
+  subscriber knows only its broker, so it publishes through its broker, which forwards to the root.
 
-Every member delivers by the root's numbers, so that order is total within the topic. A root that publishes itself takes
-its own event as one that came to it: it is numbered, sent down and, if the root subscribed, delivered.
+Every member delivers by the root's numbers, so order is total within the topic. A root handles its
+own event like any other: it numbers the event, sends it down the tree and, if it subscribed,
+delivers it.
 
-Members come and go (`subscribe`, `unsubscribe`); the paper does not say how a tree is mended then. Here, as in the cube, every node of a
-subscriber-based tree knows who subscribed: a change goes to the root like an event, and from there down the whole tree, behind the events
-before it and before those after it, so that everybody cuts the tree down to the same branches for each event. A broker keeps a change to itself and answers with one message.
+Members join and leave (`subscribe`, `unsubscribe`); the paper does not say how a tree is repaired.
+Here, as in the cube, every node of a subscriber-based tree knows all subscribers. A change goes to
+the root like an event, and from there down the whole tree, in order with the events, so that all
+nodes prune the tree to the same branches for each event. In a broker-based tree, only the broker
+learns of the change, and it answers with one message.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +26,7 @@ from ensue.protocols.causal.hypercube import bits, cluster_of, split
 from ensue.protocols.interface import Deliver, Effect, Frame, Join, Leave, Publish, Send
 from ensue.protocols.shared.event_numbers import EventNumbers
 
-__all__ = ["Ask", "Changed", "Down", "Plan", "SrptNode", "Up", "broker_plan", "subscriber_plan"]
+__all__ = ["Change", "Changed", "Down", "Plan", "SrptNode", "Up", "broker_plan", "subscriber_plan"]
 
 
 class Up(Frame, frozen=True, tag=1):
@@ -40,8 +43,8 @@ class Down(Frame, frozen=True, tag=2):
     event: Event
 
 
-class Ask(Frame, frozen=True, tag=3):
-    """A node wants to come or to go, on its way to the root or to its broker."""
+class Change(Frame, frozen=True, tag=3):
+    """A request to join or leave, on its way to the root or to a broker."""
 
     topic: str
     node: int
@@ -49,17 +52,17 @@ class Ask(Frame, frozen=True, tag=3):
 
 
 class Changed(Frame, frozen=True, tag=4):
-    """A node has come or gone, on its way down the tree, or back from a broker."""
+    """A node joined or left: on its way down the tree, or back from a broker."""
 
     topic: str
     node: int
     joins: bool
     number: int
-    """Of the last event before it."""
+    """The number of the last event before the change."""
 
 
 class Plan:
-    """Who sends to whom."""
+    """The tree of a topic: which node sends to which."""
 
     def __init__(
         self,
@@ -72,24 +75,24 @@ class Plan:
     ) -> None:
         self.root = root
         self.children = children
-        """Those of whoever has any, while nobody comes or goes."""
+        """By node that has children; valid until the first change of membership."""
         self.subscribers = subscribers
         self.count = count
         self.brokers = brokers
-        """How many of the nodes, the first ones, are brokers; none if subscribers send to each other."""
+        """The first so many nodes are brokers; 0 in a subscriber-based tree."""
 
     def home(self, number: int) -> int:
-        """Return to whom a node sends what it has to say: its broker, or the root."""
+        """Return where a node sends events and changes: its broker, or the root."""
         return number % self.brokers if number >= self.brokers > 0 else self.root
 
     @property
     def messages(self) -> int:
-        """How many copies one event costs, the one to the root left out."""
+        """Copies per event, without the one to the root."""
         return sum(len(each) for each in self.children.values())
 
 
 def subscriber_plan(count: int, root: int, subscribers: Iterable[int]) -> Plan:
-    """Return the tree of the hypercube at a root, cut down to branches with subscribers."""
+    """Return the tree of the hypercube at a root, pruned to branches with subscribers."""
     chosen = frozenset(subscribers)
     children = _branches(count, root, sum(1 << each for each in chosen))
     return Plan(root, children, chosen, count=count)
@@ -98,7 +101,10 @@ def subscriber_plan(count: int, root: int, subscribers: Iterable[int]) -> Plan:
 def broker_plan(
     count: int, brokers: int, root: int, subscribers: Iterable[int] | None = None
 ) -> Plan:
-    """Return the tree of `brokers` brokers, with other nodes dealt out to them as subscribers: all of them, if not told which."""
+    """Return the tree of brokers, with the subscribers assigned to them in turn.
+
+    Without `subscribers`, all other nodes subscribe.
+    """
     children = _branches(brokers, root, (1 << brokers) - 1)
     chosen = frozenset(range(brokers, count) if subscribers is None else subscribers)
     for subscriber in sorted(chosen):
@@ -107,7 +113,7 @@ def broker_plan(
 
 
 def _branches(count: int, root: int, wanted: int) -> dict[int, list[int]]:
-    """Follow the full tree from a root; a branch without anybody who is wanted is left out."""
+    """Follow the full tree from a root, and leave out branches without a wanted node."""
     children: dict[int, list[int]] = {}
     todo = [(root, max(0, count - 1).bit_length(), wanted & ~(1 << root))]
     while todo:
@@ -131,14 +137,14 @@ class SrptNode:
         self._plans = plans
         self._events = EventNumbers(self.name)
         self._given: dict[str, int] = {}
-        """At the root of a topic: the last number."""
+        """By topic, at its root: the last number."""
         self._delivered: dict[str, int] = {}
         self._held: dict[tuple[str, int], Event] = {}
         self._members: dict[str, int] = {}
-        """By topic, once somebody came or went: who is subscribed, of those whom this node has to know."""
+        """By topic, from the first change on: a bit set of the subscribers this node knows."""
         self._effects: list[Effect] = []
 
-    # -- Commands ---------------------------------------------------------------------------------
+    # -- Commands -------------------------------------------------------------------------------
 
     def publish(self, topic: str, payload: bytes, *, now_ns: int) -> None:
         """Send an event to the root, or down the tree if this is the root."""
@@ -147,23 +153,23 @@ class SrptNode:
         self._up(Up(event=event))
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Ask for topics; each takes effect with its `Join`."""
+        """Subscribe to topics; each takes effect with its `Join`."""
         del now_ns
         for topic in topics:
-            self._up(Ask(topic=topic, node=self.number, joins=True))
+            self._up(Change(topic=topic, node=self.number, joins=True))
 
     def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Leave topics; events still come until the change is back."""
+        """Leave topics; events still arrive until the change is confirmed."""
         del now_ns
         for topic in topics:
-            self._up(Ask(topic=topic, node=self.number, joins=False))
+            self._up(Change(topic=topic, node=self.number, joins=False))
 
-    # -- Driven from outside ------------------------------------------------------------------------
+    # -- Node interface ---------------------------------------------------------------------------
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Give numbers to what comes to the root; pass on what comes down."""
+        """Assign numbers to frames that reach the root; forward frames that come down."""
         del source, now_ns
-        if isinstance(frame, Up | Ask):
+        if isinstance(frame, Up | Change):
             self._up(frame)
         elif isinstance(frame, Down):
             self._pass_on(frame)
@@ -171,27 +177,27 @@ class SrptNode:
             self._change(frame)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: nothing is lost here."""
+        """Do nothing: there are no timers."""
 
     def next_timer_ns(self) -> int | None:
-        """Return nothing."""
+        """Return None: there are no timers."""
         return None
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the effects."""
         effects, self._effects = self._effects, []
         return effects
 
-    # -- Events -------------------------------------------------------------------------------------
+    # -- Events -----------------------------------------------------------------------------------
 
-    def _up(self, frame: Up | Ask) -> None:
-        """Handle what is to be handled here, and send on what is not."""
+    def _up(self, frame: Up | Change) -> None:
+        """Handle a frame at its destination; forward it elsewhere."""
         topic = frame.event.topic if isinstance(frame, Up) else frame.topic
         plan = self._plans[topic]
         if isinstance(frame, Up) and self.number == plan.root:
             number = self._given[topic] = self._given.get(topic, 0) + 1
             self._pass_on(Down(number=number, event=frame.event))
-        elif isinstance(frame, Ask) and self.number == plan.home(frame.node):
+        elif isinstance(frame, Change) and self.number == plan.home(frame.node):
             given = self._delivered if plan.brokers else self._given
             last = given.get(topic, 0)
             self._change(Changed(topic=topic, node=frame.node, joins=frame.joins, number=last))
@@ -203,7 +209,7 @@ class SrptNode:
         plan = self._plans[topic]
         self._effects += [Send(self._names[child], frame) for child in self._children(topic)]
         if self.number < plan.brokers:
-            self._delivered[topic] = frame.number  # So that newcomers can be told.
+            self._delivered[topic] = frame.number  # New subscribers start here.
             return
         if not self._subscribed(topic):
             return
@@ -214,17 +220,17 @@ class SrptNode:
             self._effects.append(Deliver(event, delivered))
         self._delivered[topic] = delivered
 
-    # -- Who there is -------------------------------------------------------------------------------
+    # -- Membership -------------------------------------------------------------------------------
 
     def _change(self, frame: Changed) -> None:
-        """Take over that somebody came or went, and tell whoever has to know."""
+        """Apply a change of membership, and forward it."""
         topic, bit = frame.topic, 1 << frame.node
         plan = self._plans[topic]
         members = self._known(topic)
         self._members[topic] = members | bit if frame.joins else members & ~bit
         if not plan.brokers:
-            told = _below(self.number, plan, (1 << plan.count) - 1)
-            self._effects += [Send(self._names[child], frame) for child in told]
+            children = _below(self.number, plan, (1 << plan.count) - 1)
+            self._effects += [Send(self._names[child], frame) for child in children]
         elif self.number < plan.brokers:
             self._effects.append(Send(self._names[frame.node], frame))
         if frame.node == self.number:
@@ -252,7 +258,10 @@ class SrptNode:
 
 
 def _below(node: int, plan: Plan, wanted: int) -> list[int]:
-    """Return to whom a node of a subscriber-based tree sends what is for those who are wanted; the nodes are a power of two."""
+    """Return the children of a node in a subscriber-based tree that lead to wanted nodes.
+
+    The number of nodes must be a power of two.
+    """
     apart = node ^ plan.root
     # The tree reached this node in the cluster of the lowest bit in which it differs from the root.
     height = (apart & -apart).bit_length() - 1 if apart else (plan.count - 1).bit_length()

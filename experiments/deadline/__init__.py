@@ -1,1 +1,1 @@
-"""The experiments of the paper on gossip with deadlines, with the nodes that run in production."""
+"""Experiments of the paper on gossip with deadlines, with production nodes."""

@@ -1,4 +1,4 @@
-"""The cases of the experiments with deadlines, played."""
+"""Run the cases of the experiments with deadlines."""
 
 from collections.abc import Iterator
 
@@ -6,16 +6,16 @@ from experiments.deadline.model import Load, gossip, reliable
 from experiments.deadline.sizes import between_members, from_brokers
 from experiments.experiment import Case, Row, row
 
-__all__ = ["FIGURES", "play_bytes", "play_scale", "play_throughput"]
+__all__ = ["FIGURES", "run_bytes", "run_scale", "run_throughput"]
 
 MS = 1_000_000
 FIGURES = {20: "6a", 30: "6b", 40: "6c", 50: "6d"}
-"""By the percentage of members that are perturbed."""
+"""By percentage of perturbed members."""
 SYSTEMS = {"gossip": gossip, "reliable group": reliable}
 
 
-def play_throughput(case: Case) -> Iterator[Row]:
-    """Figure 6: what a group that grows is given in order and on time."""
+def run_throughput(case: Case) -> Iterator[Row]:
+    """Figure 6: deliveries in order and on time as the group grows."""
     load = Load(
         subscribers=case["subscribers"],
         perturbed=case["perturbed"] / 100,
@@ -31,8 +31,8 @@ def play_throughput(case: Case) -> Iterator[Row]:
         yield row("busiest", case["system"], case["subscribers"], 100 * found.busiest)
 
 
-def play_scale(case: Case) -> Iterator[Row]:
-    """Let groups grow beyond the paper's."""
+def run_scale(case: Case) -> Iterator[Row]:
+    """Measure groups larger than the paper's."""
     load = Load(
         subscribers=case["subscribers"],
         perturbed=0.2,
@@ -48,7 +48,7 @@ def play_scale(case: Case) -> Iterator[Row]:
     yield row("rounds", "gossip", case["subscribers"], load.config.lifetime_rounds)
 
 
-def play_bytes(case: Case) -> Iterator[Row]:
+def run_bytes(case: Case) -> Iterator[Row]:
     """Count the bytes of ordering information in encoded frames."""
     size = case["size"]
     if case["among"] == "brokers":

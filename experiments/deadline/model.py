@@ -1,8 +1,10 @@
-"""A group under load, with slow members, losses and crashes; and both systems put into it.
+"""A group under load, with slow members, losses and crashes, in both systems.
 
-The paper says how large groups are, which share of their members is perturbed, and that 0.1 % of messages are lost and of processes crash. The rest is stated
-here. Publishers publish 100 bytes at random times. A perturbed member stands still for half of the time, 50 to 150 ms at a stretch. A
-message takes 1 to 5 ms; everybody sends through a card of 100 Mbit/s and takes 20 µs to handle a frame. Each event is of use for as long as a rumor lives, in both systems.
+The paper gives the size of groups, the share of perturbed members, and that 0.1 % of messages are
+lost and 0.1 % of processes crash. The rest is chosen here. Publishers publish 100 bytes at random
+times. A perturbed member pauses for half of the time, 50 to 150 ms at a time. A message takes 1 to
+5 ms; a node sends through a 100 Mbit/s network card and takes 20 µs per frame. In both systems, the
+deadline of an event is the lifetime of a rumor.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,17 +30,17 @@ SECOND = 1_000_000_000
 TOPIC = "t"
 PAYLOAD = bytes(100)
 ENTRY_BYTES, EVENT_BYTES, PEER_BYTES = 8, 30, 20
-"""About what a number in a matrix, the names of an event and a peer take on the wire."""
+"""Approximate bytes of a number in a matrix, of an event's names, and of a peer on the wire."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group has to bear."""
+    """The load on a group."""
 
     subscribers: int
     perturbed: float
     publishers: int = 4
     per_second: float = 25.0
-    """Events of each publisher."""
+    """Events per publisher."""
     duration_ns: int = 2 * SECOND
     loss: float = 0.001
     crashes: float = 0.001
@@ -48,7 +50,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def config(self) -> DeadlineConfig:
-        """What gossip is set to."""
+        """The configuration of gossip."""
         rounds = DeadlineConfig(subscribers_max=self.subscribers, alpha=self.alpha).lifetime_rounds
         lifetime_ns = rounds * self.period_ns
         return DeadlineConfig(
@@ -63,22 +65,22 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The results of one load."""
 
     on_time: float
-    """The share of events that a subscriber that did not crash was given in order and on time."""
+    """Share of events delivered in order and on time to a subscriber that did not crash."""
     per_second: float
-    """Events that such a subscriber was given, a second."""
+    """Rate of these deliveries per such subscriber."""
     frames: int
-    """Sent by anybody, for each event published."""
+    """Frames sent by all nodes, per published event."""
     bytes: int
-    """The same."""
+    """Bytes sent by all nodes, per published event."""
     busiest: float
-    """The share of the time that the card of the busiest publisher was sending."""
+    """Share of the time that the network card of the busiest publisher was sending."""
 
 
 class _Group:
-    """One system in one world."""
+    """A simulation of one system."""
 
     def __init__(self, load: Load, seed: int, start_ns: int) -> None:
         self.load = load
@@ -101,7 +103,7 @@ class _Group:
         )
 
     def run(self, *, settle_ns: int) -> Figures:
-        """Let everybody publish, and count."""
+        """Run all publishers, and measure."""
         load, world, random = self.load, self.world, self.random
         end_ns = self.start_ns + load.duration_ns
         world.inject(self._faults(end_ns))
@@ -130,7 +132,7 @@ class _Group:
         )
 
     def _busy_ns(self) -> list[int]:
-        """Return how long the card of each publisher has been sending."""
+        """Return how long the network card of each publisher has been sending."""
         cards = [self.world.card(name) for name in self.publishers]
         return [card.busy_until(self.world.now_ns) for card in cards if card is not None]
 
@@ -179,7 +181,7 @@ def _rumor_bytes(rumor: Rumor) -> int:
 
 
 def frame_bytes(frame: Frame) -> int:
-    """Return about how many bytes a frame is, without the cost of encoding it."""
+    """Estimate the bytes of a frame, without the cost of encoding it."""
     size = 20
     match frame:
         case Copy(event=event, after=rows) | Message(event=event, after=rows):
@@ -195,7 +197,7 @@ def frame_bytes(frame: Frame) -> int:
 
 
 def gossip(load: Load, seed: int, *, warm_up_rounds: int = 60) -> Figures:
-    """Let brokers and subscribers bear a load."""
+    """Measure brokers and subscribers that gossip."""
     config = load.config
     start_ns = 10 * MS * load.subscribers // 100 + warm_up_rounds * load.period_ns
     group = _Group(load, seed, start_ns)
@@ -215,7 +217,7 @@ def gossip(load: Load, seed: int, *, warm_up_rounds: int = 60) -> Figures:
         world.add(name, broker(name))
     for index, name in enumerate(group.subscribers):
         world.add(name, subscriber(name))
-        # One after the other, as people come.
+        # Subscribers join one after the other.
         world.call(name, _subscribe, at_ns=index * 10 * MS // 100)
     return group.run(settle_ns=2 * config.lifetime_ns)
 
@@ -225,7 +227,7 @@ def _subscribe(node: Any, now_ns: int) -> None:
 
 
 def reliable(load: Load, seed: int) -> Figures:
-    """Let one group of all members bear the same load."""
+    """Measure one reliable group of all members."""
     group = _Group(load, seed, start_ns=100 * MS)
     names = [*group.publishers, *group.subscribers]
     numbers = {name: number for number, name in enumerate(names)}

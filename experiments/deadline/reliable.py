@@ -1,10 +1,16 @@
-"""What the paper compares with: deadlines and causal order among all members, over reliable group communication.
+"""The system that the paper compares with: deadlines and causal order over a reliable group.
 
-Every member is in one group, publishers and subscribers alike, as in Rodrigues, Baldoni, Anceaume and Raynal's protocol. A message goes to all others with the matrix of
-what its sender knew was sent, by sender and member, encoded as brokers encode theirs: each row as sets of members with the same stamp. It travels whole; brokers send what has changed. A message is sent again until each of them has acknowledged it, and a sender may have `WINDOW` messages
-that somebody has not; further ones wait, and their time runs. A member that acknowledges nothing for `SUSPECT_NS` is left out by its sender.
+All publishers and subscribers are in one group, as in the protocol of Rodrigues, Baldoni, Anceaume
+and Raynal. A message goes to all other members with the matrix of messages that its sender knew of,
+by sender and member. The matrix is encoded as brokers encode theirs, each row as sets of members
+with the same stamp, but it is always sent whole; brokers send changes.
 
-The order is that of `ensue.protocols.deadline.causality`, with the corrections to the published rules: what differs is who takes part, and what it costs.
+A sender retransmits a message until every member has acknowledged it, and may have `WINDOW`
+unacknowledged messages; further ones wait, and their deadlines run. A sender drops a member that
+acknowledges nothing for `SUSPECT_NS`.
+
+The order is that of `ensue.protocols.deadline.causality`, with the corrections to the published
+rules. Only the participants and the cost differ.
 """
 
 from collections import deque
@@ -37,13 +43,13 @@ class Copy(Frame, frozen=True, tag=1):
 
 
 class Acknowledgement(Frame, frozen=True, tag=2):
-    """A message has come."""
+    """Acknowledges a message by its stamp."""
 
     stamp: int
 
 
 class _Open(msgspec.Struct):
-    """A message that not everybody has acknowledged."""
+    """A message that some member has not acknowledged."""
 
     copy: Copy
     missing: dict[int, None]
@@ -85,7 +91,7 @@ class ReliableMember:
         self._effects: list[Effect] = []
 
     def publish(self, topic: str, payload: bytes, *, now_ns: int) -> Event:
-        """Publish an event; its time runs from now on, though it may have to wait."""
+        """Publish an event; its deadline runs from now, even if it has to wait."""
         event = self._events.make(topic, payload, now_ns=now_ns, key=None, headers=None)
         self._effects.append(Publish(event))
         self._queue.append((event, now_ns))
@@ -114,7 +120,7 @@ class ReliableMember:
             self._deliver(now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Deliver what is due, and send again what was not acknowledged."""
+        """Deliver due events, and retransmit unacknowledged messages."""
         self._deliver(now_ns)
         for opened in self._open.values():
             if opened.again_ns > now_ns:
@@ -132,7 +138,7 @@ class ReliableMember:
         self._pump(now_ns)
 
     def next_timer_ns(self) -> int | None:
-        """Return when something is due."""
+        """Return when the next retransmission or delivery is due."""
         times = [opened.again_ns for opened in self._open.values()]
         forced_ns = self._causality.next_timer_ns()
         if forced_ns is not None:
@@ -140,7 +146,7 @@ class ReliableMember:
         return min(times, default=None)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the effects."""
         effects, self._effects = self._effects, []
         return effects
 

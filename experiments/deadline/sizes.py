@@ -1,7 +1,8 @@
-"""How many bytes of ordering information a message carries, as groups grow: real frames, encoded as they travel.
+"""Bytes of ordering information per message as groups grow, in real encoded frames.
 
-Counted is what a frame has beyond the event itself: stamps, deadline, matrix, rounds and vector. Brokers publish in turn, and everybody hears everything, so matrices and vectors are
-as full as they get.
+Ordering information is everything in a frame except the event itself: stamps, deadline, matrix,
+rounds and vector. Brokers publish in turn and receive all events, so matrices and vectors are as
+full as possible.
 """
 
 from statistics import fmean
@@ -24,14 +25,14 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """Bytes of ordering information, on average."""
+    """Mean bytes of ordering information per message."""
 
     plain: float
-    """From broker to broker, if matrices travelled whole with a number for each pair of brokers."""
+    """From broker to broker, if it sent the whole matrix with a number for each pair of brokers."""
     whole: float
-    """From broker to broker, if matrices travelled whole, each row as sets of brokers with the same stamp."""
+    """From broker to broker, if it sent the whole matrix, rows as sets of equal stamps."""
     differences: float
-    """From broker to broker, as they travel."""
+    """From broker to broker, as sent."""
     rumor: float
     """To a subscriber."""
 
@@ -41,7 +42,7 @@ def _bare(event: Event) -> int:
 
 
 class _Brokers:
-    """Brokers of one group that publish in turn, one in each round, and a listener that they all know."""
+    """Brokers that publish in turn, one per round, and one subscriber that they all know."""
 
     def __init__(self, count: int) -> None:
         self.config = DeadlineConfig(
@@ -69,13 +70,13 @@ class _Brokers:
             self.deliver(name)
 
     def publish(self, name: str) -> None:
-        """Let a broker publish in the next round."""
+        """Have a broker publish in the next round."""
         self.now_ns += self.config.period_ns
         self.brokers[name].publish(TOPIC, bytes(100), now_ns=self.now_ns)
         self.deliver(name)
 
     def deliver(self, name: str) -> None:
-        """Let what a broker has to send arrive, and all that it causes."""
+        """Deliver the frames of a broker, and all frames that follow from them."""
         queue = self._sends(name)
         while queue:
             source, target, frame = queue.pop(0)
@@ -91,7 +92,7 @@ class _Brokers:
 
     def _measure(self, frame: Frame, target: str) -> None:
         if isinstance(frame, Message):
-            # Only the receiver can tell what the whole matrix is.
+            # Only the receiver can reconstruct the whole matrix.
             sent = self.brokers[target]._codec.read(frame)  # noqa: SLF001
             assert sent is not None
             bare = _bare(frame.event)
@@ -106,7 +107,7 @@ class _Brokers:
 
 
 def from_brokers(count: int, *, turns: int = 4) -> Sizes:
-    """Let so many brokers publish in turn; return what their messages carry, the first turn left out."""
+    """Measure the messages of `count` brokers that publish in turn, after the first turn."""
     group = _Brokers(count)
     for turn in range(turns):
         group.measuring = turn > 0
@@ -116,9 +117,9 @@ def from_brokers(count: int, *, turns: int = 4) -> Sizes:
 
 
 def between_members(members: int, publishers: int) -> float:
-    """Return what a message of the reliable protocol carries in a group of all members, once all publishers have published.
+    """Return the bytes per message in a reliable group after all publishers have published.
 
-    Each of them published at a time of its own, to all others.
+    Each publisher published once, at a different time, to all other members.
     """
     now_ns = 1_700_000_000 * 1_000 * MS
     after = rows_of(

@@ -1,1 +1,1 @@
-"""All guarantees on one workload, one network and the same faults."""
+"""All guarantees on the same workload, network and faults."""

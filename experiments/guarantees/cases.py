@@ -1,13 +1,15 @@
-"""One workload under every guarantee: who is told what, when, and at what price.
+"""One workload under every guarantee: deliveries, latency and cost.
 
-Four publishers of 25 events a second and eight subscribers of both topics, for three seconds after everybody has come; messages take 1 to 5 ms. What differs is the guarantee alone:
+Four publishers of 25 events a second and eight subscribers of both topics run for three seconds
+after all have joined; messages take 1 to 5 ms. Only the guarantee differs:
 
-- *none*, *total*: through a notification service that keeps a log; total order with one sequencer node.
-- *causal*, *deadline*: among the clients themselves; deadlines of 100 ms.
-- *merged*: through a service that only carries; clocks within 2 ms, messages within 12 ms.
-- *transactions*: three brokers in a line, each event published by a planned transaction of its own.
+- *none*, *total*: through a topic log; total order with one sequencer.
+- *causal*, *deadline*: directly between the clients; deadlines of 100 ms.
+- *merged*: through a relay; clocks within 2 ms, messages within 12 ms.
+- *transactions*: three brokers in a line; each event is published by its own planned transaction.
 
-Faults: nothing; 2 % of messages lost; one subscriber down for half a second; whoever is in the middle down for half a second, where anybody is.
+Faults: none; 2 % of messages lost; one subscriber down for half a second; the node in the middle
+(topic log, sequencer, relay or broker) down for half a second, if there is one.
 """
 
 from collections.abc import Iterator
@@ -34,7 +36,7 @@ from ensue.simulation.world.faults import Crash, Faults
 from ensue.simulation.world.network import NetworkConfig
 from experiments.experiment import Case, Row, row
 
-__all__ = ["FAULTS", "ORDERS", "play_choice"]
+__all__ = ["FAULTS", "ORDERS", "run_choice"]
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -59,21 +61,23 @@ def _scenario(order: str, faults: str, seed: int) -> Scenario:
     subscribers = tuple(f"s{number}" for number in range(SUBSCRIBERS))
     publishers = tuple(f"p{number}" for number in range(PUBLISHERS))
     rate = Rate(topics=TOPICS, per_second=PER_SECOND, from_ns=START_NS, until_ns=END_NS, size=SIZE)
-    people = order != "transactions"
+    by_topic = order != "transactions"
     return Scenario(
         name=f"choosing-{order}",
         order=order,
         duration_ns=END_NS,
-        publishers=tuple(PublisherSpec(name=name, rates=(rate,)) for name in publishers if people),
+        publishers=tuple(
+            PublisherSpec(name=name, rates=(rate,)) for name in publishers if by_topic
+        ),
         subscribers=tuple(
-            SubscriberSpec(name=name, topics=TOPICS) for name in subscribers if people
+            SubscriberSpec(name=name, topics=TOPICS) for name in subscribers if by_topic
         ),
         merge=MergeSpec(config=MergedConfig(epsilon_ticks=2, delta_ticks=12)),
         deadline=DeadlineSpec(
             config=DeadlineConfig(lifetime_ns=100 * MS, lifetime_ns_max=100 * MS, spreads=False),
             listening=subscribers,
         ),
-        overlay=ContentSpec() if people else _overlay(publishers, subscribers, seed),
+        overlay=ContentSpec() if by_topic else _overlay(publishers, subscribers, seed),
         network=NetworkConfig(
             default=Uniform(1 * MS, 5 * MS), loss=0.02 if faults == "loss" else 0.0
         ),
@@ -83,7 +87,7 @@ def _scenario(order: str, faults: str, seed: int) -> Scenario:
 
 
 def _overlay(publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: int) -> ContentSpec:
-    """Return the same workload for brokers: topics are an attribute, and every event a transaction."""
+    """Return the workload for brokers: the topic is an attribute, each event a transaction."""
     random = Random(f"choosing/{seed}")
     brokers = {"b0": ("b1",), "b1": ("b0", "b2"), "b2": ("b1",)}
     homes = list(brokers)
@@ -119,8 +123,8 @@ def _overlay(publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: in
     )
 
 
-def play_choice(case: Case) -> Iterator[Row]:
-    """Play one guarantee under one kind of faults."""
+def run_choice(case: Case) -> Iterator[Row]:
+    """Run one guarantee under one kind of fault."""
     order, faults, seed = case["order"], case["faults"], case["seed"]
     if faults == "middle" and order not in MIDDLE:
         return
@@ -134,7 +138,7 @@ def play_choice(case: Case) -> Iterator[Row]:
 
 
 def _figures(rows: list[TraceRow]) -> dict[str, float]:
-    """Return what was seen of events that were published once everybody was there."""
+    """Measure the events that were published after all clients had joined."""
     published = {
         each.event: each.true_ns or 0
         for each in rows

@@ -1,7 +1,8 @@
-"""The cases of the experiments with merged order, played.
+"""Run the cases of the experiments with merged order.
 
-Clocks are as far apart as epsilon allows, messages take nothing or all of delta, and some subscribers answer what they have not been handed in its turn: so
-effects know of clocks that are ahead of their own, which is what makes events wait longest.
+Clocks are as far apart as epsilon allows, messages take no time or all of delta, and some
+subscribers answer events before their turn. So effects depend on clocks ahead of their own, which
+makes events wait longest.
 """
 
 from collections.abc import Iterator
@@ -10,8 +11,6 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
-from experiments.experiment import Case, Row, row
-from experiments.merged.figure3 import Figure3Line
 
 from ensue.checkers import Verdict, check
 from ensue.core.event import Stamp
@@ -35,13 +34,15 @@ from ensue.simulation.world.clocks import ClockConfig
 from ensue.simulation.world.delays import Constant
 from ensue.simulation.world.disks import DiskConfig
 from ensue.simulation.world.network import LinkDelay, NetworkConfig
+from experiments.experiment import Case, Row, row
+from experiments.merged.figure3 import Figure3Line
 
-__all__ = ["play_delay", "play_growth", "play_recovery", "play_sizes"]
+__all__ = ["run_delay", "run_growth", "run_recovery", "run_sizes"]
 
 MS = 1_000_000
 SECOND = 1_000_000_000
 START_NS = 5 * SECOND
-"""What the slowest clock shows at the beginning."""
+"""The slowest clock at the start."""
 DURATION_NS = 1 * SECOND
 FAULTS_END_NS = 300 * MS
 PEOPLE = 4
@@ -49,13 +50,13 @@ _STAMP = Records[Stamp](Stamp)
 
 
 def _scenario(epsilon: int, delta: int, seed: int, **merge: Any) -> Scenario:
-    """Return a scenario within its assumptions, and just so; epsilon and delta are in milliseconds."""
+    """Return a scenario at the limits of its assumptions; `epsilon` and `delta` are in ms."""
     random = Random(f"merging/{epsilon}/{delta}/{seed}")
     config = MergedConfig(
         epsilon_ticks=epsilon, delta_ticks=delta, processes_max=20, events_per_tick_max=1000
     )
     names = [f"p{number}" for number in range(PEOPLE)] + [f"s{number}" for number in range(PEOPLE)]
-    # From publisher to service to subscriber: both together take up to delta.
+    # Two hops, publisher to relay to subscriber, take up to delta together.
     links = tuple(
         LinkDelay(source=name, target="ens", delay=Constant(random.choice((0, delta * MS // 2))))
         for name in names
@@ -88,8 +89,8 @@ def _scenario(epsilon: int, delta: int, seed: int, **merge: Any) -> Scenario:
     )
 
 
-def play_delay(case: Case) -> Iterator[Row]:
-    """Measure how long events wait, from publication to their turn."""
+def run_delay(case: Case) -> Iterator[Row]:
+    """Measure the time from publication to delivery in order."""
     epsilon, delta = case["epsilon_ms"], case["delta_ms"]
     outcome = simulation.play(_scenario(epsilon, delta, case["seed"]), case["seed"])
     assert outcome.valid, outcome.sentences()
@@ -99,7 +100,7 @@ def play_delay(case: Case) -> Iterator[Row]:
     took = [
         ((each.true_ns or 0) - published[each.event]) / MS
         for each in outcome.rows
-        # What an eager subscriber was handed before its turn is tagged.
+        # Early deliveries to an eager subscriber have a verdict.
         if each.action == "delivered" and not each.verdict and each.event in published
     ]
     bound = delta + 3 * epsilon
@@ -107,12 +108,12 @@ def play_delay(case: Case) -> Iterator[Row]:
     yield row("delay", series, bound, max(took))
     yield row("delay", "δ + 3ε", bound, bound)
     yield row("mean", series, bound, fmean(took))
-    # A tick is a millisecond, and the bound is to the end of one.
+    # A tick is a millisecond, and the bound holds to the end of a tick.
     yield row("beyond", "all", bound, sum(each > bound + 1 for each in took))
 
 
-def play_recovery(case: Case) -> Iterator[Row]:
-    """Fill every memory with anything and tamper with stamps; find from when on all is right again."""
+def run_recovery(case: Case) -> Iterator[Row]:
+    """Corrupt every node's memory and tamper with stamps; find when order is restored."""
     epsilon, delta, seed = case["epsilon_ms"], case["delta_ms"], case["seed"]
     names = [f"{kind}{number}" for kind in "ps" for number in range(PEOPLE)]
     scenario = _scenario(
@@ -131,7 +132,10 @@ def play_recovery(case: Case) -> Iterator[Row]:
 
 
 def _recovered_ms(rows: list[TraceRow]) -> float:
-    """Return how long after the last fault the last event was published that is missing or out of order somewhere."""
+    """Return the time from the last fault to the last event that is missing or out of order.
+
+    The time of an event is that of its publication.
+    """
     times = sorted(
         {
             each.true_ns
@@ -144,17 +148,17 @@ def _recovered_ms(rows: list[TraceRow]) -> float:
     while low < high:
         middle = (low + high) // 2
         judged = check(published_from(rows, times[middle]), order="merged", lossy=False)
-        # Leaving out more events leaves fewer things to be wrong, so bisection finds the first time.
+        # The later the start, the fewer the violations, so bisection finds the first valid start.
         if judged.verdict is Verdict.VALID:
             high = middle
         else:
             low = middle + 1
-    assert low < len(times), "nothing was right to the end"
+    assert low < len(times), "order was never restored"
     return 0.0 if low == 0 else (times[low - 1] - FAULTS_END_NS) / MS
 
 
-def play_sizes(case: Case) -> Iterator[Row]:
-    """Let processes talk to each other all the time, and encode their stamps."""
+def run_sizes(case: Case) -> Iterator[Row]:
+    """Run processes that constantly hear of each other, and encode their stamps."""
     count, epsilon = case["processes"], case["epsilon_ticks"]
     config = MergedConfig(
         epsilon_ticks=epsilon,
@@ -183,8 +187,8 @@ def play_sizes(case: Case) -> Iterator[Row]:
         yield row("epsilon", name, epsilon, fmean(sizes))
 
 
-def play_growth(case: Case) -> Iterator[Row]:
-    """Figure 4: three processes hand a message round, always to the one whose clock is behind."""
+def run_growth(case: Case) -> Iterator[Row]:
+    """Figure 4: three processes pass a message around, always to one whose clock is behind."""
     epsilon, rounds, every = case["epsilon_ticks"], case["rounds"], case["window_every"]
     config = MergedConfig(
         epsilon_ticks=epsilon, delta_ticks=10, tick_ns=1, events_per_tick_max=4, processes_max=3
@@ -201,7 +205,7 @@ def play_growth(case: Case) -> Iterator[Row]:
     most = 0
     for number in range(1, rounds + 1):
         if every and tick % every <= 2 * epsilon + 2:
-            # Nobody makes an event until every clock is through the window.
+            # No process makes an event until every clock has passed the window.
             tick += 2 * (2 * epsilon + 2)
             message = j.event(tick)
             for line in (k, el) if case["local"] else ():

@@ -1,4 +1,4 @@
-"""The paper's timestamps without an array (its Figure 3), word for word, to show what they do: never used by the product."""
+"""The paper's timestamps without an array (its Figure 3), verbatim; not used in production."""
 
 from collections.abc import Sequence
 
@@ -17,14 +17,14 @@ class Figure3(msgspec.Struct, frozen=True):
 
 
 class Figure3Line:
-    """The program of Figure 3."""
+    """One process of Figure 3."""
 
     def __init__(self, config: MergedConfig) -> None:
         self.epsilon = config.epsilon_ticks
         self.last = Figure3(0, 0)
 
     def event(self, tick: int, heard: Sequence[Figure3] = ()) -> Figure3:
-        """Make an event at a tick, which receives these timestamps if any."""
+        """Make an event at a tick; a receive event has the timestamps that it received."""
         c = 0
         last, old = self.last, tick - 2 * self.epsilon
         if not (last.r < old and all(each.r < old for each in heard)):

@@ -1,4 +1,4 @@
-"""The bounds of the paper on causal deterministic merge, as measured curves."""
+"""The bounds of the paper on causal deterministic merge, measured."""
 
 from itertools import product
 
@@ -9,8 +9,9 @@ __all__ = ["EXPERIMENTS"]
 
 PAPER = "causal-deterministic-merge"
 WORLD = (
-    "Four publishers of 100 events a second each, four subscribers; two of them answer events before their turn. A clock is at either end of epsilon, a message takes nothing or half of delta "
-    "on each of its two hops; a tick is a millisecond."
+    "Four publishers of 100 events a second each and four subscribers, two of which answer events "
+    "before their turn. A clock is at either end of epsilon; a message takes no time or half of "
+    "delta on each of its two hops; a tick is a millisecond."
 )
 
 
@@ -38,15 +39,15 @@ def _judge_delay(table: Table) -> list[Claim]:
         claim(
             "Lemma 4.2",
             "no event waits longer than δ + 3ε",
-            "none, to the end of the tick",
+            "none, measured to the end of the tick",
             [sum(beyond) if beyond else None],
             lambda a: f"{a:.0f} events longer",
             lambda a: a == 0,
         ),
         claim(
             "Lemma 4.2",
-            "the bound is no looser than need be",
-            "some event uses at least 80 % of it with ε = 10 ms",
+            "the bound is tight",
+            "some event waits for at least 80 % of the bound with ε = 10 ms",
             [max(used, default=None)],
             lambda a: f"{a:.0%}",
             lambda a: a >= 0.8,
@@ -71,9 +72,9 @@ def _judge_recovery(table: Table) -> list[Claim]:
         claim(
             "Theorem 3.7",
             "recovery takes O(ε + δ): δ + 3ε",
-            "nothing wrong later than δ + 3ε and a tick after the last fault",
+            "no violation later than δ + 3ε and a tick after the last fault",
             [worst],
-            lambda _: f"{max(ratios):.0%} of the bound at the most",
+            lambda _: f"at most {max(ratios):.0%} of the bound",
             lambda beyond: beyond <= 1,
         )
     ]
@@ -100,25 +101,25 @@ def _judge_sizes(table: Table) -> list[Claim]:
         claim(
             "Theorem 3.8",
             "an array takes O(ε log n): linear in ε",
-            "as many bytes more for each tick of ε from 10 to 30 as from 3 to 10, within a quarter",
+            "bytes per tick of ε from 10 to 30 the same as from 3 to 10, within a quarter",
             [table.at("epsilon", array, each) for each in (3, 10, 30)],
             lambda a, b, c: f"{(c - b) / 20:.1f} and {(b - a) / 7:.1f}",
             lambda a, b, c: 0.8 <= ((c - b) / 20) / ((b - a) / 7) <= 1.25,
         ),
         claim(
             "Theorem 3.8",
-            "and logarithmic in n",
-            "at most twice as many with 100 processes as with 3",
+            "an array is logarithmic in n",
+            "at most twice as many bytes with 100 processes as with 3",
             [table.at("processes", array, each) for each in (3, 100)],
             lambda a, b: f"{a:.0f} and {b:.0f} bytes",
             lambda a, b: b <= 2 * a,
         ),
         claim(
             "section 7",
-            "less than an array would be welcome",
-            "one counter: at most 30 bytes whatever n and ε",
+            "less than an array is desirable",
+            "one counter takes at most 30 bytes for any n and ε",
             [max((each.most for each in table.points if each.series == counter), default=None)],
-            lambda a: f"{a:.0f} bytes at the most",
+            lambda a: f"at most {a:.0f} bytes",
             lambda a: a <= 30,
         ),
     ]
@@ -127,8 +128,12 @@ def _judge_sizes(table: Table) -> list[Claim]:
 def _growth_cases(quick: bool) -> list[Case]:
     rounds = 300 if quick else 1000
     kinds = [
-        (False, 0, False), (False, 100, False), (False, 100, True), (False, 200, True), (True, 0, False),
-    ]  # fmt: skip
+        (False, 0, False),
+        (False, 100, False),
+        (False, 100, True),
+        (False, 200, True),
+        (True, 0, False),
+    ]
     return [
         {"epsilon_ticks": 5, "rounds": rounds, "window_every": every, "local": local, "ours": ours}
         for ours, every, local in kinds
@@ -157,12 +162,18 @@ def _judge_growth(table: Table) -> list[Claim]:
             [table.at("4", printed, 200), table.at("4", printed, 300)],
             lambda a, b: f"{a:.0f} and {b:.0f}",
             lambda a, b: a == b,
-            why="As printed, c is set to 0 only if the message that is received is old as well: one from after the window keeps its receiver's old c alive, until the receiver makes an event of its own (the next criterion).",
+            why=(
+                "As printed, c is reset to 0 only if the received message is old as well. A "
+                "message from after the window keeps its receiver's old c until the receiver makes "
+                "a local event (the next criterion)."
+            ),
         ),
         claim(
             "section 5.2",
-            "windows bound c in proportion to their period, if everybody makes a local event after each",
-            "no larger after 300 rounds than after 200; with a window every 200 ticks about twice as large",
+            "windows bound c in proportion to their period, if every process makes a local event "
+            "after each",
+            "no larger after 300 rounds than after 200; about twice as large with a window every "
+            "200 ticks",
             [table.at("4", short, 200), table.at("4", short, 300), table.at("4", long, 300)],
             lambda a, b, c: f"{a:.0f} and {b:.0f}; {c:.0f}",
             lambda a, b, c: a == b and 1.5 <= c / b <= 2.5,
@@ -183,19 +194,19 @@ EXPERIMENTS = (
         name="merge-delay",
         paper=PAPER,
         figures="Lemma 4.2, Theorem 4.3",
-        title="How long events wait for their turn",
-        setting=(WORLD, "Told is the longest wait, from publication to delivery in true time."),
+        title="Waiting time before delivery",
+        setting=(WORLD, "The wait is the true time from publication to delivery."),
         cases=_delay_cases,
-        play=cases.play_delay,
+        run_case=cases.run_delay,
         charts=(
             Chart(
                 figure="delay",
                 title="The longest wait against its bound",
-                across="δ + 3ε, ms",
-                up="ms",
+                x_label="δ + 3ε, ms",
+                y_label="ms",
                 most=True,
             ),
-            Chart(figure="mean", title="The mean wait", across="δ + 3ε, ms", up="ms"),
+            Chart(figure="mean", title="The mean wait", x_label="δ + 3ε, ms", y_label="ms"),
         ),
         judge=_judge_delay,
     ),
@@ -203,19 +214,23 @@ EXPERIMENTS = (
         name="merge-recovery",
         paper=PAPER,
         figures="Theorem 3.7",
-        title="How long a fault is felt",
+        title="Recovery time after a fault",
         setting=(
             WORLD,
-            "Half of all stamps are tampered with until 300 ms, when every memory is filled with anything. Told is how long after that the last event was published that is missing or out of order anywhere: the slowest run.",
+            (
+                "Half of all stamps are tampered with until 300 ms, when the memory of every node is "
+                "corrupted. Recovery time is from then to the publication of the last event that is "
+                "missing or out of order at any subscriber; the slowest run counts."
+            ),
         ),
         cases=_recovery_cases,
-        play=cases.play_recovery,
+        run_case=cases.run_recovery,
         charts=(
             Chart(
                 figure="recovery",
                 title="The longest recovery against its bound",
-                across="δ + 3ε, ms",
-                up="ms",
+                x_label="δ + 3ε, ms",
+                y_label="ms",
                 most=True,
             ),
         ),
@@ -227,22 +242,26 @@ EXPERIMENTS = (
         figures="Theorem 3.8",
         title="Bytes of a timestamp",
         setting=(
-            "Every process makes an event each tick, having heard of another's last one; stamps are encoded as they travel, clocks modulo 2ε + δ + 1. Ten processes or ε = 10 where the other varies.",
+            (
+                "Every process makes an event in each tick, after it received the last event of "
+                "another. Stamps are encoded as they are sent, clocks modulo 2ε + δ + 1. There are ten "
+                "processes while ε varies, and ε is 10 while the number of processes varies."
+            ),
         ),
         cases=_sizes_cases,
-        play=cases.play_sizes,
+        run_case=cases.run_sizes,
         charts=(
             Chart(
                 figure="epsilon",
                 title="As epsilon grows, 10 processes",
-                across="epsilon, ticks",
-                up="bytes",
+                x_label="epsilon, ticks",
+                y_label="bytes",
             ),
             Chart(
                 figure="processes",
-                title="As processes become more, epsilon 10",
-                across="processes",
-                up="bytes",
+                title="As the number of processes grows, epsilon 10",
+                x_label="processes",
+                y_label="bytes",
                 log_x=True,
             ),
         ),
@@ -255,11 +274,17 @@ EXPERIMENTS = (
         figures="Figure 4, section 5.2",
         title="How c grows without an array",
         setting=(
-            "Three processes, epsilon 5; a message goes round from the clock that is ahead to those that are behind. Windows of 2ε ticks in which nobody makes an event come every so many ticks.",
+            (
+                "Three processes, epsilon 5; a message circulates from the clock that is ahead to "
+                "those that are behind. In a window of 2ε ticks, which recurs periodically, no process "
+                "makes an event."
+            ),
         ),
         cases=_growth_cases,
-        play=cases.play_growth,
-        charts=(Chart(figure="4", title="Figure 4: the largest c", across="rounds", up="ticks"),),
+        run_case=cases.run_growth,
+        charts=(
+            Chart(figure="4", title="Figure 4: the largest c", x_label="rounds", y_label="ticks"),
+        ),
         judge=_judge_growth,
         work=lambda case: float(case["rounds"]),
     ),

@@ -1,1 +1,1 @@
-"""The experiments on stamps for total order: how large they are, and how long they take to make."""
+"""Experiments on stamps for total order: their size, and the time to make them."""

@@ -1,4 +1,4 @@
-"""The cases of the experiments on stamps, played."""
+"""Run the cases of the experiments on stamps."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ from experiments.experiment import Case, Row, row
 from experiments.total.servers import Load, measure
 from experiments.total.workload import TOPICS, counts_of, law, subscribe
 
-__all__ = ["PATTERNS", "play_rates", "play_sizes"]
+__all__ = ["PATTERNS", "run_rates", "run_sizes"]
 
 MS = 1_000_000
 PATTERNS = {0.901: "geographic", 0.349: "spray-and-diffuse"}
-"""By shape, what the paper calls it."""
+"""The paper's name of a popularity pattern, by shape."""
 
 
-def play_sizes(case: Case) -> Iterator[Row]:
-    """Figures 7 and 8: how many entries a stamp has, of every topic once."""
+def run_sizes(case: Case) -> Iterator[Row]:
+    """Figures 7 and 8: entries per stamp, each topic counted once."""
     shape, each = case["shape"], case["each"]
     chances = law(shape)
     random = np.random.default_rng([int(shape * 1000), case["subscribers"], each, case["seed"]])
@@ -24,7 +24,7 @@ def play_sizes(case: Case) -> Iterator[Row]:
     total = case["subscribers"] * each / 1000
     published = (counts >= 2).sum(axis=1)
     grouped = counts >= 1
-    # A partner is named if it was published on since the topic's last event.
+    # A stamp names a partner topic if it had an event since the topic's own last event.
     named = (grouped * (chances / (chances + chances[:, None]))).sum(axis=1)
     yield row("7", f"published rules, {shape}", total, published.mean())
     yield row("7", f"ours, {shape}", total, named.mean())
@@ -35,7 +35,7 @@ def play_sizes(case: Case) -> Iterator[Row]:
     assert published.max() < TOPICS
 
 
-def play_rates(case: Case) -> Iterator[Row]:
+def run_rates(case: Case) -> Iterator[Row]:
     """Figures 9 to 14: latency, throughput and traffic between servers."""
     load = Load(
         shape=case["shape"],

@@ -1,12 +1,22 @@
-"""Five servers that make stamps, and clients that ask for them, with links as long as in the paper.
+"""Five servers that make stamps, and clients that request them, with the paper's link delays.
 
-Four systems, three of them the nodes that run in production. *Ours, groups by two*: subscriptions that don't change, and topics ordered together if two of them share them, as in the paper. *Ours*: the default,
-groups by one common subscription. *Placed*: the same with the placement that `ensue.spark.placement` computes. In all of them no server is skipped, and entries are left out that have not changed.
-*Published*, to compare with: a model of the paper's rules as far as they decide latency and load. Groups by two; a stamp names the whole group, and visits every server above that hosts one of it, skipping those that host none, which
-is what lets subscribers wait for ever.
+Four systems; three of them are the nodes that run in production and differ only in configuration:
 
-The paper's requests climb to server 1; here stage 0 is where they start, so its server 5 is stage 0. Serving a stamp takes `SERVICE_NS` at each server it visits:
-five servers then make 5,000 a second at the most, which is where the paper's prototype peaks. A client is at the site of a server, 10 ± 2 ms from it and 100 ± 10 ms from all others, as servers are from each other.
+- *Ours, groups by two*: fixed subscriptions, and topics are ordered together if two subscriptions
+  share them, as in the paper.
+- *Ours*: the default, groups by one common subscription.
+- *Ours, placed*: the default, with the placement that `ensue.spark.placement` computes.
+
+None of these skips a server, and all omit unchanged entries. The fourth is for comparison:
+
+- *Published rules*: a model of the paper's rules as far as they decide latency and load. Groups by
+  two; a stamp names its whole group and visits only the servers above that host a topic of it.
+  Skipping the other servers is what can make a subscriber wait forever.
+
+The paper's requests climb to server 1; here they start at stage 0, so its server 5 is stage 0. A
+stamp takes `SERVICE_NS` at each server it visits, so five servers make at most 5,000 a second,
+where the paper's prototype peaks. A client is 10 ± 2 ms from the server of its site and
+100 ± 10 ms from the others, as servers are from each other.
 """
 
 from collections.abc import Sequence
@@ -39,80 +49,83 @@ SYSTEMS = (TWO, OURS, PLACED, PUBLISHED)
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of the servers."""
+    """The load on the servers."""
 
     shape: float
     per_second: int
     each: int
-    """Topics of a client."""
+    """Topics per client."""
     duration_ns: int
     seed: int
     clients: int = 1000
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The results of one load."""
 
     latency_ms: float
-    """From asking for a stamp to having it, of what was asked for in the second half and came by the end of twice the time."""
+    """Mean time from a request to its stamp.
+
+    Over requests of the second half that were answered within twice the duration.
+    """
     per_second: float
-    """Stamps that came in the second half."""
+    """Rate of stamps received in the second half."""
     outgoing: dict[int, float]
-    """By server as the paper numbers them: entries passed on to other servers, as a share of all that it handled."""
+    """By the paper's server number: the share of entries that it forwarded to other servers."""
     entries: float
-    """Of a stamp."""
+    """Mean entries per stamp."""
 
 
-class _Asker:
-    """A client: it asks for stamps. Command: `ask`."""
+class _Client:
+    """A client that requests stamps. Command: `request`."""
 
     def __init__(self, name: str, hosts: Sequence[str]) -> None:
         self.name = name
         self._hosts = hosts
         self._numbers: dict[str, int] = {}
-        self._asked_ns: dict[tuple[str, int], int] = {}
+        self._requested_ns: dict[tuple[str, int], int] = {}
         self.waits: list[tuple[int, int, int]] = []
-        """When each was asked for, when it came, and its entries."""
+        """Per stamp: when it was requested, when it arrived, and its entries."""
         self._effects: list[Effect] = []
 
-    def ask(self, topic: int, now_ns: int) -> None:
-        """Ask for a stamp."""
+    def request(self, topic: int, now_ns: int) -> None:
+        """Request a stamp."""
         host = self._hosts[topic]
         number = self._numbers[host] = self._numbers.get(host, 0) + 1
-        self._asked_ns[host, number] = now_ns
+        self._requested_ns[host, number] = now_ns
         request = StampRequest(number=number, topics=(f"t{topic}",), settled=1)
         self._effects.append(Send(host, request))
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Take stamps."""
+        """Record the stamps of a frame."""
         del source
         if isinstance(frame, Stamped):
             for grant in frame.grants:
-                asked_ns = self._asked_ns.pop((frame.origin, grant.number))
-                self.waits.append((asked_ns, now_ns, len(grant.stamp.entries)))
+                requested_ns = self._requested_ns.pop((frame.origin, grant.number))
+                self.waits.append((requested_ns, now_ns, len(grant.stamp.entries)))
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: nothing is lost."""
+        """Do nothing: there are no timers."""
 
     def next_timer_ns(self) -> int | None:
-        """Return nothing."""
+        """Return None: there are no timers."""
         return None
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the effects."""
         effects, self._effects = self._effects, []
         return effects
 
 
 class _Traffic:
-    """Counts entries of stamps that leave a server, to others or to clients."""
+    """Count of stamp entries that leave a server, to other servers or to clients."""
 
     def __init__(self) -> None:
         self.onward = 0
         self.done = 0
 
     def count(self, effects: Sequence[Effect]) -> Sequence[Effect]:
-        """Count, and pass on."""
+        """Count the entries of effects; return the effects."""
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.frame, Fill):
                 self.onward += len(effect.frame.stamp.entries)
@@ -122,32 +135,32 @@ class _Traffic:
 
 
 class _Ours(Sequencer):
-    """A node, watched."""
+    """A production node with a traffic counter."""
 
     traffic: _Traffic
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the effects."""
         return self.traffic.count(super().take_effects())
 
     def next_timer_ns(self) -> None:
-        """Return nothing: a run is shorter than a lease."""
+        """Return None: a run is shorter than a lease."""
 
 
 class _Published:
-    """A server of the paper's topic managers: stamps are filled in by every server on their way."""
+    """A server of the paper's topic managers: every server on the route fills in the stamp."""
 
     def __init__(self, name: str, ways: Sequence[tuple[str, ...]], sizes: Sequence[int]) -> None:
         self.name = name
         self.traffic = _Traffic()
         self._ways = ways
-        """By topic: the servers above that its stamps visit."""
+        """By topic: the servers above this one that its stamps visit."""
         self._stamps = [Stamp({f"{index}": 1 for index in range(size)}) for size in sizes]
-        """By topic: a stamp of that many entries; which they are does not matter here."""
+        """By topic: a stamp with the right number of entries; their content does not matter."""
         self._effects: list[Effect] = []
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Fill a stamp in, and pass it on."""
+        """Fill in a stamp and forward it."""
         del now_ns
         if isinstance(frame, StampRequest):
             topic = frame.topics[0]
@@ -173,14 +186,14 @@ class _Published:
             self._effects.append(Send(client, stamped))
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: nothing is lost."""
+        """Do nothing: there are no timers."""
 
     def next_timer_ns(self) -> int | None:
-        """Return nothing."""
+        """Return None: there are no timers."""
         return None
 
     def take_effects(self) -> Sequence[Effect]:
-        """Drain what is to be done."""
+        """Drain the effects."""
         effects, self._effects = self._effects, []
         return self.traffic.count(effects)
 
@@ -190,7 +203,7 @@ def _stages(system: str, sites: Sites) -> tuple[list[int], list[int]]:
     own = TOPICS // SITES
     if system != PLACED:
         return [SITES - 1 - topic // own for topic in range(TOPICS)], list(reversed(range(SITES)))
-    # Not needed to say which experiments there are, which works without the extra.
+    # Imported here, so that listing experiments works without the Spark extra.
     from ensue.spark.chain_partition import Problem, solve  # noqa: PLC0415
 
     rate = sites.chances.sum(axis=0)
@@ -211,7 +224,7 @@ def _stages(system: str, sites: Sites) -> tuple[list[int], list[int]]:
 
 
 def measure(system: str, load: Load) -> Measured:
-    """Let clients ask for stamps, and measure."""
+    """Run clients that request stamps, and measure."""
     sites = Sites.draw(load.shape, load.clients, load.each, load.seed)
     stages, where = _stages(system, sites)
     names = [f"server-{stage}" for stage in range(SITES)]
@@ -231,19 +244,23 @@ def measure(system: str, load: Load) -> Measured:
     )
     servers = _servers(system, sites, stages, names)
     for stage, server in enumerate(servers):
-        world.add(names[stage], _as_it_is(server), site=f"site-{where[stage]}")
+        world.add(names[stage], _existing(server), site=f"site-{where[stage]}")
     hosts = [names[stage] for stage in stages]
-    askers = [_Asker(f"client-{number}", hosts) for number in range(load.clients)]
-    for number, asker in enumerate(askers):
-        world.add(asker.name, _as_it_is(asker), site=f"site-{number * SITES // load.clients}")
-    _ask(world, load, sites)
+    clients = [_Client(f"client-{number}", hosts) for number in range(load.clients)]
+    for number, client in enumerate(clients):
+        world.add(client.name, _existing(client), site=f"site-{number * SITES // load.clients}")
+    _schedule_requests(world, load, sites)
     world.run(until_ns=2 * load.duration_ns)
     half_ns = load.duration_ns // 2
-    waits = [each for asker in askers for each in asker.waits]
-    late = [came - asked for asked, came, _ in waits if half_ns <= asked < load.duration_ns]
-    made = sum(half_ns <= came < load.duration_ns for _, came, _ in waits)
+    waits = [each for client in clients for each in client.waits]
+    latencies_ns = [
+        arrived - requested
+        for requested, arrived, _ in waits
+        if half_ns <= requested < load.duration_ns
+    ]
+    made = sum(half_ns <= arrived < load.duration_ns for _, arrived, _ in waits)
     return Measured(
-        latency_ms=sum(late) / len(late) / MS,
+        latency_ms=sum(latencies_ns) / len(latencies_ns) / MS,
         per_second=made / (half_ns / SECOND),
         outgoing={
             SITES - stage: traffic.onward / max(1, traffic.onward + traffic.done)
@@ -253,8 +270,8 @@ def measure(system: str, load: Load) -> Measured:
     )
 
 
-def _as_it_is(node: Node) -> Factory:
-    """Return what makes a node that is there already: nobody crashes here."""
+def _existing(node: Node) -> Factory:
+    """Return a factory for an existing node: no node crashes here, so it runs once."""
     return lambda _records, _now_ns: node
 
 
@@ -291,8 +308,8 @@ def _servers(
     return made
 
 
-def _ask(world: World, load: Load, sites: Sites) -> None:
-    """Let clients drawn at random ask at random times, for topics by their site's law."""
+def _schedule_requests(world: World, load: Load, sites: Sites) -> None:
+    """Schedule requests of random clients at random times, with topics by their site's law."""
     random = Random(f"asking/{load.shape}/{load.per_second}/{load.each}/{load.seed}")
     chooser = np.random.default_rng([load.per_second, load.each, load.seed])
     total = int(load.per_second * load.duration_ns / SECOND)
@@ -305,7 +322,7 @@ def _ask(world: World, load: Load, sites: Sites) -> None:
         number = random.randrange(load.clients)
         topic = drawn[number * SITES // load.clients][index]
 
-        def command(node: _Asker, now_ns: int, topic: int = topic) -> None:
-            node.ask(topic, now_ns)
+        def command(node: _Client, now_ns: int, topic: int = topic) -> None:
+            node.request(topic, now_ns)
 
         world.call(f"client-{number}", command, at_ns=int(at_ns))

@@ -1,12 +1,17 @@
-"""Who subscribes to what, and who publishes where, by the popularity laws of the paper.
+"""Subscriptions and publications drawn by the popularity laws of the paper.
 
-The paper gives a shape and, with it, how many topics take 80 % of all choices: 0.5 % of 1,000 for 0.901 and 40 % for 0.349. Of the usual readings one fits: the
-Pareto law, P(rank > k) proportional to (k + 1) ** -shape, cut off after the last topic. Five topics (0.5 %) then have 80.3 % at 0.901, and 40 topics
-(4 %, where the paper says 40 %) have 79.8 % at 0.349. `benchmarks/stamp_sizes.py --laws` prints the other readings.
+The paper gives a shape and the share of topics that take 80 % of all choices: 0.5 % of 1,000 for
+0.901 and 40 % for 0.349. Of the usual readings one fits: the Pareto law, P(rank > k) proportional
+to (k + 1) ** -shape, cut off after the last topic. Five topics (0.5 %) then have 80.3 % at 0.901,
+and 40 topics (4 %, where the paper says 40 %) have 79.8 % at 0.349.
+`benchmarks/stamp_sizes.py --laws` prints the other readings.
 
-With sites, each has a ranking of its own: topics by their identifiers, from the first of its own server to the last of all, then around. The paper does not say how a
-site ranks the topics of others. That a popular topic is named together with one of a server above is then likely for sites 5 and 4, whose next topics are those of server 1, and rarer at 3 and 2: nearer to
-Figure 11 than an order that is drawn, which makes any server pass on nearly everything or nothing, by chance.
+Each site has its own ranking: topics by identifier, starting at the first topic of its own server
+and wrapping around after the last. The paper does not say how a site ranks the topics of other
+sites. With this ranking, clients of sites 5 and 4 often share a popular topic and one of a server
+above, because the topics of server 1 come next for them; clients of sites 3 and 2 rarely do. This
+is closer to Figure 11 than a random ranking, where chance decides whether a server forwards nearly
+everything or nothing.
 """
 
 from functools import cache
@@ -26,7 +31,7 @@ Flags = NDArray[np.bool_]
 
 
 def law(shape: float) -> Floats:
-    """Return how often a topic is chosen, by its rank."""
+    """Return the probability of each topic, by rank."""
     rank = np.arange(1, TOPICS + 1, dtype=np.float64)
     weights = rank**-shape - (rank + 1) ** -shape
     chances: Floats = weights / weights.sum()
@@ -34,9 +39,10 @@ def law(shape: float) -> Floats:
 
 
 def subscribe(chances: Floats, subscribers: int, each: int, random: np.random.Generator) -> Flags:
-    """Let subscribers choose so many distinct topics each; return subscriber by topic.
+    """Draw `each` distinct topics for every subscriber; return a matrix of subscriber by topic.
 
-    Whoever draws until there are enough different ones gets the first of a race in which a topic's time is exponential, at the rate of its chance.
+    Drawing until there are `each` distinct topics equals taking the first `each` of a race in which
+    the time of a topic is exponential with the rate of its probability.
     """
     chosen = np.zeros((subscribers, TOPICS), dtype=np.bool_)
     for start in range(0, subscribers, 1000):
@@ -48,7 +54,7 @@ def subscribe(chances: Floats, subscribers: int, each: int, random: np.random.Ge
 
 
 def counts_of(chosen: Flags) -> NDArray[np.float32]:
-    """Return how many subscribers each pair of topics shares, none for a topic and itself."""
+    """Return the number of common subscribers of each pair of topics; 0 on the diagonal."""
     numbers = chosen.astype(np.float32)
     counts: NDArray[np.float32] = numbers.T @ numbers
     np.fill_diagonal(counts, 0)
@@ -59,15 +65,15 @@ class Sites(msgspec.Struct, frozen=True):
     """Five sites with 200 clients and 200 topics each."""
 
     chances: Floats
-    """Site by topic: where its clients publish and subscribe."""
+    """Probability by site and topic that a client publishes on or subscribes to a topic."""
     counts: NDArray[np.float32]
     subscriptions: list[tuple[int, ...]]
-    """By client; clients of a site stand together."""
+    """By client; clients of a site are adjacent."""
 
     @classmethod
     @cache
     def draw(cls, shape: float, clients: int, each: int, seed: int) -> "Sites":
-        """Draw everybody's subscriptions."""
+        """Draw the subscriptions of all clients."""
         random = np.random.default_rng([int(shape * 1000), clients, each, seed])
         own = TOPICS // SITES
         chances = np.zeros((SITES, TOPICS))

@@ -1,1 +1,1 @@
-"""The experiments of the paper on transactions of several clients, with the nodes that run in production."""
+"""Experiments of the paper on multi-client transactions, with production nodes."""

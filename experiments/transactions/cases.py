@@ -1,6 +1,7 @@
-"""The cases of the experiments with transactions, played.
+"""Run the cases of the experiments with transactions.
 
-The baseline waits between its operations, for the shortest time with which all goes well: it is looked for, with the seed of the case.
+The baseline waits between its operations, for the shortest time in which no update goes wrong. A
+search with the seed of the case finds that time.
 """
 
 from collections.abc import Iterator
@@ -8,11 +9,11 @@ from collections.abc import Iterator
 import msgspec
 
 from experiments.experiment import Case, Row, row
-from experiments.transactions.model import BL_WAIT, MS, SCHEMES, Setting, play
+from experiments.transactions.model import BL_WAIT, MS, SCHEMES, Setting, measure
 from experiments.transactions.regular_events import disturb
 from experiments.transactions.wait_baseline import shortest_wait
 
-__all__ = ["FIGURES", "play_dispatching", "play_regular", "waited"]
+__all__ = ["FIGURES", "run_dispatching", "run_regular", "waited"]
 
 FIGURES = {
     "scheme": ("5 latency", "5 throughput"),
@@ -20,21 +21,21 @@ FIGURES = {
     "concurrent": ("6c", "6d"),
     "clients": ("6e", "6f"),
 }
-"""By what varies: the figures of latency and of throughput."""
+"""By varied parameter: the figures of latency and throughput."""
 ROUNDS = 3
 
 
 def waited(setting: Setting, seed: int) -> Setting:
-    """Return the setting of the baseline with the shortest wait that is long enough."""
+    """Return the setting of the baseline with the shortest sufficient wait."""
 
     def right(wait_ms: int) -> bool:
-        return play(msgspec.structs.replace(setting, wait_ns=wait_ms * MS), seed).wrong == 0
+        return measure(msgspec.structs.replace(setting, wait_ns=wait_ms * MS), seed).wrong == 0
 
     return msgspec.structs.replace(setting, wait_ns=shortest_wait(right) * MS)
 
 
-def play_dispatching(case: Case) -> Iterator[Row]:
-    """Figures 5 and 6(a) to 6(f): dispatch instances, and measure how long that takes and how many are over a second."""
+def run_dispatching(case: Case) -> Iterator[Row]:
+    """Figures 5 and 6(a) to 6(f): latency and throughput of dispatching instances."""
     setting = Setting(
         scheme=case["scheme"],
         brokers=case["brokers"],
@@ -44,8 +45,8 @@ def play_dispatching(case: Case) -> Iterator[Row]:
     )
     if setting.scheme == BL_WAIT:
         setting = waited(setting, case["seed"])
-    found = play(setting, case["seed"])
-    assert not found.wrong, "an update went where it should not"
+    found = measure(setting, case["seed"])
+    assert not found.wrong, "an update did not reach its agent alone"
     latency, throughput = FIGURES[case["varies"]]
     if case["varies"] == "scheme":
         at = list(SCHEMES).index(setting.scheme)
@@ -60,8 +61,8 @@ def play_dispatching(case: Case) -> Iterator[Row]:
             yield row("6c busy", f"{setting.scheme}, {name}", case["concurrent"], 100 * share)
 
 
-def play_regular(case: Case) -> Iterator[Row]:
-    """Figure 6(g): events of those who have no part in transactions, while some are under way."""
+def run_regular(case: Case) -> Iterator[Row]:
+    """Figure 6(g): regular events while transactions are in progress."""
     scheme, wait_ns = case["scheme"], 0
     if scheme == BL_WAIT:
         wait_ns = waited(

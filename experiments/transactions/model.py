@@ -1,19 +1,32 @@
-"""Instance dispatching (section VII): brokers, clients and what a message costs, for the paper's three schemes and its baseline.
+"""Instance dispatching (section VII): brokers, clients and costs of messages.
 
-One *instantiation* has four clients: an environment E, which coordinates, a dispatcher D and two agents. A transaction dispatches one instance of a workflow, in turn to
-one agent and the other: E invites D, D invites the agent, which subscribes to the instance, D withdraws its own subscription, E publishes an update. All of that must
-reach the agent, and nothing D.
+One *instantiation* has four clients: an environment E, which coordinates, a dispatcher D and two
+agents. A transaction dispatches one instance of a workflow, to the two agents in turn: E invites D,
+D invites the agent, which subscribes to the instance, D withdraws its own subscription, E publishes
+an update. The update must reach the agent and not D. The schemes are the paper's three and its
+baseline.
 
-What the paper says: every broker and client on a machine of its own, a network of less than a millisecond, clients put on brokers at random and evenly, one to ten
-transactions at once at a coordinator, one to ten instantiations with workflows of their own.
+Given by the paper: every broker and client has its own machine; the network takes less than a
+millisecond; clients are assigned to brokers at random and evenly; a coordinator has one to ten
+transactions at once; there are one to ten instantiations, each with its own workflow.
 
-What it does not say, and was chosen here. *Overlays* (Figure 4 is a drawing): 1; a line of 3; a line of 5; a middle with four arms of two, 9. *Costs*: a message is under way for
-`HOP_NS` on average (from none to twice that), then takes whoever gets it `SERVICE_NS`; an operation takes a client `ISSUE_NS` before it is sent. The paper's machines have two cores: the next message or operation begins when half of that time is over. Costs stand for the Java RMI and the threads of PADRES, and are fixed
-once for all figures, so that D-TX takes about 410 ms on one broker and 570 ms on three, as it does in the paper: everything else follows. *Regular events* are far cheaper (`REGULAR_NS`), for the
-paper sends 20,000 of them between two dispatches; so are answers. *Subscriptions of D*: an unsubscription names an earlier subscription (the errata say why), so D has subscribed to each
-instance before the load begins. *End*: a transaction is over when its coordinator was told and the agent was given the update; the baseline, when the agent was given it.
+Chosen here:
 
-The nodes are driven without links, since nothing is lost here: no message but the protocols' own.
+- *Overlays* (Figure 4 is a drawing): 1 broker; a line of 3; a line of 5; a center with four arms of
+  two, 9 brokers.
+- *Costs*: a message takes `HOP_NS` to arrive on average (from zero to twice that), then
+  `SERVICE_NS` at its receiver; an operation takes a client `ISSUE_NS` before it is sent. The
+  paper's machines have two cores, so the next message or operation starts after half of that time.
+  Costs stand for the Java RMI and the threads of PADRES. They are the same in all figures, and
+  chosen so that D-TX takes about 410 ms on one broker and 570 ms on three, as in the paper.
+- *Regular events* are far cheaper (`REGULAR_NS`), because the paper sends 20,000 of them between
+  two dispatches; so are answers.
+- *Subscriptions of D*: an unsubscription names an earlier subscription (the errata say why), so D
+  subscribes to each instance before the load begins.
+- *End*: a transaction ends when its coordinator is notified and the agent has the update; in the
+  baseline, when the agent has the update.
+
+No message is lost, so nodes run without links: all messages are those of the protocols.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +52,7 @@ from ensue.simulation.deployments.transaction_clients import (
 )
 from experiments.transactions.wait_baseline import Waiting
 
-__all__ = ["BL_WAIT", "OVERLAYS", "SCHEMES", "Dispatching", "Figures", "Setting", "play"]
+__all__ = ["BL_WAIT", "OVERLAYS", "SCHEMES", "Dispatching", "Figures", "Setting", "measure"]
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -47,15 +60,15 @@ HOP_NS = 4 * MS
 SERVICE_NS = 4 * MS
 ISSUE_NS = 30 * MS
 CORES = 2
-"""Of a machine: whatever takes it a time occupies it for a half of that."""
+"""Cores per machine: a task occupies the machine for its time divided by this."""
 AT_ONCE_NS = SERVICE_NS - SERVICE_NS // CORES
-"""How much of serving a message does not keep others waiting; it counts as time under way, before the rest."""
+"""The part of the service time that does not delay other messages: added to the network delay."""
 REGULAR_NS = MS // 10
 READY_NS = 10**13
-"""When everybody has come, advertised and subscribed, however many they are."""
+"""When all clients, however many, have connected, advertised and subscribed."""
 NEVER_NS = 10**15
 PATIENCE_NS = 10 * SECOND
-"""An update that the baseline published so long ago, and nobody was given, is lost."""
+"""After this time, an undelivered update of the baseline counts as lost."""
 BL_WAIT = "BL-WAIT"
 SCHEMES = {BL_WAIT: "", "S-TX": PLANNED, "D-TX": SERIALIZABLE, "D-TX_NI": ATOMIC}
 OVERLAYS: Mapping[int, tuple[tuple[int, int], ...]] = {
@@ -64,7 +77,7 @@ OVERLAYS: Mapping[int, tuple[tuple[int, int], ...]] = {
     5: ((0, 1), (1, 2), (2, 3), (3, 4)),
     9: ((0, 1), (0, 2), (0, 3), (0, 4), (1, 5), (2, 6), (3, 7), (4, 8)),
 }
-"""By the number of brokers: which are neighbours."""
+"""By number of brokers: the pairs of neighbors."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,36 +86,36 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str
     brokers: int = 3
     concurrent: int = 1
-    """Transactions that a coordinator has under way at once."""
+    """Transactions in progress at once per coordinator."""
     instances: int = 1
-    """Instantiations of the scenario, four clients each."""
+    """Instantiations of the scenario, with four clients each."""
     transactions: int = 50
-    """Of each instantiation."""
+    """Transactions per instantiation."""
     wait_ns: int = 0
-    """Of the baseline: between operations 1 and 5."""
+    """The baseline's wait between operations 1 and 5."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The results of one setting."""
 
     latency_ms: float
     """Mean time of a transaction."""
     per_second: float
-    """Transactions that were over, a second."""
+    """Rate of finished transactions."""
     messages: float
-    """For each transaction."""
+    """Messages per transaction."""
     wrong: int
     """Transactions whose update did not reach its agent alone."""
     repeated: int
-    """Transactions that had to be begun again by the application."""
+    """Transactions that the application had to retry."""
     client_busy: float
-    """The share of the time that issuing operations occupied the busiest client."""
+    """Share of the time that operations occupied the busiest client."""
     broker_busy: float
-    """The share of the time that messages occupied the busiest broker."""
+    """Share of the time that messages occupied the busiest broker."""
 
 
 class Dispatching:
-    """One world, with all its clients and what they have to do."""
+    """A simulation of brokers, clients and their transactions."""
 
     def __init__(self, setting: Setting, seed: int) -> None:
         self.setting = setting
@@ -116,9 +129,9 @@ class Dispatching:
             on_outcome=self._outcome,
         )
         self._free_ns: dict[str, int] = {}
-        """By client: until when it is occupied with operations."""
+        """By client: when it can issue the next operation."""
         self._issued_ns: dict[str, int] = {}
-        """By client: how long operations occupied it."""
+        """By client: the time that operations occupied it."""
         self.application = Application(self.call)
         self.waiting = Waiting(self.call, self._later, setting.wait_ns)
         self.config = ContentConfig(
@@ -129,22 +142,22 @@ class Dispatching:
         """By instance."""
         self.latencies_ns: list[int] = []
         self.received: dict[str, list[str]] = {}
-        """By instance: who was given its update."""
+        """By instance: the clients that received its update."""
         self.outcomes: dict[str, str] = {}
-        """By instance: empty when its coordinator was told that it is committed."""
+        """By instance: empty once its coordinator knows that it committed."""
         self.repeated = 0
         self._over: set[str] = set()
         self._next = dict.fromkeys(range(setting.instances), 0)
         self.released = dict.fromkeys(range(setting.instances), setting.transactions)
-        """By instantiation: how many instances may be dispatched by now."""
+        """By instantiation: the number of instances that may be dispatched so far."""
         self._seen = 0
         self.on_delivery: Callable[[str, Notified], None] = lambda _client, _notified: None
         self._build()
 
-    # -- Who there is -----------------------------------------------------------------------------
+    # -- Setup ------------------------------------------------------------------------------------
 
     def _place(self) -> dict[str, str]:
-        """Put clients on brokers at random and evenly."""
+        """Assign clients to brokers at random and evenly."""
         random = Random(f"placing/{self.setting.brokers}/{self.setting.instances}/{self.seed}")
         clients = [
             f"{role}{number}"
@@ -158,14 +171,14 @@ class Dispatching:
         return dict(zip(clients, brokers, strict=True))
 
     def _build(self) -> None:
-        neighbours: dict[str, list[str]] = {f"b{at}": [] for at in range(self.setting.brokers)}
+        neighbors: dict[str, list[str]] = {f"b{at}": [] for at in range(self.setting.brokers)}
         for one, other in OVERLAYS[self.setting.brokers]:
-            neighbours[f"b{one}"].append(f"b{other}")
-            neighbours[f"b{other}"].append(f"b{one}")
+            neighbors[f"b{one}"].append(f"b{other}")
+            neighbors[f"b{other}"].append(f"b{one}")
 
         def broker(name: str) -> Callable[[object, int], Node]:
             return lambda _records, now: TransactionBroker(
-                name=name, neighbors=neighbours[name], config=self.config, now_ns=now
+                name=name, neighbors=neighbors[name], config=self.config, now_ns=now
             )
 
         def client(name: str) -> Callable[[object, int], Node]:
@@ -173,7 +186,7 @@ class Dispatching:
                 name=name, home=self.homes[name], config=self.config, now_ns=now
             )
 
-        for name in neighbours:
+        for name in neighbors:
             self.world.add(name, broker(name))
         for name in self.homes:
             self.world.add(name, client(name))
@@ -183,7 +196,7 @@ class Dispatching:
         self.world.run(until_ns=READY_NS)
 
     def _prepare(self, number: int) -> None:
-        """Advertise what is published; have the dispatcher subscribe to each instance that will be dispatched."""
+        """Advertise publications, and subscribe the dispatcher to each instance."""
         regular = self.application.regular
 
         def do(client: str, action: str, where: str, label: str) -> None:
@@ -201,13 +214,13 @@ class Dispatching:
 
     @property
     def under_way(self) -> int:
-        """How many transactions have begun and are not over."""
+        """The number of transactions in progress."""
         return len(self.started_ns) - len(self._over)
 
-    # -- What they do -----------------------------------------------------------------------------
+    # -- Dispatching ------------------------------------------------------------------------------
 
     def run(self) -> Figures:
-        """Dispatch everything."""
+        """Dispatch all instances, and measure."""
         self._counts, start_ns = True, self.world.now_ns
         before_ns = self._busy_ns()
         for number in range(self.setting.instances):
@@ -220,7 +233,7 @@ class Dispatching:
             name: (busy_ns - before_ns[name]) / SECOND / seconds
             for name, busy_ns in self._busy_ns().items()
         }
-        # Whatever is still under way may reach somebody whom it should not.
+        # A message that is still in flight may reach a wrong client.
         self.world.run(until_ns=self.world.now_ns + 10 * SECOND)
         return Figures(
             latency_ms=fmean(self.latencies_ns) / MS,
@@ -233,7 +246,7 @@ class Dispatching:
         )
 
     def _busy_ns(self) -> dict[str, int]:
-        """Return how long operations have occupied each client, and messages each broker."""
+        """Return the time that operations occupied each client, and messages each broker."""
         found = {name: self._issued_ns.get(name, 0) for name in self.homes}
         for name in self.world.names():
             queue = self.world.queue(name)
@@ -242,7 +255,7 @@ class Dispatching:
         return found
 
     def begin(self, number: int) -> None:
-        """Dispatch the next instance of an instantiation, if there is one."""
+        """Dispatch the next instance of an instantiation, if any."""
         at = self._next[number]
         if at == self.released[number]:
             return
@@ -278,10 +291,10 @@ class Dispatching:
             timeout_ns=300 * SECOND,
         )
 
-    # -- What comes of it ---------------------------------------------------------------------------
+    # -- Operations and outcomes ------------------------------------------------------------------
 
     def call(self, client: str, command: Callable[[TransactionClient, int], None]) -> None:
-        """Have a client issue an operation, behind those that it is about to."""
+        """Have a client issue an operation, after those it has queued."""
 
         def run(node: Node, now_ns: int) -> None:
             assert isinstance(node, TransactionClient)
@@ -311,7 +324,7 @@ class Dispatching:
         self.application.take(client, value)
         for spec, refused in self.application.outcomes[self._seen :]:
             self._seen += 1
-            self._told(spec, refused)
+            self._finished(spec, refused)
 
     def _notified(self, client: str, notified: Notified) -> None:
         attributes = notified.publication.attributes
@@ -323,7 +336,7 @@ class Dispatching:
             self.received.setdefault(instance, []).append(client)
             self._check(instance)
 
-    def _told(self, spec: TransactionSpec, refused: str) -> None:
+    def _finished(self, spec: TransactionSpec, refused: str) -> None:
         instance = spec.acts[-1].payload.decode()
         if refused:
             self.repeated += 1
@@ -333,10 +346,10 @@ class Dispatching:
         self._check(instance)
 
     def _check(self, instance: str, *, lost: bool = False) -> None:
-        """See whether a transaction is over."""
+        """End a transaction if its outcome is known and its update arrived, or is lost."""
         known = self.setting.scheme == BL_WAIT or instance in self.outcomes
-        given = instance in self.received
-        if instance in self._over or not (lost or (known and given)):
+        arrived = instance in self.received
+        if instance in self._over or not (lost or (known and arrived)):
             return
         self._over.add(instance)
         self.latencies_ns.append(self.world.now_ns - self.started_ns[instance])
@@ -348,15 +361,15 @@ class Dispatching:
 
 
 def agent_of(number: int, at: int) -> str:
-    """Return the agent that is given an instance: one and the other in turn."""
+    """Return the agent of an instance: the two agents take turns."""
     return f"{'AB'[at % 2]}{number}"
 
 
 def where_of(number: int, at: int) -> str:
-    """Return the filter of what concerns one instance."""
+    """Return the filter of one instance."""
     return f"workflow = {number} and instance = {at}"
 
 
-def play(setting: Setting, seed: int) -> Figures:
+def measure(setting: Setting, seed: int) -> Figures:
     """Measure one setting."""
     return Dispatching(setting, seed).run()

@@ -1,8 +1,9 @@
-"""Regular events while instances are dispatched (Figure 6(g)): how much a transaction disturbs those who have no part in it.
+"""Regular events while instances are dispatched (Figure 6(g)).
 
-E publishes events to both agents in turn, at an even rate, and dispatches four instances at once after every `between` of them. Measured are the events that agents are given in
-each 100 ms, and how long each was on its way, apart for the time when a transaction is under way. The paper does not say how fast it publishes; here it is
-`RATE` a second, at which the busiest broker is occupied for a third of the time.
+E publishes events to both agents in turn at a constant rate, and dispatches four instances at once
+after every `between` events. Measured are the deliveries in each window of 100 ms and the delay of
+each event, separately while a transaction is in progress. The paper does not give its rate; here it
+is `RATE` a second, which occupies the busiest broker for a third of the time.
 """
 
 from statistics import fmean
@@ -23,16 +24,16 @@ WINDOW_NS = 100 * MS
 
 
 class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
-    """What regular events met."""
+    """Rates and delays of regular events, without and during transactions."""
 
     per_second: float
-    """Given to agents while no transaction was under way."""
+    """Rate of deliveries to agents while no transaction was in progress."""
     per_second_during: float
-    """The same while one was."""
+    """The same during transactions."""
     per_second_least: float
-    """In the worst 100 ms while no transaction was under way: what chance alone does."""
+    """Rate in the worst 100 ms while no transaction was in progress: the effect of chance alone."""
     per_second_least_during: float
-    """In the worst 100 ms while one was."""
+    """The same during transactions."""
     delay_ms: float
     delay_ms_during: float
     delay_ms_most: float
@@ -41,7 +42,7 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stream(Dispatching):
-    """Dispatches in rounds, with events in between."""
+    """Regular events at a constant rate, with rounds of dispatching in between."""
 
     def __init__(self, setting: Setting, seed: int, between: int) -> None:
         super().__init__(setting, seed)
@@ -49,11 +50,11 @@ class _Stream(Dispatching):
         self.sent = 0
         self.delays: dict[bool, list[float]] = {False: [], True: []}
         self._windows: dict[int, int] = {}
-        """By window: how many events were given in it."""
+        """By window: the number of deliveries."""
         self._first = self._last = 0
-        """The windows of the first event and the last."""
+        """The windows of the first and the last event."""
         self._busy: set[int] = set()
-        """Windows in which a transaction was under way."""
+        """Windows during which a transaction was in progress."""
         self.on_delivery = self._delivered
 
     def prepare(self) -> None:
@@ -66,8 +67,8 @@ class _Stream(Dispatching):
             self.application.regular(RegularSpec(client=client, at_ns=0, act=act))
         self.world.run(until_ns=self.world.now_ns + SECOND)
 
-    def play(self) -> Disturbance:
-        """Publish and dispatch."""
+    def measure(self) -> Disturbance:
+        """Publish, dispatch and measure."""
         self.prepare()
         rounds = self.setting.transactions // AT_ONCE
         events, start_ns = (rounds + 1) * self.between, self.world.now_ns
@@ -81,7 +82,7 @@ class _Stream(Dispatching):
         rates = {at: self._windows.get(at, 0) * SECOND / WINDOW_NS for at in whole}
         during = [rate for at, rate in rates.items() if at in self._busy]
         quiet = [rate for at, rate in rates.items() if at not in self._busy]
-        given = sum(map(len, self.delays.values()))
+        delivered = sum(map(len, self.delays.values()))
         return Disturbance(
             per_second=fmean(quiet),
             per_second_during=fmean(during),
@@ -91,7 +92,7 @@ class _Stream(Dispatching):
             delay_ms_during=fmean(self.delays[True]),
             delay_ms_most=max(self.delays[False]),
             delay_ms_most_during=max(self.delays[True]),
-            lost=events - given,
+            lost=events - delivered,
         )
 
     def _window(self) -> int:
@@ -129,4 +130,4 @@ def disturb(scheme: str, *, wait_ns: int, rounds: int, between: int, seed: int) 
     setting = Setting(
         scheme=scheme, concurrent=AT_ONCE, transactions=rounds * AT_ONCE, wait_ns=wait_ns
     )
-    return _Stream(setting, seed, between).play()
+    return _Stream(setting, seed, between).measure()

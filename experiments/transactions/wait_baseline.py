@@ -1,11 +1,16 @@
-"""The waiting baseline (BL-WAIT): the same operations without transactions, and a wait in the place of order.
+"""The waiting baseline (BL-WAIT): the operations without transactions, and a wait instead of order.
 
-E publishes that there is a new instance (operation 1) and, `wait` later, its update (operation 5). D, when it hears of the instance, assigns it to an agent by a publication
-(operation 2) and unsubscribes (4); the agent, when it hears, subscribes (3). Nothing is answered for, nothing is ordered: the wait must be long enough for 2, 3 and 4 to
-have reached all brokers. `shortest_wait` finds it as the paper does: to within 50 ms, from 2,000 ms on, so that all updates reach their agent alone while
-with 50 ms less some do not. The paper goes up and down step by step; here the interval is halved, which ends at the same place if a longer wait never does harm.
+E publishes that there is a new instance (operation 1) and, `wait` later, its update (operation 5).
+When D receives the instance, it publishes its assignment to an agent (2) and unsubscribes (4); when
+the agent receives the assignment, it subscribes (3). There are no answers and there is no order:
+the wait must be long enough for 2, 3 and 4 to reach all brokers.
 
-This is no solution, only a measure of what order costs: the right wait depends on everything.
+`shortest_wait` finds it as the paper does: to within 50 ms, starting at 2,000 ms, so that every
+update reaches its agent alone, and with 50 ms less some do not. The paper goes up and down step by
+step; here bisection finds the same wait, if a longer wait never does harm.
+
+The baseline is not a solution, because the right wait depends on load and topology. It measures the
+cost of order.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +25,7 @@ Call = Callable[[str, Callable[[Any, int], None]], None]
 
 
 class Waiting:
-    """Plays all clients of the baseline. `call` gives a client a command, `later` does something after a while."""
+    """All clients of the baseline; `call` runs a client's command, `later` a delayed function."""
 
     def __init__(
         self, call: Call, later: Callable[[int, Callable[[], None]], None], wait_ns: int
@@ -29,7 +34,7 @@ class Waiting:
         self._later = later
         self._wait_ns = wait_ns
         self._subscribed: dict[tuple[int, int], str] = {}
-        """By instantiation and instance: the name of the dispatcher's subscription."""
+        """By instantiation and instance: the dispatcher's subscription."""
 
     def start(self, number: int, at: int, agent: str, subscribed: str) -> None:
         """Dispatch an instance: operations 1 and, after the wait, 5."""
@@ -39,7 +44,7 @@ class Waiting:
         self._later(self._wait_ns, lambda: self._publish(f"E{number}", update))
 
     def notified(self, client: str, attributes: Mapping[str, Any]) -> None:
-        """Hear of a new instance as the dispatcher, of an assigned one as an agent."""
+        """Handle a new instance as its dispatcher, or an assignment as its agent."""
         if "new" in attributes:
             number, at = int(attributes["workflow"]), int(attributes["new"])
             assigned = {"assign": number, "agent": attributes["agent"], "of": at}
@@ -55,7 +60,7 @@ class Waiting:
 
 
 def shortest_wait(right: Callable[[int], bool]) -> int:
-    """Return the wait in ms with which all goes right, while it does not with 50 ms less."""
+    """Return the shortest sufficient wait in ms, to within 50 ms."""
     high = MOST_MS
     while not right(high):
         high *= 2

@@ -1,4 +1,4 @@
-"""The experiments with deadlines: both systems deliver, one of them bears more, and bytes are what they are."""
+"""Experiments with deadlines: both systems deliver, and their load and bytes compare."""
 
 import msgspec
 import pytest
@@ -18,7 +18,7 @@ QUIET = Load(
 
 
 @pytest.mark.parametrize("system", [gossip, reliable])
-def test_nothing_is_lost_where_nothing_goes_wrong(system: object) -> None:
+def test_without_faults_every_event_is_on_time(system: object) -> None:
     figures = system(QUIET, 1)  # type: ignore[operator]
     assert figures.on_time == 1.0
     assert figures.per_second > 10
@@ -29,8 +29,8 @@ def test_slow_members_and_losses_cost_gossip_little() -> None:
     assert gossip(load, 1).on_time > 0.9
 
 
-def test_both_systems_are_charged_the_same_for_the_same_matrix() -> None:
-    """Four senders, each of whose last message went to all 199 others: one stamp and one set a row."""
+def test_same_matrix_costs_same_bytes_in_both_systems() -> None:
+    """Four senders sent their last message to all 199 others: one stamp and one set per row."""
     stamp = 10**15
     matrix = {x: dict.fromkeys((y for y in range(200) if y != x), stamp - x - 1) for x in range(4)}
     event = Event(topic="t", payload=bytes(100), publisher="p0", publisher_seq=1)
@@ -50,11 +50,11 @@ def test_both_systems_are_charged_the_same_for_the_same_matrix() -> None:
         for effect in member.take_effects()
         if isinstance(effect, Send) and isinstance(effect.frame, Copy)
     }.values()
-    assert {x: len(row) for x, row in answer.after.items()} == {0: 1}, "a set, not a number each"
+    assert {x: len(row) for x, row in answer.after.items()} == {0: 1}, "one set per row"
 
 
 def reliable_pair() -> tuple[ReliableMember, Copy]:
-    """Return a member of 50, and the first message of another."""
+    """Return a member of a group of 50, and the first message of another."""
     names = ["a", "b", *(f"m{number}" for number in range(48))]
     numbers = {name: number for number, name in enumerate(names)}
     a, b = (
@@ -67,7 +67,7 @@ def reliable_pair() -> tuple[ReliableMember, Copy]:
     return b, sent
 
 
-def test_the_reliable_protocol_loads_its_publishers_where_gossip_does_not() -> None:
+def test_reliable_group_loads_publishers_more_than_gossip() -> None:
     load = Load(subscribers=100, perturbed=0.0, per_second=80.0, duration_ns=150_000_000)
     ours, theirs = gossip(load, 1, warm_up_rounds=20), reliable(load, 1)
     assert ours.on_time > 0.9
@@ -76,7 +76,7 @@ def test_the_reliable_protocol_loads_its_publishers_where_gossip_does_not() -> N
     assert 1 >= theirs.busiest > 5 * ours.busiest
 
 
-def test_a_member_sends_again_until_everybody_has_acknowledged() -> None:
+def test_member_retransmits_until_all_acknowledged() -> None:
     names = ["a", "b", "c"]
     numbers = {name: number for number, name in enumerate(names)}
     a, b = (
@@ -108,12 +108,10 @@ def test_ordering_information_grows_slowly() -> None:
 
 
 @pytest.mark.parametrize("system", ["gossip", "reliable group"])
-def test_a_case_of_figure_6_gives_the_share_on_time_the_throughput_and_the_bytes(
-    system: str,
-) -> None:
+def test_figure_6_case_yields_share_on_time_throughput_and_bytes(system: str) -> None:
     (experiment,) = (each for each in EXPERIMENTS if each.name == "gossip-throughput")
     case = {"system": system, "subscribers": 8, "perturbed": 20, "duration_ms": 200, "seed": 1}
-    rows = {(row["figure"], row["series"]): row["value"] for row in experiment.play(case)}
+    rows = {(row["figure"], row["series"]): row["value"] for row in experiment.run_case(case)}
     assert list(rows) == [
         ("6a", system),
         ("throughput", f"{system}, 20 %"),

@@ -1,4 +1,4 @@
-"""What every experiment must keep to, and how claims, plots and pages come of a table; Spark is left to `tests/spark`."""
+"""Rules for every experiment, and claims, plots and pages from a table; `tests/spark` runs one."""
 
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -24,6 +24,8 @@ from tests.cli.helpers import Shell
 
 from ensue.core.errors import BadInput
 
+PAGE = Path(__file__).parents[2] / "docs/explanation/experiments.md"
+
 
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
@@ -42,11 +44,11 @@ TABLE = Table(
         point("theirs <script>", 10, 50.0),
     ]
 )
-CHART = Chart(figure="1", title="One & all", across="nodes", up="units", log_x=True)
+CHART = Chart(figure="1", title="One & all", x_label="nodes", y_label="units", log_x=True)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda each: each.name)
-def test_an_experiment_is_whole(experiment: Experiment) -> None:
+def test_experiment_is_complete(experiment: Experiment) -> None:
     assert experiment.title
     assert experiment.setting
     assert experiment.charts
@@ -59,8 +61,8 @@ def test_an_experiment_is_whole(experiment: Experiment) -> None:
         kinds = {name: {type(each[name]) for each in cases} for name in cases[0]}
         assert all(len(each) == 1 for each in kinds.values()), kinds
         assert all(experiment.work(each) > 0 for each in cases)
-    # What is played is in a package below, whose code is part of the version of results.
-    module = experiment.play.__module__.split(".")
+    # The function that runs a case is in a subpackage, whose code is part of the code version.
+    module = experiment.run_case.__module__.split(".")
     assert module[0] == "experiments"
     assert len(module) == 3
     judged = experiment.judge(Table([]))
@@ -68,7 +70,7 @@ def test_an_experiment_is_whole(experiment: Experiment) -> None:
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda each: each.name)
-def test_nothing_is_met_where_nothing_was_played(experiment: Experiment) -> None:
+def test_no_claim_is_met_without_results(experiment: Experiment) -> None:
     assert not any(each.met for each in experiment.judge(Table([])))
 
 
@@ -82,36 +84,36 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("paper", FIGURES)
-def test_every_figure_of_a_paper_is_repeated_and_judged(paper: str) -> None:
+def test_every_figure_of_paper_is_repeated_and_judged(paper: str) -> None:
     among = [each for each in EXPERIMENTS.values() if each.paper == paper]
     drawn = {chart.figure for each in among for chart in each.charts if chart.drawn}
     assert FIGURES[paper] <= drawn
     assert all(each.judge(Table([])) for each in among)
 
 
-def test_unknown_names_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"'nope'; there are total-stamps, "):
+def test_unknown_name_is_rejected_with_list_of_names() -> None:
+    with pytest.raises(BadInput, match=r"no experiment 'nope': use total-stamps, "):
         chosen(["vcube-single", "nope"])
     assert chosen(["all"]) == list(EXPERIMENTS.values())
     assert [each.name for each in chosen(["merge-growth"] * 2)] == ["merge-growth"]
 
 
-def test_the_commands_tell_what_there_is(shell: Shell) -> None:
-    told = shell("list", "--json").json()
-    assert [each["name"] for each in told["experiments"]] == list(EXPERIMENTS)
-    assert all(each["quick_cases"] <= each["cases"] for each in told["experiments"])
+def test_commands_list_experiments_and_reject_bad_input(shell: Shell) -> None:
+    answer = shell("list", "--json").json()
+    assert [each["name"] for each in answer["experiments"]] == list(EXPERIMENTS)
+    assert all(each["quick_cases"] <= each["cases"] for each in answer["experiments"])
     listed = shell("list").stdout
     assert "Figure 4" in listed
     assert all(f" {name} " in listed for name in EXPERIMENTS), "names can't be copied"
     refused = shell("run", "nope")
     assert refused.code == 2
-    assert "there are total-stamps" in refused.stderr
+    assert "use total-stamps" in refused.stderr
     nowhere = shell("run", "merge-growth", "--docs", "nowhere")
     assert nowhere.code == 2
-    assert "nowhere is no directory" in nowhere.stderr
+    assert "nowhere is not a directory" in nowhere.stderr
 
 
-def test_a_master_that_is_none_is_refused_before_spark_starts(shell: Shell, tmp_path: Path) -> None:
+def test_bad_master_is_rejected_before_spark_starts(shell: Shell, tmp_path: Path) -> None:
     words = ["run", "vcube-single", "--quick", "--out", tmp_path / "out"]
     ended = shell(*words, "--master", "locla[2]", "--json")
     assert ended.code == 2
@@ -120,7 +122,7 @@ def test_a_master_that_is_none_is_refused_before_spark_starts(shell: Shell, tmp_
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_names_of_experiments_and_papers_are_shown_whole(
+def test_names_of_experiments_and_papers_are_not_truncated(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -132,7 +134,7 @@ def test_names_of_experiments_and_papers_are_shown_whole(
     assert max(map(len, shown.splitlines())) <= columns
 
 
-def test_without_java_it_says_how_to_get_one(
+def test_missing_java_error_says_how_to_install_it(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -144,7 +146,7 @@ def test_without_java_it_says_how_to_get_one(
     assert "pip install 'ensue[java]'" in ended.stderr
 
 
-def test_claims_are_met_or_not_or_not_judged() -> None:
+def test_claim_is_met_not_met_or_not_judged() -> None:
     assert close_to("1", "", 533, 520, 5).verdict == "met"
     assert close_to("1", "", 533, 500, 5).verdict == "not met"
     assert close_to("1", "", 533, None, 5).verdict == "not judged"
@@ -154,7 +156,7 @@ def test_claims_are_met_or_not_or_not_judged() -> None:
     assert (twice.seen, twice.met) == ("3 6", True)
 
 
-def test_a_table_finds_its_points() -> None:
+def test_table_finds_its_points() -> None:
     assert TABLE.at("1", "ours", 10) == 5
     assert TABLE.at("1", "ours", 11) is None
     assert [each.x for each in TABLE.curve("1", "ours")] == [1, 10]
@@ -163,22 +165,24 @@ def test_a_table_finds_its_points() -> None:
 
 
 @pytest.mark.parametrize("log", [True, False])
-def test_a_plot_is_sound_and_shows_every_point(log: bool) -> None:
-    chart = Chart(figure="1", title="<T>", across="x", up="y", log_x=log, log_y=log)
+def test_plot_is_valid_svg_and_shows_every_point(log: bool) -> None:
+    chart = Chart(figure="1", title="<T>", x_label="x", y_label="y", log_x=log, log_y=log)
     picture = ET.fromstring(draw(TABLE, chart))
     space = "{http://www.w3.org/2000/svg}"
-    # Three points and two names of curves; one figure of the paper, and its key.
+    # Three points and two legend entries; one value of the paper and its legend entry.
     assert len(picture.findall(f"{space}circle")) == 5
     assert len(picture.findall(f"{space}polygon")) == 2
 
 
-def test_kinds_are_bars_and_a_missing_one_is_shown_as_missing() -> None:
-    """Nothing joins kinds, and none without a value looks as if it had one."""
+def test_categories_are_bars_and_missing_values_are_crosses() -> None:
+    """No line joins categories, and a missing value does not look like a value."""
     table = Table(
         [point("calm", 0, 5.0), point("calm", 2, 7.0, published=6.0), point("storm", 1, 50.0)]
     )
     for log in (True, False):
-        chart = Chart(figure="1", title="t", across="", up="ms", names=tuple("abc"), log_y=log)
+        chart = Chart(
+            figure="1", title="t", x_label="", y_label="ms", names=tuple("abc"), log_y=log
+        )
         picture = ET.fromstring(draw(table, chart))
         space = "{http://www.w3.org/2000/svg}"
         assert not picture.findall(f"{space}polyline")
@@ -192,30 +196,30 @@ def test_kinds_are_bars_and_a_missing_one_is_shown_as_missing() -> None:
         assert crosses == ["b: no value", "a: no value", "c: no value", "no value"]
         assert len(picture.findall(f"{space}polygon")) == 2
     whole = Table([point("calm", 0, 0.0), point("calm", 1, 2.0)])
-    chart = Chart(figure="1", title="t", across="", up="", names=("a", "b"))
+    chart = Chart(figure="1", title="t", x_label="", y_label="", names=("a", "b"))
     assert "no value" not in draw(whole, chart)
 
 
-def test_kinds_are_told_by_name() -> None:
-    chart = Chart(figure="1", title="t", across="x", up="y", names=tuple("abcdefghijk"))
+def test_categories_are_shown_by_name() -> None:
+    chart = Chart(figure="1", title="t", x_label="x", y_label="y", names=tuple("abcdefghijk"))
     assert ">k<" in draw(TABLE, chart)
     assert "\n| k | 5" in figure_table(TABLE, chart)
 
 
-def test_a_table_of_a_figure_has_the_papers_figures_beside_ours() -> None:
+def test_figure_table_has_values_of_paper_beside_ours() -> None:
     assert figure_table(TABLE, CHART).splitlines()[2:] == [
         "| 1 | 2.50 |  |",
         "| 10 | 5 (paper: 4) | 50 |",
     ]
-    largest = Chart(figure="1", title="", across="x", up="y", most=True)
+    largest = Chart(figure="1", title="", x_label="x", y_label="y", most=True)
     assert "| 1 | 9 |" in figure_table(TABLE, largest)
 
 
-def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
+def test_page_is_written_and_other_pages_are_filled_in(tmp_path: Path) -> None:
     experiment = chosen(["merge-growth"])[0]
     claims = [
         Claim(figure="1", expected="so", criterion="c", seen="s", met=False, why="It was late."),
-        Claim(figure="2", expected="so", criterion="c", seen="t", met=True, why="Never told."),
+        Claim(figure="2", expected="so", criterion="c", seen="t", met=True, why="Never shown."),
     ]
     table = Table(
         [Point(figure="4", series="a", x=1, cases=1, mean=1, deviation=0, least=1, most=1)]
@@ -234,10 +238,12 @@ def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
     ]
     page = (tmp_path / "experiments.md").read_text()
     assert "| 1 | so | c | s | not met |" in page
-    assert "1 are met, 1 are not" in page
-    assert "Seen: s. It was late.\n" in page
-    assert "Never told" not in page
-    assert "Never run, and so not on this page: `total-stamps`, " in page
+    assert max(len(line) for line in page.splitlines() if not line.startswith("|")) <= 100
+    page = " ".join(page.split())
+    assert "1 are met, 1 are not met," in page
+    assert "Seen: s. It was late. ## " in page
+    assert "Never shown" not in page
+    assert "Never run, so not on this page: `total-stamps`, " in page
     assert "(plots/merge-growth-4.svg)" in page
     filled = other.read_text()
     assert "old" not in filled
@@ -248,7 +254,7 @@ def test_pages_are_written_and_filled_in(tmp_path: Path) -> None:
     assert other not in write([result], tmp_path), "nothing changed in it"
 
 
-def test_a_page_keeps_what_was_not_run_again(tmp_path: Path) -> None:
+def test_page_keeps_experiments_that_did_not_run_again(tmp_path: Path) -> None:
     table = Table([point("a", 1, 1.0)])
 
     def result(name: str, *claims: Claim, seconds: float) -> Result:
@@ -263,14 +269,14 @@ def test_a_page_keeps_what_was_not_run_again(tmp_path: Path) -> None:
     write([result("total-stamps", met, seconds=30)], tmp_path)
     path = tmp_path / "experiments.md"
     page = path.read_text()
-    assert "Of 3 criteria, 2 are met, 1 are not, 0 are not judged" in page
+    assert "Of 3 criteria, 2 are met, 1 are not met, and 0 are not judged" in page
     assert page.count("* [merge-growth](#how-c-grows-") == 1
     assert page.index("python -m experiments run total-stamps`") < page.index("run merge-growth`")
     assert "| merge-growth | 2 | 1,200 | 5 | 12,000 |" in page
     assert "| all | 4 | 1,230 | | 12,300 |" in page
     write([result("total-stamps", met, seconds=30)], tmp_path)
     assert path.read_text() == page, "writing it again changes nothing"
-    # Prose is that of today; figures are those of the run.
+    # Prose is from the current code; figures are from the run.
     path.write_text(page.replace("Three processes, epsilon 5", "Stale prose"))
     write([result("merge-growth", met, seconds=1)], tmp_path)
     write([result("total-stamps", met, seconds=30)], tmp_path)
@@ -283,6 +289,21 @@ def test_a_page_keeps_what_was_not_run_again(tmp_path: Path) -> None:
     assert "gone-since" not in path.read_text()
 
 
-def test_the_version_stands_for_the_code() -> None:
+def test_code_version_is_stable() -> None:
     assert code_version() == code_version()
     assert len(code_version()) == 8
+
+
+def test_committed_page_has_prose_of_current_code(tmp_path: Path) -> None:
+    """A text that changes in the code must change on the page, even if no experiment runs again."""
+    committed = PAGE.read_text(encoding="utf-8")
+    page = tmp_path / PAGE.name
+    page.write_text(committed, encoding="utf-8")
+    write([], tmp_path)
+    assert page.read_text(encoding="utf-8") == committed
+    for experiment in EXPERIMENTS.values():
+        for each in experiment.judge(Table([])):
+            assert f"| {each.figure} | {each.expected} | {each.criterion} | " in committed
+        for chart in experiment.charts:
+            title = f"![{chart.title}](" if chart.drawn else f"\n{chart.title}:\n"
+            assert title in committed

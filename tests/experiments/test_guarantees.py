@@ -1,37 +1,37 @@
-"""The comparison of all guarantees: each delivers everything in calm, and only the reliable ones after losses."""
+"""The comparison of guarantees: all deliver without faults, only reliable ones after losses."""
 
 import pytest
 from experiments.experiment import Point, Table
-from experiments.guarantees.cases import FAULTS, MIDDLE, ORDERS, play_choice
+from experiments.guarantees.cases import FAULTS, MIDDLE, ORDERS, run_choice
 from experiments.guarantees.figures import EXPERIMENTS
 
 
 def found(order: str, faults: str) -> dict[str, float]:
-    rows = play_choice({"order": order, "faults": faults, "seed": 1})
+    rows = run_choice({"order": order, "faults": faults, "seed": 1})
     return {each["series"]: each["value"] for each in rows if each["figure"] == faults}
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_everything_is_delivered_where_nothing_goes_wrong(order: str) -> None:
+def test_without_faults_every_event_is_delivered(order: str) -> None:
     seen = found(order, "calm")
     assert seen["not delivered, %"] == 0
-    # One hop of 1 to 5 ms at the least; the event itself takes 100 bytes.
+    # At least one hop of 1 to 5 ms; the event itself takes 100 bytes.
     assert 1 <= seen["latency, mean ms"] <= seen["99 %, ms"] <= seen["longest, ms"] < 100
     assert seen["messages a delivery"] >= 1
     assert seen["bytes a delivery"] > 100
 
 
-def test_losses_are_made_up_for_or_not_as_promised() -> None:
+def test_causal_order_repairs_losses_and_merged_order_does_not() -> None:
     assert found("causal", "loss")["not delivered, %"] == 0
     assert found("merged", "loss")["not delivered, %"] > 1
 
 
-def test_nobody_is_in_the_middle_of_a_cube() -> None:
+def test_cube_has_no_node_in_the_middle() -> None:
     assert found("causal", "middle") == {}
     assert found("total", "middle")["longest, ms"] > 400
 
 
-def test_to_lose_nothing_is_judged_under_every_fault() -> None:
+def test_no_loss_is_judged_under_every_fault() -> None:
     def judged(lost: dict[tuple[str, str], float]) -> bool | None:
         points = [
             Point(figure=faults, series="not delivered, %", x=float(at), cases=1, deviation=0.0,

@@ -1,4 +1,4 @@
-"""The experiments with merged order: bounds that can be broken, and published rules that break theirs."""
+"""Experiments with merged order: our bounds hold, those of the published rules break."""
 
 from experiments.experiment import Row
 from experiments.merged import cases
@@ -8,40 +8,40 @@ def values(rows: list[Row], figure: str) -> dict[str, float]:
     return {each["series"]: each["value"] for each in rows if each["figure"] == figure}
 
 
-def test_events_wait_for_delta_and_epsilon_and_no_longer_than_the_bound() -> None:
-    rows = list(cases.play_delay({"epsilon_ms": 5, "delta_ms": 20, "seed": 1}))
+def test_waits_stay_within_bound() -> None:
+    rows = list(cases.run_delay({"epsilon_ms": 5, "delta_ms": 20, "seed": 1}))
     assert values(rows, "beyond") == {"all": 0}
     longest = values(rows, "delay")
-    # Nobody is handed anything before delta + epsilon have passed on the clock of who publishes, at least as seen from there.
+    # Delivery comes no earlier than delta + epsilon after publication, on the publisher's clock.
     assert 20 < longest["ε = 5 ms"] <= longest["δ + 3ε"] + 1
 
 
-def test_recovery_is_found_and_within_its_bound() -> None:
+def test_recovery_time_is_positive_and_within_bound() -> None:
     found = [
         values(
-            list(cases.play_recovery({"epsilon_ms": 10, "delta_ms": 10, "seed": seed})),
+            list(cases.run_recovery({"epsilon_ms": 10, "delta_ms": 10, "seed": seed})),
             "recovery",
         )
         for seed in range(3)
     ]
-    assert max(each["ε = 10 ms"] for each in found) > 0, "faults that nobody notices are none"
+    assert max(each["ε = 10 ms"] for each in found) > 0, "the faults had no effect"
     assert all(each["ε = 10 ms"] <= 41 for each in found)
 
 
-def test_an_array_grows_with_epsilon_and_a_counter_does_not() -> None:
+def test_array_grows_with_epsilon_and_counter_does_not() -> None:
     def size(*, array: bool, epsilon: int) -> float:
         case = {"processes": 10, "epsilon_ticks": epsilon, "usual": 10, "array": array}
-        (found,) = values(list(cases.play_sizes(case)), "epsilon").values()
+        (found,) = values(list(cases.run_sizes(case)), "epsilon").values()
         return found
 
     assert size(array=True, epsilon=30) > 5 * size(array=True, epsilon=3)
     assert size(array=False, epsilon=30) < 20
 
 
-def test_c_grows_for_ever_under_the_published_rule_and_not_under_ours() -> None:
+def test_c_grows_without_bound_under_published_rule_only() -> None:
     def largest(*, ours: bool, every: int, local: bool) -> float:
         case = {"epsilon_ticks": 5, "rounds": 300, "window_every": every, "local": local}
-        rows = list(cases.play_growth({**case, "ours": ours}))
+        rows = list(cases.run_growth({**case, "ours": ours}))
         return float(rows[-1]["value"])
 
     assert largest(ours=False, every=0, local=False) > 300

@@ -1,9 +1,9 @@
-"""The experiments on stamps: laws and draws that can be counted, and servers that give every stamp."""
+"""Experiments on stamps: popularity laws, sizes of stamps, and servers that answer every request."""
 
 import numpy as np
 import pytest
 from experiments.experiment import Point, Table
-from experiments.total.cases import play_sizes
+from experiments.total.cases import run_sizes
 from experiments.total.figures import EXPERIMENTS
 from experiments.total.servers import OURS, PUBLISHED, TWO, Load, measure
 from experiments.total.workload import TOPICS, Sites, counts_of, law, subscribe
@@ -15,7 +15,7 @@ from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.sequencer import Sequencer
 
 
-def test_five_topics_have_four_fifths_of_all_choices() -> None:
+def test_few_topics_have_four_fifths_of_all_choices() -> None:
     assert law(0.901)[:5].sum() == pytest.approx(0.803, abs=0.001)
     assert law(0.349)[:40].sum() == pytest.approx(0.798, abs=0.001)
 
@@ -25,10 +25,10 @@ def test_subscribers_choose_distinct_topics_by_popularity() -> None:
     chosen = subscribe(law(0.901), 1500, 4, random)
     assert (chosen.sum(axis=1) == 4).all()
     assert chosen[:, 0].mean() > 0.8 > chosen[:, 20].mean()
-    assert not (chosen[:1000] == chosen[500:]).all(), "the parts are drawn one by one"
+    assert not (chosen[:1000] == chosen[500:]).all(), "the parts must be drawn independently"
 
 
-def test_pairs_are_counted_once_for_each_subscriber_of_both() -> None:
+def test_counts_of_pairs_are_common_subscribers() -> None:
     chosen = np.zeros((3, TOPICS), dtype=np.bool_)
     chosen[0, [0, 1]] = chosen[1, [0, 1, 2]] = True
     counts = counts_of(chosen)
@@ -36,14 +36,14 @@ def test_pairs_are_counted_once_for_each_subscriber_of_both() -> None:
 
 
 def test_stamps_have_the_sizes_of_figure_7() -> None:
-    rows = list(play_sizes({"shape": 0.901, "each": 10, "subscribers": 10_000, "seed": 3}))
+    rows = list(run_sizes({"shape": 0.901, "each": 10, "subscribers": 10_000, "seed": 3}))
     found = {(each["figure"], each["series"]): each["value"] for each in rows}
     assert found["7", "published rules, 0.901"] == pytest.approx(17, rel=0.1)
     assert found["events", "ours, 0.901"] < found["events", "published rules, 0.901"] / 10
 
 
-def test_a_production_node_makes_stamps_of_the_sizes_that_are_counted() -> None:
-    """Figure 7 is counted from subscriptions; a node with groups by two that leaves nothing out agrees."""
+def test_production_node_makes_stamps_of_counted_size() -> None:
+    """A node with groups by two that omits no entry agrees with the counts of Figure 7."""
     chosen = subscribe(law(0.901), 40, 4, np.random.default_rng(7))
     fixed = {
         f"s{number}": tuple(f"t{topic}" for topic in np.flatnonzero(row).tolist())
@@ -58,7 +58,7 @@ def test_a_production_node_makes_stamps_of_the_sizes_that_are_counted() -> None:
         ),
     )
     sizes = []
-    # Once around first: a topic without an event is named by nobody.
+    # The first round gives every topic an event: no stamp names a topic without events.
     for number, topic in enumerate([*topics, *topics], 1):
         request = StampRequest(number=number, topics=(topic,), settled=1)
         node.receive(request, source="p", now_ns=number)
@@ -72,7 +72,7 @@ def test_a_production_node_makes_stamps_of_the_sizes_that_are_counted() -> None:
     assert max(sizes) > 10
 
 
-def test_sites_keep_to_their_own_topics() -> None:
+def test_clients_prefer_topics_of_their_site() -> None:
     sites = Sites.draw(0.901, 100, 5, 1)
     assert len(sites.subscriptions) == 100
     for client, topics in enumerate(sites.subscriptions):
@@ -81,17 +81,17 @@ def test_sites_keep_to_their_own_topics() -> None:
 
 
 @pytest.mark.parametrize("system", [PUBLISHED, OURS, TWO])
-def test_every_request_gets_its_stamp_from_servers_that_have_time(system: str) -> None:
+def test_servers_below_capacity_answer_every_request(system: str) -> None:
     load = Load(shape=0.349, per_second=300, each=30, duration_ns=1_000_000_000, seed=1, clients=50)
     found = measure(system, load)
-    # There and back within a site takes 20 ms; up the whole chain from far away about 600.
+    # A round trip within a site takes 20 ms; through the whole chain from another site about 600.
     assert 20 < found.latency_ms < 650
     assert found.per_second == pytest.approx(300, rel=0.3)
-    assert found.outgoing[1] == 0, "whoever is last passes nothing on"
+    assert found.outgoing[1] == 0, "the last server forwards nothing"
     assert any(found.outgoing.values())
 
 
-def test_groups_by_two_let_more_stamps_stay_at_home_than_groups_by_one() -> None:
+def test_groups_by_two_forward_fewer_stamps_than_groups_by_one() -> None:
     load = Load(shape=0.901, per_second=300, each=5, duration_ns=1_000_000_000, seed=1, clients=100)
     two, one = measure(TWO, load), measure(OURS, load)
     assert two.latency_ms < one.latency_ms
@@ -102,7 +102,7 @@ FIGURES = ("9", "10", "11", "12", "13", "14")
 
 
 def test_figures_9_to_14_judge_production_nodes() -> None:
-    """Whatever the model of the published rules gives, no criterion of the paper's is met by it."""
+    """No criterion of the paper judges the model of the published rules."""
     (rates,) = (each for each in EXPERIMENTS if each.name == "total-rates")
     places = [
         (figure, x) for figure in FIGURES for x in (0, 1, 2, 3, 4, 10, 50, 1000, 5000, 7000, 10_000)
@@ -126,7 +126,7 @@ def test_figures_9_to_14_judge_production_nodes() -> None:
 
 
 @pytest.mark.parametrize("requests", [5000, 10_000])
-def test_figure_9_is_met_by_less_than_300_ms_alone(requests: int) -> None:
+def test_figure_9_needs_latency_below_300_ms(requests: int) -> None:
     """At the peak of 5,000 requests a second, and at 10,000."""
     (rates,) = (each for each in EXPERIMENTS if each.name == "total-rates")
 

@@ -1,12 +1,12 @@
-"""The experiments of transactions: latencies counted by hand, a baseline that fails when it waits too little, and rows for every figure."""
+"""Experiments with transactions: latencies computed by hand, the baseline, and judgments."""
 
 import msgspec
 import pytest
 from experiments.experiment import Point, Table
 from experiments.transactions import model
-from experiments.transactions.cases import play_dispatching, waited
+from experiments.transactions.cases import run_dispatching, waited
 from experiments.transactions.figures import EXPERIMENTS
-from experiments.transactions.model import BL_WAIT, OVERLAYS, SCHEMES, Dispatching, Setting, play
+from experiments.transactions.model import BL_WAIT, OVERLAYS, SCHEMES, Dispatching, Setting, measure
 from experiments.transactions.regular_events import disturb
 from experiments.transactions.wait_baseline import shortest_wait
 
@@ -16,16 +16,17 @@ from ensue.simulation import Constant
 MS = 1_000_000
 
 
-def test_the_latency_of_a_plan_on_one_broker_is_that_counted_by_hand(
+def test_plan_latency_on_one_broker_matches_hand_computation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Issued, handed in, handled, and answered: the client is occupied once, the broker once."""
+    """Issue, send, handle and answer: the client is occupied once, the broker once."""
     monkeypatch.setattr(model, "Uniform", lambda low, high: Constant((low + high) // 2))
-    figures = play(Setting(scheme="S-TX", brokers=1, transactions=4), 1)
-    # The coordinator hears that it is over as whoever takes part does, which occupies it, and then has its answer.
+    figures = measure(Setting(scheme="S-TX", brokers=1, transactions=4), 1)
+    # The coordinator is notified of the end like every participant, which occupies it, and then
+    # receives its answer.
     expected_ns = model.ISSUE_NS + 2 * model.HOP_NS + 2 * model.SERVICE_NS + model.REGULAR_NS
     assert figures.latency_ms == pytest.approx(expected_ns / MS)
-    # Handed in, answered, told to three, given; and what was withdrawn.
+    # Plan, answer, three notifications of the end, the update, and the withdrawn subscription.
     assert figures.messages == 7
     assert figures.per_second == pytest.approx(1000 / figures.latency_ms, rel=0.01)
 
@@ -33,55 +34,58 @@ def test_the_latency_of_a_plan_on_one_broker_is_that_counted_by_hand(
 @pytest.mark.parametrize("scheme", [each for each in SCHEMES if each != BL_WAIT])
 @pytest.mark.parametrize("brokers", OVERLAYS)
 def test_every_update_reaches_its_agent_alone(scheme: str, brokers: int) -> None:
-    figures = play(Setting(scheme=scheme, brokers=brokers, concurrent=3, transactions=6), brokers)
+    figures = measure(
+        Setting(scheme=scheme, brokers=brokers, concurrent=3, transactions=6), brokers
+    )
     assert figures.wrong == 0
 
 
-def test_more_at_once_is_more_a_second_and_each_takes_longer() -> None:
+def test_concurrency_raises_throughput_and_latency() -> None:
     for scheme in ("S-TX", "D-TX", "D-TX_NI"):
         one, ten = (
-            play(Setting(scheme=scheme, concurrent=count, transactions=20), 1) for count in (1, 10)
+            measure(Setting(scheme=scheme, concurrent=count, transactions=20), 1)
+            for count in (1, 10)
         )
-        # Machines have two cores, so that ten take less than ten times as long, but longer.
+        # Machines have two cores, so ten take longer, but less than ten times as long.
         assert 1.3 * one.latency_ms < ten.latency_ms < 5 * one.latency_ms
         assert ten.per_second > 2 * one.per_second
 
 
-def test_the_schemes_compare_as_in_the_paper() -> None:
-    """Figure 5: S-TX before BL-WAIT before D-TX; D-TX takes about 570 ms, the baseline about 190 ms."""
+def test_schemes_compare_as_in_figure_5() -> None:
+    """S-TX is faster than BL-WAIT (about 190 ms), which is faster than D-TX (about 570 ms)."""
     case = {"varies": "scheme", "brokers": 3, "concurrent": 1, "clients": 4, "transactions": 10}
     latency = {}
     for scheme in SCHEMES:
-        found = play_dispatching({**case, "scheme": scheme, "seed": 1})
+        found = run_dispatching({**case, "scheme": scheme, "seed": 1})
         latency[scheme] = next(each["value"] for each in found if each["figure"] == "5 latency")
     assert latency["S-TX"] < latency[BL_WAIT] < latency["D-TX_NI"] <= latency["D-TX"]
     assert 500 < latency["D-TX"] < 640
     assert 130 < latency[BL_WAIT] < 260
 
 
-def test_the_baseline_goes_wrong_if_it_waits_too_little() -> None:
+def test_baseline_fails_with_too_short_wait() -> None:
     setting = Setting(scheme=BL_WAIT, transactions=8)
     enough = waited(setting, 1)
-    assert play(enough, 1).wrong == 0
+    assert measure(enough, 1).wrong == 0
     less = msgspec.structs.replace(enough, wait_ns=enough.wait_ns - 50 * MS)
-    assert play(less, 1).wrong > 0
+    assert measure(less, 1).wrong > 0
 
 
 @pytest.mark.parametrize("enough", [0, 1, 50, 149, 150, 1999, 2000, 2001, 7777])
-def test_the_shortest_wait_is_found_to_within_a_step(enough: int) -> None:
+def test_shortest_wait_is_found_to_within_a_step(enough: int) -> None:
     found = shortest_wait(lambda wait: wait >= enough)
     assert found % 50 == 0
     assert found >= enough
     assert found - 50 < enough
 
 
-def test_no_wait_is_long_enough_for_ever() -> None:
+def test_search_for_wait_gives_up_at_limit() -> None:
     with pytest.raises(ValueError, match="not enough"):
         shortest_wait(lambda _wait: False)
 
 
-def test_a_lost_update_is_counted_and_blocks_nobody() -> None:
-    """The dispatcher withdraws before the agent has subscribed: with some wait the update reaches nobody."""
+def test_lost_update_is_counted_and_does_not_block() -> None:
+    """With some waits, D withdraws before the agent subscribes, and no client gets the update."""
     lost = 0
     for wait_ms in range(0, 200, 20):
         world = Dispatching(Setting(scheme=BL_WAIT, transactions=4, wait_ns=wait_ms * MS), 3)
@@ -92,16 +96,16 @@ def test_a_lost_update_is_counted_and_blocks_nobody() -> None:
 
 def test_overlays_are_trees() -> None:
     for count, links in OVERLAYS.items():
-        neighbours: dict[str, list[str]] = {f"b{at}": [] for at in range(count)}
+        neighbors: dict[str, list[str]] = {f"b{at}": [] for at in range(count)}
         for one, other in links:
-            neighbours[f"b{one}"].append(f"b{other}")
-            neighbours[f"b{other}"].append(f"b{one}")
-        check_tree({name: tuple(others) for name, others in neighbours.items()})
+            neighbors[f"b{one}"].append(f"b{other}")
+            neighbors[f"b{other}"].append(f"b{one}")
+        check_tree({name: tuple(others) for name, others in neighbors.items()})
         assert len(links) == count - 1
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_regular_events_all_arrive_while_instances_are_dispatched(scheme: str) -> None:
+def test_all_regular_events_arrive_during_dispatching(scheme: str) -> None:
     found = disturb(scheme, wait_ns=500 * MS, rounds=2, between=1_500, seed=1)
     assert found.lost == 0
     assert found.per_second == pytest.approx(1000, rel=0.05)
@@ -111,8 +115,8 @@ def test_regular_events_all_arrive_while_instances_are_dispatched(scheme: str) -
     assert found.delay_ms_most_during >= found.delay_ms_during
 
 
-def test_the_worst_windows_with_and_without_a_transaction_are_measured_apart() -> None:
-    """Each of the seeds has its worst window, or its longest delay, on another side."""
+def test_worst_windows_are_measured_separately_during_transactions() -> None:
+    """The seeds differ in whether the worst window or delay is during a transaction."""
     found = disturb("D-TX", wait_ns=0, rounds=2, between=1_500, seed=3)
     assert found.per_second_least_during < found.per_second_least
     assert found.delay_ms_most < found.delay_ms_most_during
@@ -122,8 +126,8 @@ def test_the_worst_windows_with_and_without_a_transaction_are_measured_apart() -
     assert found.delay_ms_most_during < found.delay_ms_most
 
 
-def test_figure_6g_is_not_met_by_what_chance_does() -> None:
-    """The worst 100 ms of four seeds are 7 % below the mean whatever the scheme: no drop."""
+def test_figure_6g_does_not_count_random_variation_as_drop() -> None:
+    """The worst 100 ms of four seeds are 7 % below the mean in every scheme: no drop."""
     (regular,) = (each for each in EXPERIMENTS if each.name == "transactions-regular")
 
     def judged(least_during: dict[str, float]) -> list[bool | None]:
@@ -141,9 +145,9 @@ def test_figure_6g_is_not_met_by_what_chance_does() -> None:
     assert judged({"D-TX": 700.0, "D-TX_NI": 800.0, "S-TX": 700.0}) == [False, False]
 
 
-def test_ten_at_once_saturate_the_client_that_coordinates_plans() -> None:
+def test_ten_plans_at_once_saturate_the_coordinator() -> None:
     one, ten = (
-        play(Setting(scheme="S-TX", concurrent=count, transactions=40), 1) for count in (1, 10)
+        measure(Setting(scheme="S-TX", concurrent=count, transactions=40), 1) for count in (1, 10)
     )
     assert one.client_busy < 0.3
     assert 0.85 < ten.client_busy <= 1
