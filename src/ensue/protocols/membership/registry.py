@@ -30,7 +30,7 @@ SWEEPS = 4
 """How often the registry looks for silent members within `expire_ns`."""
 RETURN_NS = 3_000_000_000
 """Time that members have to poll after a restart, before a new process gets a number."""
-AGAIN = "reconnect as a new client"
+AGAIN = "connect again as a new client"
 MILLISECOND_NS = 1_000_000
 
 _TEXT = Records[str](str)
@@ -175,7 +175,7 @@ class Registry:
             why = f"the registry no longer knows this client's epoch: {AGAIN}"
         elif source in self._numbers:
             if source not in self._present:
-                why = f"this client was silent for too long, or has left: {AGAIN}"
+                why = f"this client was away for too long, or has left: {AGAIN}"
         elif frame.epoch:
             why = f"the registry no longer knows this client: {AGAIN}"
         elif len(self.names) >= NODES_MAX:
