@@ -1,4 +1,7 @@
-"""Processes that come, go, are killed and are cut off from each other and from their registry, which restarts: order holds, and nobody is stuck."""
+"""Random churn: processes join, leave, crash and are partitioned; the registry restarts.
+
+Causal order must hold, and no process may wait forever.
+"""
 
 import sys
 from collections.abc import Callable
@@ -61,7 +64,7 @@ class Comings(Room):
 
     @property
     def ready(self) -> list[str]:
-        """Who takes commands."""
+        """The processes that take commands."""
         resumed = [
             name
             for name in self.nodes
@@ -109,7 +112,7 @@ class Comings(Room):
         self.run(dice.randrange(longest_ns))
 
     def part(self) -> None:
-        """Cut somebody off, from the registry, from some or from all."""
+        """Partition a process from the registry, from some processes or from all."""
         one = self.dice.choice(list(self.nodes))
         others = self.dice.choice(
             (
@@ -122,7 +125,8 @@ class Comings(Room):
             self.cut |= self.dice.choice((set(), {(one, other)})) | {(other, one)}
 
     def leave_an_effect(self, members: list[str]) -> None:
-        """Have one hear nothing but the last of a chain of answers, and those vanish who had the others."""
+        """Deliver only the last of a causal chain to one process, and crash those that have the
+        rest."""
         if len(members) < 3:
             return
         chain = self.dice.sample(members, min(len(members), self.dice.choice((3, 4))))
@@ -144,7 +148,7 @@ class Comings(Room):
                 self.cut |= {(name, one), (one, name)}
 
     def run_until_there(self, text: bytes, name: str) -> None:
-        """Let a message go a long way round, if need be."""
+        """Run until a message has arrived, by whatever path."""
         for _ in range(60):
             if name not in self.nodes:
                 return
@@ -156,7 +160,7 @@ class Comings(Room):
         self.act(name, "say_goodbye")
 
     def holds(self, name: str, text: bytes) -> bool:
-        """Tell whether a message has come and waits for others."""
+        """Return whether a message has arrived and is held back."""
         held = self.nodes[name].node._causality.topic(TOPICS[0]).held
         return any(item.event.payload == text for item in held.values())
 
@@ -190,7 +194,7 @@ class Comings(Room):
 
 
 def judged(room: Comings, seed: int) -> int:
-    """Play and judge a seed; return how much was delivered."""
+    """Run and check a seed; return the number of deliveries."""
     room.play()
     try:
         room.judge()
@@ -200,7 +204,7 @@ def judged(room: Comings, seed: int) -> int:
 
 
 def show(make: Callable[[int], Comings], seeds: str) -> None:
-    """Play seeds A:B, and print which fail."""
+    """Run seeds A:B, and print those that fail."""
     begin, _, end = seeds.partition(":")
     for seed in range(int(begin), int(end)):
         try:

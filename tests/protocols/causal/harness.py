@@ -1,4 +1,4 @@
-"""Nodes of a cube on a table: frames arrive when a test says so, and time passes when it says so."""
+"""Causal nodes without a network: tests deliver each frame and advance the time."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -30,7 +30,7 @@ CODEC = Codec(FRAMES)
 
 
 class Table:
-    """A few nodes, and what is on its way between them."""
+    """A few nodes and the frames in flight between them."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Table:
         self.drain(number)
 
     def crash(self, number: int) -> None:
-        """Take a node down; what is on its way to it is lost when it arrives."""
+        """Crash a node; frames in flight to it are lost when they arrive."""
         del self.nodes[number]
 
     def drain(self, number: int) -> None:
@@ -120,7 +120,7 @@ class Table:
     # -- The network ----------------------------------------------------------------------------
 
     def arrive(self, source: int, target: int, index: int = 0) -> None:
-        """Let one frame of a link arrive, the first unless told otherwise."""
+        """Deliver one frame of a link, by default the first."""
         frames = self.links[source, target]
         frame = frames.pop(index)
         if not frames:
@@ -131,14 +131,14 @@ class Table:
             self.drain(target)
 
     def run(self) -> None:
-        """Let everything arrive that is not on a slow link."""
+        """Deliver all frames that are not on a slow link."""
         while links := [link for link in sorted(self.links) if link not in self.slow]:
             for link in links:
                 while self.links.get(link):
                     self.arrive(*link)
 
     def isolate(self, *numbers: int, others: Iterable[int] | None = None) -> None:
-        """Lose everything between these nodes and the others."""
+        """Lose all frames between these nodes and the others."""
         rest = set(range(len(self.names))) - set(numbers) if others is None else set(others)
         for one in numbers:
             for other in rest:
@@ -149,7 +149,7 @@ class Table:
         self.slow.clear()
 
     def wait(self, duration_ns: int) -> None:
-        """Let time pass: timers fire when they are due, and frames arrive at once."""
+        """Advance the time: timers fire when they are due, and frames arrive at once."""
         end_ns = self.now_ns + duration_ns
         self.run()
         for _ in range(100_000):
@@ -170,7 +170,7 @@ class Table:
     # -- What was seen --------------------------------------------------------------------------
 
     def copies(self) -> list[tuple[int, int]]:
-        """List who handed events to whom."""
+        """List the sender and receiver of each `Publication`."""
         return [(source, target) for source, target, frame in self.sent if _is_copy(frame)]
 
     def join_all(self, *numbers: int, topic: str = "t") -> None:

@@ -1,4 +1,7 @@
-"""A slow obvious model of causal order: from what applications saw alone, which event comes before which, and what is owed to whom."""
+"""A simple model of causal order, from what applications saw.
+
+It computes which event precedes which, and which events each member must get.
+"""
 
 from collections.abc import Sequence
 
@@ -6,7 +9,8 @@ __all__ = ["Seen", "lost", "topic_of", "violations"]
 
 Who = int | str
 Seen = Sequence[tuple[Who, str, str]]
-"""Who, what ("published", "delivered", "joined" or "left"), and the event or topic, in the order it happened. Events are named TOPIC/NUMBER."""
+"""Node, action ("published", "delivered", "joined" or "left"), and event or topic, in order of
+time. Events are named TOPIC/NUMBER."""
 
 
 def topic_of(event: str) -> str:
@@ -14,7 +18,7 @@ def topic_of(event: str) -> str:
 
 
 def pasts(seen: Seen, *, across: bool) -> dict[str, set[str]]:
-    """Return what comes before each event, by following what its publisher had seen."""
+    """Return the causal past of each event, from what its publisher had delivered."""
     known: dict[tuple[Who, str], set[str]] = {}
     past: dict[str, set[str]] = {}
     for node, kind, what in seen:
@@ -44,7 +48,7 @@ def violations(seen: Seen, *, across: bool) -> list[str]:
 
 
 def lost(seen: Seen) -> list[str]:
-    """Return what was published after a member joined that is still one, and never came to it."""
+    """Return events that were published after a member joined and never reached it."""
     members: dict[tuple[Who, str], set[str]] = {}
     for node, kind, what in seen:
         if kind == "joined":

@@ -1,8 +1,8 @@
 """The algorithms as published (VCube-PS, Algorithms 1 and 2), to show where they go wrong.
 
-Two misprints are corrected, because nothing works with them: line 48 empties the acknowledgement, not the
-publication; lines 55 to 59 look a tuple up in the order in which it was put. Numbers in comments are
-lines of the paper's listing.
+Two misprints are corrected, because nothing works with them: line 48 empties the acknowledgement,
+not the publication; lines 55 to 59 look a tuple up in the order in which it was put. Numbers in
+comments are lines of the paper's listing.
 """
 
 from dataclasses import dataclass, field, replace
@@ -203,7 +203,7 @@ class PublishedNode:
 
 
 class PublishedNet:
-    """Nodes, and what is on its way between them: it arrives when a test says so."""
+    """Nodes, and messages in flight that arrive when a test delivers them."""
 
     def __init__(self, count: int) -> None:
         dimensions = (count - 1).bit_length()
@@ -219,7 +219,7 @@ class PublishedNet:
             node.outbox.clear()
 
     def run(self) -> None:
-        """Let everything arrive that is not on a slow link."""
+        """Deliver all messages that are not on a slow link."""
         self.collect()
         while links := [link for link in sorted(self.links) if link not in self.slow]:
             for link in links:
@@ -229,7 +229,7 @@ class PublishedNet:
                     self.collect()
 
     def arrive(self, source: int, target: int, index: int = 0) -> None:
-        """Let one message of a link arrive, the first unless told otherwise."""
+        """Deliver one message of a link, by default the first."""
         self.collect()
         messages = self.links[source, target]
         message = messages.pop(index)

@@ -1,4 +1,4 @@
-"""A registry, alone or with nodes that go by it."""
+"""A registry, alone or with registered nodes."""
 
 from collections.abc import Callable, Iterable
 from random import Random
@@ -36,7 +36,7 @@ CONFIG = CausalConfig(durable=False)
 
 
 class Desk:
-    """A registry alone, and what it has persisted."""
+    """A registry alone, with its persisted records."""
 
     def __init__(self, expire_ns: int = EXPIRE_NS) -> None:
         self.expire_ns = expire_ns
@@ -75,7 +75,7 @@ class Desk:
         return self.hear(source, Register(epoch=0, known=0, gone=0))
 
     def ask(self, source: str) -> list[tuple[str, Frame]]:
-        """Hear somebody who knows everything."""
+        """Register a client that knows the complete lists."""
         registry = self.registry
         known, gone = len(registry.names), len(registry.gone)
         digest = registry._list.digest(known, gone)
@@ -85,7 +85,7 @@ class Desk:
         )
 
     def wait(self, period_ns: int) -> list[tuple[str, Frame]]:
-        """Let time pass, with a look whenever one is due."""
+        """Advance the time; timers fire when they are due."""
         sent = []
         end_ns = self.now_ns + period_ns
         while (due_ns := self.registry.next_timer_ns()) is not None and due_ns <= end_ns:
@@ -96,7 +96,7 @@ class Desk:
         return sent
 
     def stall(self, period_ns: int) -> list[tuple[str, Frame]]:
-        """Let time pass in which the registry does nothing."""
+        """Advance the time while the registry is stopped."""
         self.now_ns += period_ns
         self.registry.handle_timer(now_ns=self.now_ns)
         return self.drain()
@@ -108,7 +108,7 @@ def members(frame: Frame) -> Members:
 
 
 class Room:
-    """A registry and nodes, with frames that take a while or are lost as a test wants."""
+    """A registry and nodes; tests decide which frames are delayed or lost."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Room:
             self.drain(target)
 
     def make(self, name: str) -> RegisteredNode:
-        """Make the node of a process that is let in."""
+        """Create the node of an admitted process."""
         return RegisteredNode(
             name=name,
             registry=REGISTRY,

@@ -1,6 +1,6 @@
-"""Causal order among processes that come and go (`comings`).
+"""Causal order under churn (`churn`).
 
-`python -m tests.protocols.causal.test_churn A:B` plays further seeds.
+`python -m tests.protocols.causal.test_churn A:B` runs further seeds.
 """
 
 import sys
@@ -15,7 +15,7 @@ SEEDS = 120
     "first",
     [0, 30, *(pytest.param(first, marks=pytest.mark.verify) for first in range(60, SEEDS, 30))],
 )
-def test_order_holds_and_nobody_is_stuck_whoever_comes_and_goes(first: int) -> None:
+def test_order_and_progress_hold_under_churn(first: int) -> None:
     assert sum(judged(Comings(seed), seed) for seed in range(first, first + 30)) > 1_000
 
 

@@ -1,4 +1,4 @@
-"""Doubts that outlast a membership, old answers, members who are no more, and what a joiner holds: order is kept, and nobody waits in vain."""
+"""Doubts across memberships, outdated answers, departed members and events held by joiners."""
 
 import pytest
 from tests.protocols.causal.harness import SECOND, Table
@@ -19,7 +19,10 @@ def missed_by(table: Table, number: int) -> list[tuple[int, int]]:
 
 
 def give_up(table: Table) -> None:
-    """w of C comes before x of S, before y of Q; J gets y alone, S and Q are gone, and C is only cut off: J gives x up."""
+    """Let J skip x.
+
+    w of C precedes x of S, which precedes y of Q. J gets only y; S and Q crash, C is partitioned.
+    """
     others = (S, Q, C)
     table.isolate(J, others=others)
     table.publish(C, "w")
@@ -38,8 +41,8 @@ def give_up(table: Table) -> None:
 
 
 @pytest.mark.parametrize("across", [False, True])
-def test_a_doubt_outlasts_the_membership_it_came_up_in(across: bool) -> None:
-    """Whoever leaves and comes back has delivered what it has delivered: w would come after y."""
+def test_doubt_survives_leaving_and_rejoining(across: bool) -> None:
+    """A member that leaves and rejoins has delivered y already: w would come after y."""
     table = Table(4, CausalConfig(across_topics=across, patience_ns=PATIENCE_NS))
     for number in range(4):
         table.subscribe(number)
@@ -56,7 +59,7 @@ def test_a_doubt_outlasts_the_membership_it_came_up_in(across: bool) -> None:
 
 
 class Delayed(Table):
-    """The first receipt of one node to J is kept back, with all others of the same question."""
+    """Delays the first receipt of one node to J, and all others of the same request."""
 
     token: int | None = -1
 
@@ -73,7 +76,7 @@ class Delayed(Table):
             self.links[LATE, J] = kept
 
 
-def test_the_answer_to_an_old_question_resolves_no_newer_doubt() -> None:
+def test_answer_to_an_old_request_resolves_no_newer_doubt() -> None:
     table = Delayed(5, CausalConfig(across_topics=False, patience_ns=PATIENCE_NS))
     for number in (S, Q, C):
         table.subscribe(number)
@@ -96,8 +99,8 @@ def test_the_answer_to_an_old_question_resolves_no_newer_doubt() -> None:
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_a_publisher_does_not_insist_on_members_who_are_no_more(*, left: bool) -> None:
-    """As many as the window lets out go to somebody who never comes back: who is in the topic now counts."""
+def test_publisher_does_not_wait_for_departed_members(*, left: bool) -> None:
+    """A full window goes to a member that never returns: only current members count."""
     table = Table(3, CausalConfig(across_topics=False, batch_max=1))
     table.subscribe(1)
     table.wait(SECOND)
@@ -120,8 +123,8 @@ def test_a_publisher_does_not_insist_on_members_who_are_no_more(*, left: bool) -
     assert table.delivered[2] == ([] if left else ["e8"])
 
 
-def test_who_is_joining_gives_what_it_holds() -> None:
-    """A holds x, and its join waits for something in its past; nobody else is left who has x."""
+def test_joining_node_sends_held_events() -> None:
+    """A holds x, and its join waits for an event in its past; no other node has x."""
     b, s, a, c, e, f = range(6)
     table = Table(6, CausalConfig(patience_ns=PATIENCE_NS))
     table.subscribe(b, "t")
@@ -158,7 +161,7 @@ def test_who_is_joining_gives_what_it_holds() -> None:
     assert not [frame for frame in gone if frame.source == s]
 
 
-def test_a_batch_larger_than_what_may_wait_is_delivered_as_it_is_taken() -> None:
+def test_batch_above_held_max_is_delivered_as_it_arrives() -> None:
     table = Table(2, CausalConfig(held_max=4, window=1))
     table.subscribe(1)
     table.wait(SECOND)
@@ -171,7 +174,7 @@ def test_a_batch_larger_than_what_may_wait_is_delivered_as_it_is_taken() -> None
     assert table.delivered[1] == texts, "with no help of its source"
 
 
-def test_who_says_goodbye_is_in_no_topic_not_even_to_publish_there() -> None:
+def test_leaving_node_is_in_no_topic_even_as_publisher() -> None:
     table = Table(2)
     table.subscribe(1, "u")
     table.run()
@@ -187,7 +190,7 @@ def test_who_says_goodbye_is_in_no_topic_not_even_to_publish_there() -> None:
     assert not table.nodes[0]._membership.members("u")
 
 
-def test_a_restarted_node_forgets_the_oldest_first() -> None:
+def test_restarted_node_evicts_the_oldest_events_first() -> None:
     table = Table(2, CausalConfig(retained_max=12, across_topics=False))
     table.subscribe(1)
     table.wait(SECOND)
@@ -202,7 +205,7 @@ def test_a_restarted_node_forgets_the_oldest_first() -> None:
     assert kept == list(range(5, 17))
 
 
-def test_topics_that_others_name_leave_no_trace() -> None:
+def test_topics_named_by_peers_leave_no_state() -> None:
     table = Table(2)
     for number in range(100):
         summary = Summary(topic=f"x{number}", have={1: 1}, follows=False)
@@ -210,8 +213,8 @@ def test_topics_that_others_name_leave_no_trace() -> None:
     assert not table.nodes[0]._causality.topics
 
 
-def test_what_there_was_no_room_for_is_missed_if_nobody_has_it_later() -> None:
-    """Its source took it for received, and is gone: the application is told."""
+def test_dropped_event_is_reported_missed_if_no_node_has_it_later() -> None:
+    """Its source considers it received, and has crashed: the application is notified."""
     table = Table(2, CausalConfig(held_max=4))
     table.subscribe(1)
     table.wait(SECOND)
@@ -229,7 +232,7 @@ def test_what_there_was_no_room_for_is_missed_if_nobody_has_it_later() -> None:
     assert missed_by(table, 1) == [(5, 10)]
 
 
-def test_what_there_was_no_room_for_is_asked_for_when_there_is() -> None:
+def test_dropped_event_is_requested_when_there_is_room() -> None:
     table = Table(2, CausalConfig(held_max=4))
     table.subscribe(1)
     table.wait(SECOND)
@@ -246,10 +249,11 @@ def test_what_there_was_no_room_for_is_asked_for_when_there_is() -> None:
 
 
 @pytest.mark.parametrize("sources", [1, 2, 4])
-def test_whoever_was_away_for_longer_than_events_are_kept_is_told_of_all_it_missed(
+def test_node_away_beyond_retention_gets_all_missed_numbers(
     sources: int,
 ) -> None:
-    """Of several sources nobody knows what came before what was lost: all of it is given up, and told."""
+    """No node knows what preceded the lost events of several sources: all are skipped and
+    reported."""
     config = CausalConfig(across_topics=False, patience_ns=PATIENCE_NS, retained_max=10)
     table = Table(6, config)
     for number in (0, 5):
@@ -268,8 +272,9 @@ def test_whoever_was_away_for_longer_than_events_are_kept_is_told_of_all_it_miss
     assert told + len(table.delivered[0]) == 20 * sources
 
 
-def test_somebody_who_is_not_known_yet_is_not_given_up() -> None:
-    """News of it come late: its events are waited for until then, as those who know it have them."""
+def test_events_of_an_unknown_member_are_not_skipped() -> None:
+    """It becomes known late: until then its events are waited for, as nodes that know it have
+    them."""
     table = Table(2, CausalConfig(across_topics=False, patience_ns=PATIENCE_NS))
     for number in range(2):
         table.subscribe(number)

@@ -1,7 +1,7 @@
-"""Each fault of the published algorithms, shown with the published rules and cured with these.
+"""Each fault of the published algorithms, shown with the published rules, and its correction.
 
-The published rules run in `published`; the cure is `CausalNode` in the same situation, with the same
-messages late.
+The published rules run in `published`; the corrected ones are those of `CausalNode`, in the same
+situation and with the same messages late.
 """
 
 import msgspec
@@ -11,7 +11,8 @@ from tests.protocols.causal.published import PublishedNet
 
 
 def within() -> Table:
-    """Return four nodes that keep causal order within a topic, one message at a time, as in the paper."""
+    """Return four nodes with causal order within a topic, one message at a time, as in the
+    paper."""
     return Table(4, msgspec.structs.replace(CALM, across_topics=False, window=1))
 
 
@@ -144,7 +145,7 @@ def test_cured_3_numbers_put_the_messages_of_a_source_in_order() -> None:
 # -- Erratum 4: first_rec can't tell what will never come ----------------------------------------
 
 
-def test_published_4a_a_silent_source_blocks_a_joiner_for_ever() -> None:
+def test_published_4a_a_silent_source_blocks_a_joiner_forever() -> None:
     """The example of Figure 2, when p2 stays silent."""
     net = PublishedNet(4)
     net.subscribe(0, 1, 2)
@@ -168,7 +169,7 @@ def test_cured_4a_a_joiner_knows_what_it_skips() -> None:
     assert table.delivered[3] == ["m1"]
 
 
-def test_published_4b_a_leave_makes_messages_wait_for_ever() -> None:
+def test_published_4b_a_leave_makes_messages_wait_forever() -> None:
     net = PublishedNet(4)
     net.subscribe(0, 1)
     net.nodes[1].publish("a")
@@ -188,7 +189,7 @@ def test_published_4b_a_leave_makes_messages_wait_for_ever() -> None:
     assert len(net.nodes[2].waiting) == 2
 
 
-def test_cured_4b_a_leave_changes_nothing_of_what_is_waited_for() -> None:
+def test_cured_4b_a_leave_does_not_change_barriers() -> None:
     table = within()
     table.join_all(0, 1)
     table.publish(1, "a")
@@ -210,7 +211,7 @@ def test_cured_4b_a_leave_changes_nothing_of_what_is_waited_for() -> None:
 # -- Erratum 5: direct dependencies are not enough when something is skipped ---------------------
 
 
-def test_published_5_a_skipped_message_hides_what_came_before_it() -> None:
+def test_published_5_a_skipped_message_hides_its_causes() -> None:
     net = PublishedNet(4)
     net.subscribe(0, 1)
     net.slow = {(0, 1), (0, 2)}
@@ -229,7 +230,7 @@ def test_published_5_a_skipped_message_hides_what_came_before_it() -> None:
     assert net.nodes[2].delivered == ["m'", "m"], "m comes before m'' comes before m'"
 
 
-def test_cured_5_what_is_skipped_is_closed_under_causes() -> None:
+def test_cured_5_skipped_events_are_closed_under_causes() -> None:
     table = within()
     table.join_all(0, 1)
     table.slow = {(0, 1), (0, 2)}
@@ -253,7 +254,7 @@ def test_cured_5_what_is_skipped_is_closed_under_causes() -> None:
 # -- Erratum 6: a node leaves itself out of an acknowledgement -----------------------------------
 
 
-def test_published_6_a_member_is_never_learnt_of() -> None:
+def test_published_6_a_member_is_never_discovered() -> None:
     net = PublishedNet(2)
     net.subscribe(0, 1)
     net.slow = {(0, 1), (1, 0)}
@@ -299,7 +300,7 @@ def test_cured_6_a_member_always_answers() -> None:
 # -- Erratum 7: every forwarder believes the membership that passes through ----------------------
 
 
-def test_published_7_a_forwarder_keeps_a_node_that_left_for_ever() -> None:
+def test_published_7_a_forwarder_keeps_a_departed_node_forever() -> None:
     net = PublishedNet(4)
     net.subscribe(3)
     net.slow = {(3, 2)}
@@ -315,7 +316,7 @@ def test_published_7_a_forwarder_keeps_a_node_that_left_for_ever() -> None:
     assert 3 in {who for who, what, _ in net.nodes[2].view if what == "SUB"}
 
 
-def test_cured_7_an_outdated_answer_is_passed_over() -> None:
+def test_cured_7_an_outdated_answer_is_ignored() -> None:
     table = within()
     table.join_all(3)
     table.slow = {(3, 2)}
@@ -334,7 +335,7 @@ def test_cured_7_an_outdated_answer_is_passed_over() -> None:
 
 @pytest.mark.parametrize("window", [1, 8])
 def test_with_a_fixed_membership_both_deliver_in_causal_order(window: int) -> None:
-    """The published algorithm is right as long as nobody comes or goes."""
+    """The published algorithm is correct as long as no node joins or leaves."""
     net, table = PublishedNet(4), Table(4, msgspec.structs.replace(CALM, window=window))
     net.subscribe(0, 1, 2, 3)
     table.join_all(0, 1, 2, 3)

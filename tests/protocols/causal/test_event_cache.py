@@ -1,4 +1,4 @@
-"""What a node keeps for others: the latest, and all of its own that is not out yet."""
+"""The event cache: the latest events, and all unsettled ones of the node."""
 
 import msgspec
 from tests.protocols.causal.harness import SECOND, Table
@@ -11,7 +11,7 @@ from ensue.protocols.causal.frames import Item
 ITEM = Item(Event(topic="t", payload=b"", publisher="p", publisher_seq=1, published_at_ns=0))
 
 
-def test_all_that_was_not_out_before_a_crash_goes_out_after_it_however_much_it_is() -> None:
+def test_all_unsettled_events_are_sent_after_a_crash_whatever_their_number() -> None:
     table = Table(2, msgspec.structs.replace(CausalConfig(), retained_max=3))
     table.join_all(1)
     table.isolate(1)
@@ -27,7 +27,7 @@ def test_all_that_was_not_out_before_a_crash_goes_out_after_it_however_much_it_i
     assert table.nodes[0].unsettled_count == 0
 
 
-def test_what_is_kept_because_it_is_not_out_is_not_searched_through() -> None:
+def test_eviction_does_not_scan_unsettled_events() -> None:
     asked: list[Key] = []
     out = 0
 

@@ -1,4 +1,4 @@
-"""What a peer says of numbers that nobody bears, or with versions that nobody has, does no harm."""
+"""Frames with unknown node numbers or versions do no harm."""
 
 import pytest
 
@@ -12,7 +12,7 @@ NOBODY = 60_000
 
 
 def joined(topic: str) -> CausalNode:
-    """One of three nodes, which has joined a topic."""
+    """Return one of three nodes, joined to a topic."""
     config = CausalConfig(durable=False)
     node = CausalNode(name="a", names=("a", "b", "c"), config=config, now_ns=0)
     node.subscribe((topic,), now_ns=1)
@@ -25,7 +25,7 @@ def joined(topic: str) -> CausalNode:
     return node
 
 
-def test_what_nobody_has_sent_is_asked_of_nobody() -> None:
+def test_unknown_source_is_never_contacted() -> None:
     node = joined("t")
     node.receive(NotCached(topic="t", source=NOBODY, up_to=5), source="b", now_ns=3)
     for now_ns in range(4, 10**10, 10**8):
@@ -34,7 +34,7 @@ def test_what_nobody_has_sent_is_asked_of_nobody() -> None:
     assert peers <= {"b", "c"}
 
 
-def test_a_row_that_names_a_topic_twice_is_one_that_names_it_once() -> None:
+def test_duplicate_topics_in_a_row_count_once() -> None:
     node = joined("t")
     for version, topics in ((1, ("u", "u")), (2, ("u",)), (3, ())):
         node.receive(Rows(rows=(Row(2, version, topics),)), source="b", now_ns=3)
@@ -42,7 +42,7 @@ def test_a_row_that_names_a_topic_twice_is_one_that_names_it_once() -> None:
 
 
 @pytest.mark.parametrize("row", [Row(NOBODY, 1, ("t",)), Row(2, COUNT_MAX, ("t",))])
-def test_such_a_row_is_passed_over(row: Row) -> None:
+def test_row_with_unknown_node_or_excessive_version_is_ignored(row: Row) -> None:
     node = joined("t")
     node.receive(Rows(rows=(row,)), source="b", now_ns=3)
     node.dismiss("c", now_ns=4)

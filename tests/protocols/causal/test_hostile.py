@@ -1,7 +1,8 @@
-"""All at once, and patience shorter than faults: order holds whatever is given up, and nobody waits for ever.
+"""All faults at once, with patience shorter than faults: order holds, and no node waits forever.
 
-What the swarm does not draw: readers that stop for a while, nodes that come later, news of the gone that reach some before others,
-limits so low that nearly everything is refused or dropped, and events given up although their source is only cut off.
+The swarm does not draw these: paused readers, nodes that join later, departures that some nodes
+learn of before others, limits so low that nearly all events are refused or dropped, and events that
+are skipped although their source is only partitioned.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ def draw_config(random: Random) -> CausalConfig:
 
 
 class Hostile:
-    """Does random things to a few nodes."""
+    """Applies random actions and faults to a few nodes."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(f"hostile/{seed}")
@@ -124,7 +125,8 @@ class Hostile:
                 self.act(each, lambda node, now_ns: node.dismiss(name, now_ns=now_ns))
 
     def come(self, _number: int) -> None:
-        """As a roster has it: all who are there know of a newcomer at once, and it of their subscriptions."""
+        """Add a node as a registry does: all nodes know it at once, and it knows their
+        subscriptions."""
         witness, number = self.witness, len(self.witness.names)
         if self.config.durable or number >= NODES_MAX:
             return
@@ -168,7 +170,7 @@ class Hostile:
                     self.witness.arrive(*link, index=index)
 
     def rest(self) -> None:
-        """Heal everything that heals, tell everybody who is gone, and wait."""
+        """Heal all partitions, announce departures, and wait."""
         self.witness.heal()
         for number in self.there():
             if number not in self.witness.nodes:
@@ -180,7 +182,7 @@ class Hostile:
         self.witness.wait(REST)
 
     def waits(self) -> list[str]:
-        """Say who waits for what; whose events are in doubt is gone, and not waited for."""
+        """List which node waits for what; doubted sources are gone, and not waited for."""
         nodes = self.witness.nodes
         furthest: dict[str, dict[int, int]] = {}
         for node in nodes.values():
@@ -190,7 +192,8 @@ class Hostile:
         for number, node in sorted(nodes.items()):
             if node.unsettled_count or node.joining or node.held_count:
                 found.append(
-                    f"{number}: {node.unsettled_count} unsettled, {node.held_count} held, joining {node.joining}"
+                    f"{number}: {node.unsettled_count} unsettled, {node.held_count} held, "
+                    f"joining {node.joining}"
                 )
             found += [
                 f"{number}: {counts.get(source, 0)} of {count} events of {source} on {topic}"
@@ -203,7 +206,7 @@ class Hostile:
 
 
 @pytest.mark.parametrize("first", range(0, 24, 6))
-def test_order_holds_whatever_is_given_up_and_nobody_waits_for_ever(first: int) -> None:
+def test_order_holds_and_no_node_waits_forever_whatever_is_skipped(first: int) -> None:
     for seed in range(first, first + 6):
         hostile = Hostile(seed)
         hostile.play()

@@ -1,4 +1,4 @@
-"""The geometry: Figure 1 of the paper, and trees that reach everybody exactly once."""
+"""The geometry: Figure 1 of the paper, and trees that reach every node exactly once."""
 
 import pytest
 from hypothesis import given, settings
@@ -85,7 +85,7 @@ def test_children_are_those_of_section_3_3() -> None:
 
 
 def tree(root: int, targets: int, dimensions: int) -> tuple[list[tuple[int, int]], int]:
-    """Follow a message from its source; return who handed it to whom, and the greatest depth."""
+    """Follow a message from its source; return the edges and the greatest depth."""
     edges: list[tuple[int, int]] = []
     deepest = 0
     todo = [(root, dimensions, targets & ~(1 << root), 0)]
@@ -104,7 +104,7 @@ def tree(root: int, targets: int, dimensions: int) -> tuple[list[tuple[int, int]
 
 @bounded
 @given(count=st.integers(1, 300), data=st.data())
-def test_a_tree_reaches_every_target_once_and_nobody_else(count: int, data: st.DataObject) -> None:
+def test_tree_reaches_every_target_once_and_no_other_node(count: int, data: st.DataObject) -> None:
     names = Hypercube(f"p{number}" for number in range(count))
     members = data.draw(st.sets(st.integers(0, count - 1)))
     root = data.draw(st.integers(0, count - 1))
@@ -128,7 +128,7 @@ def test_a_set_takes_as_many_bits_as_its_cluster_has_nodes() -> None:
     assert unpack(b"\xff" * 300, 2048, 12) == everybody << 2048, "bits beyond are not believed"
 
 
-def test_names_are_unique_and_numbers_are_never_given_again() -> None:
+def test_names_are_unique_and_numbers_are_never_reused() -> None:
     names = Hypercube(["a", "b", "c"])
     assert (names.dimensions, list(bits(names.everyone))) == (2, [0, 1, 2])
     with pytest.raises(ConfigurationError, match="'b' is taken"):

@@ -1,4 +1,4 @@
-"""Events that nobody can give any more: nobody waits for them for ever, and order holds without them."""
+"""Lost events: nodes skip them after a while, and order holds without them."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ def missed(table: Table, number: int) -> list[tuple[int, int]]:
 
 
 def lost_question(config: CausalConfig, *survivors: int) -> Table:
-    """Return a table whose survivors hold an answer; who asked and who answered are gone."""
+    """Return a table whose survivors hold an answer; both publishers have crashed."""
     table = live(config, 6, 1, *survivors)
     table.cut = {(0, number) for number in survivors}
     table.publish(0, "question")
@@ -44,7 +44,7 @@ def lost_question(config: CausalConfig, *survivors: int) -> Table:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
 @pytest.mark.parametrize("survivors", [(2,), (2, 3), (2, 3, 4, 5)])
-def test_an_answer_is_delivered_though_its_question_is_gone_with_all_who_had_it(
+def test_answer_is_delivered_although_its_question_is_lost(
     config: CausalConfig, survivors: tuple[int, ...]
 ) -> None:
     table = lost_question(config, *survivors)
@@ -56,7 +56,7 @@ def test_an_answer_is_delivered_though_its_question_is_gone_with_all_who_had_it(
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_the_rest_of_a_source_is_delivered_though_its_first_event_is_gone(
+def test_later_events_of_a_source_are_delivered_although_its_first_is_lost(
     config: CausalConfig,
 ) -> None:
     table = live(config, 4, 2, 3)
@@ -75,7 +75,7 @@ def test_the_rest_of_a_source_is_delivered_though_its_first_event_is_gone(
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_who_has_left_for_good_is_given_up_as_who_crashed_is(config: CausalConfig) -> None:
+def test_departed_source_is_skipped_like_a_crashed_one(config: CausalConfig) -> None:
     table = live(config, 4, 1, 2)
     table.cut = {(0, 2)}
     table.publish(0, "question")
@@ -92,8 +92,8 @@ def test_who_has_left_for_good_is_given_up_as_who_crashed_is(config: CausalConfi
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_nothing_of_those_who_are_there_is_lost_meanwhile(config: CausalConfig) -> None:
-    """They publish all the time, and what they send is on its way while a question is given up."""
+def test_no_event_of_reachable_nodes_is_lost_during_recovery(config: CausalConfig) -> None:
+    """They publish all the time, and their events are in flight while a question is skipped."""
     table = lost_question(config, 2, 3)
     for number in range(200):
         table.publish(3, str(number))
@@ -109,10 +109,10 @@ def test_nothing_of_those_who_are_there_is_lost_meanwhile(config: CausalConfig) 
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_who_was_away_then_may_have_published_something_that_comes_before_and_is_too_late(
+def test_earlier_event_of_an_unreachable_node_is_skipped(
     config: CausalConfig,
 ) -> None:
-    """First comes before the question, and only who is away has it: after the answer it must not come."""
+    """`first` precedes the question; only the unreachable node has it."""
     table = live(config, 4, *range(4))
     table.cut = {(2, 3)}
     table.publish(2, "first")
@@ -139,7 +139,7 @@ def test_who_was_away_then_may_have_published_something_that_comes_before_and_is
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_who_is_back_while_it_is_given_up_gives_what_it_has(config: CausalConfig) -> None:
+def test_node_that_returns_during_recovery_sends_the_event(config: CausalConfig) -> None:
     table = lost_question(config, 2, 3)
     table.wait(config.patience_ns - 200 * MS)
     table.start(0)
@@ -150,8 +150,8 @@ def test_who_is_back_while_it_is_given_up_gives_what_it_has(config: CausalConfig
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_nothing_is_given_up_for_want_of_room(config: CausalConfig) -> None:
-    """Who delivers nothing for a while has what it holds, and waits for nobody."""
+def test_no_event_is_skipped_for_lack_of_room(config: CausalConfig) -> None:
+    """A node that delivers nothing for a while still has its held events."""
     table = live(config, 4, 2, 3)
     table.nodes[2].pause()
     for number in range(5):
@@ -166,7 +166,7 @@ def test_nothing_is_given_up_for_want_of_room(config: CausalConfig) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_nor_is_what_came_in_a_pause(config: CausalConfig) -> None:
+def test_no_event_received_during_a_pause_is_skipped(config: CausalConfig) -> None:
     table = lost_question(config, 2, 3)
     table.nodes[2].pause()
     for number in range(5):
@@ -179,8 +179,8 @@ def test_nor_is_what_came_in_a_pause(config: CausalConfig) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_what_others_have_published_by_then_comes_first(config: CausalConfig) -> None:
-    """Their answers say how far they are, and overtake what they have just published."""
+def test_events_published_before_the_skip_are_delivered_first(config: CausalConfig) -> None:
+    """Their answers report their progress, and overtake the events they have just published."""
     table, said = about_to_skip(config)
     table.heal()
     table.wait(SECOND)
@@ -188,7 +188,7 @@ def test_what_others_have_published_by_then_comes_first(config: CausalConfig) ->
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_what_comes_after_all_is_not_skipped(config: CausalConfig) -> None:
+def test_event_that_arrives_late_is_not_skipped(config: CausalConfig) -> None:
     table, said = about_to_skip(config)
     table.start(0)
     table.wait(500 * MS)
@@ -200,7 +200,7 @@ def test_what_comes_after_all_is_not_skipped(config: CausalConfig) -> None:
 
 
 def about_to_skip(config: CausalConfig) -> tuple[Table, list[str]]:
-    """Return a table whose node 2 waits for what 3 has published before it skips a question; and all that was."""
+    """Return a table whose node 2 waits for events of 3 before it skips a question."""
     table = lost_question(config, 2, 3)
     said: list[str] = []
     while not (asked := any(_asks(frame) for _, _, frame in table.sent)):
@@ -229,10 +229,10 @@ def _asks(frame: Frame) -> bool:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_who_was_away_for_longer_than_several_keep_their_events_goes_on_soon(
+def test_node_away_beyond_retention_of_several_sources_resumes_soon(
     config: CausalConfig,
 ) -> None:
-    """What is kept by nobody is not waited for as if somebody might be back with it."""
+    """Events that no node caches are not waited for as if a node might return with them."""
     patient = msgspec.structs.replace(config, retained_max=4, patience_ns=3600 * SECOND)
     table = live(patient, 4, *range(3))
     table.isolate(2)
@@ -250,8 +250,8 @@ def test_who_was_away_for_longer_than_several_keep_their_events_goes_on_soon(
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_what_can_not_be_given_up_yet_keeps_nothing_else_from_it(config: CausalConfig) -> None:
-    """Node 3 holds an answer of 1, and hears first that later ones of 1 are not kept."""
+def test_pending_loss_does_not_delay_other_losses(config: CausalConfig) -> None:
+    """Node 3 holds an answer of 1, and learns first that later events of 1 are not cached."""
     table = live(config, 4, 1, 2, 3)
     table.cut = {(0, 2), (0, 3)}
     table.publish(0, "question")
@@ -271,7 +271,7 @@ def test_what_can_not_be_given_up_yet_keeps_nothing_else_from_it(config: CausalC
 
 
 class Leaky(Table):
-    """Loses what those who lack events are given, while it leaks."""
+    """Loses `Fill` frames while it leaks."""
 
     leaks = False
 
@@ -284,7 +284,7 @@ class Leaky(Table):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_what_somebody_keeps_is_not_given_up_because_a_newcomer_never_had_it(
+def test_cached_event_is_not_skipped_because_a_new_member_lacks_it(
     config: CausalConfig,
 ) -> None:
     table = Leaky(4, config)
@@ -306,8 +306,8 @@ def test_what_somebody_keeps_is_not_given_up_because_a_newcomer_never_had_it(
     assert missed(table, 1) == []
 
 
-def test_only_so_much_is_given_up_as_nobody_keeps() -> None:
-    """Node 0 keeps less than 3, and who was away is told of both."""
+def test_only_events_that_no_node_caches_are_skipped() -> None:
+    """Node 0 caches fewer events than 3, and the returning node learns of both."""
     table = live(LIVE, 4, *range(4))
     table.isolate(1)
     said = [str(number) for number in range(10)]
@@ -324,7 +324,7 @@ def test_only_so_much_is_given_up_as_nobody_keeps() -> None:
 
 
 @pytest.mark.parametrize("source", [3, 4])
-def test_nobody_is_skipped_who_is_there_or_comes_whatever_others_say_is_not_kept(
+def test_false_not_cached_answers_skip_no_reachable_source(
     source: int,
 ) -> None:
     table = live(LIVE, 4, 2, 3)
@@ -348,7 +348,7 @@ def test_nobody_is_skipped_who_is_there_or_comes_whatever_others_say_is_not_kept
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["topic", "across"])
-def test_who_leaves_while_it_waits_is_in_peace(config: CausalConfig) -> None:
+def test_leaving_a_topic_ends_its_recovery(config: CausalConfig) -> None:
     table = lost_question(config, 2, 3)
     table.wait(config.patience_ns - 200 * MS)
     table.unsubscribe(2)

@@ -57,7 +57,7 @@ def live(count: int, *members: int, config: CausalConfig = LIVE) -> Table:
 # -- Trees around the suspected ------------------------------------------------------------------
 
 
-def test_a_silent_forwarder_is_passed_over_and_everybody_else_is_reached() -> None:
+def test_silent_forwarder_is_bypassed_and_all_others_are_reached() -> None:
     table = live(8, *range(8))
     table.crash(4)
     table.publish(0, "m")
@@ -68,7 +68,7 @@ def test_a_silent_forwarder_is_passed_over_and_everybody_else_is_reached() -> No
     assert (0, 5) in table.copies(), "the next of the cluster takes over"
 
 
-def test_the_next_tree_goes_around_the_suspected_at_once() -> None:
+def test_next_tree_bypasses_suspected_nodes_at_once() -> None:
     table = live(8, *range(8))
     table.crash(4)
     table.publish(0, "m")
@@ -80,7 +80,7 @@ def test_the_next_tree_goes_around_the_suspected_at_once() -> None:
     assert 4 not in {target for _, target in table.copies()}
 
 
-def test_two_silent_forwarders_in_one_branch_are_passed_over() -> None:
+def test_two_silent_forwarders_in_one_branch_are_bypassed() -> None:
     table = live(8, *range(8))
     table.crash(4)
     table.crash(5)
@@ -91,7 +91,7 @@ def test_two_silent_forwarders_in_one_branch_are_passed_over() -> None:
     ]  # fmt: skip
 
 
-def test_a_wrong_suspicion_costs_messages_and_nothing_else() -> None:
+def test_false_suspicion_costs_only_messages() -> None:
     table = live(4, *range(4))
     table.isolate(2)
     table.publish(0, "m")
@@ -106,7 +106,7 @@ def test_a_wrong_suspicion_costs_messages_and_nothing_else() -> None:
     assert table.settled(2) == ["k"], "it went on until somebody had it"
 
 
-def test_a_lost_copy_is_sent_again_and_delivered_once() -> None:
+def test_lost_copy_is_retransmitted_and_delivered_once() -> None:
     table = live(2, 0, 1)
     table.cut = {(1, 0)}
     table.publish(0, "m")
@@ -119,7 +119,7 @@ def test_a_lost_copy_is_sent_again_and_delivered_once() -> None:
     assert table.delivered[1] == ["m"]
 
 
-def test_a_forwarder_that_is_asked_again_says_what_it_knows_so_far() -> None:
+def test_forwarder_answers_a_retransmission_with_its_partial_receipt() -> None:
     table = live(8, *range(8), config=replace(LIVE, suspect_ns=10 * SECOND))
     table.crash(6)  # A grandchild: 4 waits for it, and 0 for 4.
     table.publish(0, "m")
@@ -146,7 +146,7 @@ def test_a_gap_in_the_numbers_is_filled_by_the_source() -> None:
     assert table.delivered[1] == ["lost", "m"]
 
 
-def test_a_gap_is_filled_by_a_member_if_the_source_is_gone() -> None:
+def test_gap_is_filled_by_a_member_if_the_source_crashed() -> None:
     config = replace(LIVE, digest_ns=3600 * SECOND, digest_ns_max=3600 * SECOND)
     table = live(4, 0, 1, 2, config=config)
     table.cut = {(0, 2)}
@@ -160,8 +160,8 @@ def test_a_gap_is_filled_by_a_member_if_the_source_is_gone() -> None:
     assert table.delivered[2] == ["question", "answer"]
 
 
-def test_what_nobody_announces_is_found_by_comparing() -> None:
-    """The source is gone, and nothing depends on its last event, which one member alone has."""
+def test_last_event_is_found_by_comparing_summaries() -> None:
+    """The source has crashed, no event depends on its last one, and one member has that."""
     table = live(8, 1, 2, 6)
     table.cut = {(0, 1), (0, 2)}
     table.publish(0, "m")
@@ -172,7 +172,7 @@ def test_what_nobody_announces_is_found_by_comparing() -> None:
     assert [table.delivered[number] for number in (1, 2, 6)] == [["m"]] * 3
 
 
-def test_whoever_left_still_gives_what_it_alone_has() -> None:
+def test_departed_member_still_sends_events_that_only_it_has() -> None:
     table = live(4, 1, 2)
     table.cut = {(0, 1)}
     table.publish(0, "m")
@@ -185,7 +185,7 @@ def test_whoever_left_still_gives_what_it_alone_has() -> None:
     assert table.delivered[1] == ["m"]
 
 
-def test_whoever_left_is_silent_in_the_end() -> None:
+def test_departed_member_stops_sending_eventually() -> None:
     table = live(2, 0, 1)
     table.publish(0, "m")
     table.unsubscribe(1)
@@ -195,7 +195,7 @@ def test_whoever_left_is_silent_in_the_end() -> None:
     assert not [one for one in table.sent if isinstance(one[2], Summary) and one[0] == 1]
 
 
-def test_many_missing_events_come_in_batches() -> None:
+def test_many_missing_events_arrive_in_batches() -> None:
     table = live(2, 0, 1, config=replace(LIVE, batch_max=5))
     table.isolate(1)
     for number in range(23):
@@ -208,8 +208,8 @@ def test_many_missing_events_come_in_batches() -> None:
     assert max(len(fill.items) for fill in fills) == 5
 
 
-def test_an_answer_that_comes_twice_is_not_asked_for_twice_as_much() -> None:
-    """Otherwise every repetition doubles what is on its way."""
+def test_duplicate_answer_does_not_double_requests() -> None:
+    """Otherwise every duplicate doubles the frames in flight."""
     table = live(2, 0, 1)
     table.slow = {(0, 1)}
     table.publish(0, "m")
@@ -224,7 +224,7 @@ def test_an_answer_that_comes_twice_is_not_asked_for_twice_as_much() -> None:
     assert len(asked) == 1
 
 
-def test_a_member_that_was_away_for_too_long_joins_anew_and_is_told() -> None:
+def test_member_away_too_long_rejoins_and_gets_missed_numbers() -> None:
     table = live(3, 0, 1, 2, config=replace(LIVE, retained_max=4))
     table.isolate(2)
     for number in range(1, 11):
@@ -241,7 +241,7 @@ def test_a_member_that_was_away_for_too_long_joins_anew_and_is_told() -> None:
     assert any(isinstance(frame, NotCached) for _, _, frame in table.sent)
 
 
-def test_held_events_have_a_limit_and_what_is_dropped_comes_again() -> None:
+def test_held_events_have_a_limit_and_dropped_ones_are_refetched() -> None:
     table = live(3, 0, 1, 2, config=replace(LIVE, held_max=2, window=100, batch_max=1))
     table.cut = {(0, 2)}
     table.publish(0, "0")
@@ -255,8 +255,8 @@ def test_held_events_have_a_limit_and_what_is_dropped_comes_again() -> None:
     assert table.delivered[2] == [str(number) for number in range(10)]
 
 
-def test_whoever_has_no_room_asks_for_what_it_needs_and_for_nothing_else() -> None:
-    """Else it is given, over and over, what comes first and what it has to drop."""
+def test_node_without_room_requests_only_the_events_it_needs() -> None:
+    """Otherwise it gets, over and over, the first events, which it has to drop."""
     table = live(3, *range(3), config=replace(LIVE, held_max=1, batch_max=1, window=1))
     table.isolate(2)
     for number in range(4):
@@ -275,7 +275,7 @@ def test_whoever_has_no_room_asks_for_what_it_needs_and_for_nothing_else() -> No
 # -- Crashes and restarts ------------------------------------------------------------------------
 
 
-def test_a_node_goes_on_from_its_records() -> None:
+def test_node_resumes_from_its_records() -> None:
     table = live(4, *range(4))
     table.publish(0, "a")
     table.wait(SECOND)
@@ -291,7 +291,7 @@ def test_a_node_goes_on_from_its_records() -> None:
     assert not [one for one in table.outcomes[1][1:] if isinstance(one, Join)], "it never left"
 
 
-def test_what_was_not_out_before_a_crash_goes_out_after_it() -> None:
+def test_unsent_events_are_sent_after_a_crash() -> None:
     table = live(2, 0, 1)
     table.isolate(0)
     table.publish(0, "a")
@@ -307,8 +307,8 @@ def test_what_was_not_out_before_a_crash_goes_out_after_it() -> None:
     assert table.delivered[1] == ["a", "b", "c"], "numbers go on"
 
 
-def test_what_was_received_and_acknowledged_survives_a_crash() -> None:
-    """Its source may take the receipt for granted and vanish."""
+def test_acknowledged_events_survive_a_crash() -> None:
+    """Its source may rely on the receipt and crash."""
     table = live(4, 0, 1, 2)
     table.cut = {(0, 2)}
     table.publish(0, "first")
@@ -322,7 +322,7 @@ def test_what_was_received_and_acknowledged_survives_a_crash() -> None:
     assert table.nodes[2].held_count == 1
 
 
-def test_a_join_that_a_crash_cut_short_is_taken_up_again() -> None:
+def test_join_interrupted_by_a_crash_is_resumed() -> None:
     table = live(4, 0, 1)
     table.slow = {(3, 2)}
     table.subscribe(2)
@@ -338,7 +338,7 @@ def test_a_join_that_a_crash_cut_short_is_taken_up_again() -> None:
     assert [one for one in table.outcomes[2] if isinstance(one, Join)] == [Join("t")]
 
 
-def test_receipts_for_an_earlier_run_of_a_node_are_not_believed() -> None:
+def test_receipts_for_an_earlier_incarnation_are_ignored() -> None:
     table = live(3, 0, 1)
     table.slow = {(1, 2), (0, 2)}
     table.subscribe(2)
@@ -353,7 +353,7 @@ def test_receipts_for_an_earlier_run_of_a_node_are_not_believed() -> None:
     assert table.nodes[2].joining == ("t",)
 
 
-def test_a_member_whose_join_somebody_missed_is_learnt_of_later() -> None:
+def test_member_whose_join_was_lost_is_discovered_later() -> None:
     table = live(4, 1)
     table.isolate(0)
     table.subscribe(2)
@@ -365,7 +365,7 @@ def test_a_member_whose_join_somebody_missed_is_learnt_of_later() -> None:
     assert table.delivered[1] == table.delivered[2] == ["m"]
 
 
-def test_an_event_for_nobody_is_settled_and_found_by_who_was_there_all_along() -> None:
+def test_event_without_reachable_members_settles_and_is_found_later() -> None:
     table = live(2)
     table.isolate(0)
     table.subscribe(1)
@@ -377,7 +377,7 @@ def test_an_event_for_nobody_is_settled_and_found_by_who_was_there_all_along() -
     assert table.delivered[1] == ["m"]
 
 
-def test_nothing_is_persisted_if_nothing_is_durable() -> None:
+def test_non_durable_node_persists_nothing() -> None:
     node = CausalNode(name="a", names=["a"], config=replace(LIVE, durable=False))
     node.subscribe(("t",), now_ns=0)
     node.publish("t", b"m", now_ns=0)
@@ -389,7 +389,7 @@ def test_nothing_is_persisted_if_nothing_is_durable() -> None:
 # -- Windows, batches, limits --------------------------------------------------------------------
 
 
-def test_what_is_published_while_the_window_is_full_goes_out_together() -> None:
+def test_events_published_while_the_window_is_full_are_batched() -> None:
     table = Table(2, replace(CALM, window=2, batch_max=3))
     table.join_all(0, 1)
     table.slow = {(1, 0)}
@@ -405,7 +405,7 @@ def test_what_is_published_while_the_window_is_full_goes_out_together() -> None:
     assert table.delivered[1] == [str(number) for number in range(9)]
 
 
-def test_events_under_way_have_a_limit() -> None:
+def test_events_in_flight_have_a_limit() -> None:
     table = Table(2, replace(CALM, outgoing_max=3))
     table.join_all(0, 1)
     table.slow = {(1, 0)}
@@ -438,7 +438,7 @@ class Alien(Frame, frozen=True, tag=99):
 
 
 @pytest.mark.parametrize("source", ["stranger", "p1", "p0"])
-def test_strays_change_nothing(source: str) -> None:
+def test_stray_frames_change_nothing(source: str) -> None:
     table = live(2, 0, 1)
     node = table.nodes[0]
     frame = Heartbeat(digest=b"") if source != "p1" else Alien()
@@ -446,7 +446,7 @@ def test_strays_change_nothing(source: str) -> None:
     assert not node.take_effects()
 
 
-def test_nodes_come_and_go() -> None:
+def test_nodes_join_and_leave_the_cube() -> None:
     table = live(2, 0, 1)
     table.names.append("p2")
     for number in (0, 1):
@@ -478,7 +478,7 @@ def across(count: int) -> Table:
     return Table(count, replace(CALM, gap_ns=3600 * SECOND))
 
 
-def test_a_cause_in_another_topic_comes_first() -> None:
+def test_cause_in_another_topic_is_delivered_first() -> None:
     table = across(4)
     table.subscribe(0, "questions", "answers")
     table.subscribe(1, "questions", "answers")
@@ -508,7 +508,7 @@ def test_within_a_topic_other_topics_are_not_waited_for() -> None:
     assert table.delivered[2] == ["because"]
 
 
-def test_a_chain_through_a_topic_that_the_receiver_is_not_in_is_kept() -> None:
+def test_causal_chain_through_an_unsubscribed_topic_holds() -> None:
     """The paper's pruning would lose it: the middle of the chain never reaches the receiver."""
     table = across(4)
     table.subscribe(0, "a", "b")
@@ -531,11 +531,11 @@ def test_a_chain_through_a_topic_that_the_receiver_is_not_in_is_kept() -> None:
 
 
 def passes_nothing_on(self: Causality, state: TopicState, counts: Counts) -> None:
-    """What an event says of topics that its receiver is not in is lost."""
+    """Drop the barriers of topics that the receiver is not in."""
 
 
 @pytest.mark.parametrize("planted", [False, True])
-def test_who_is_not_in_a_topic_passes_on_what_it_heard_of_it(
+def test_node_outside_a_topic_passes_on_its_barriers(
     planted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if planted:
@@ -570,7 +570,7 @@ def test_a_publishers_own_order_holds_across_topics() -> None:
     assert table.delivered[2] == ["1", "2"]
 
 
-def test_whoever_has_seen_something_follows_a_topic_to_publish_there() -> None:
+def test_node_that_delivered_events_joins_a_topic_before_publishing() -> None:
     table = across(4)
     table.subscribe(0, "a")
     table.subscribe(2, "b")
@@ -593,7 +593,7 @@ def test_whoever_has_seen_something_follows_a_topic_to_publish_there() -> None:
 
 
 class FollowsNothing(CausalNode):
-    """Publishes on a topic whose past it does not know."""
+    """A node that publishes on a topic without joining it."""
 
     def publish(self, *arguments: Any, **options: Any) -> Event:
         self._causality.has_foreign_past = False
@@ -606,9 +606,9 @@ class FollowsNothing(CausalNode):
 def test_why_it_follows_a_start_vector_must_be_closed(
     role: type[CausalNode], expected: list[str]
 ) -> None:
-    """e comes before m, in another topic, before e' before f.
+    """e precedes m of another topic, which precedes e', which precedes f.
 
-    If 2 says that it has published e', and nothing of e, then 3 skips e' and gets e after f.
+    If 2 reports that it published e', and not e, then 3 skips e' and gets e after f.
     """
     table = Table(4, replace(CALM, gap_ns=3600 * SECOND), role=role)
     table.subscribe(1, "t", "u")
@@ -633,7 +633,7 @@ def test_why_it_follows_a_start_vector_must_be_closed(
     assert table.delivered[3] == expected
 
 
-def test_who_has_seen_nothing_publishes_at_once() -> None:
+def test_node_that_delivered_nothing_publishes_at_once() -> None:
     table = across(4)
     table.subscribe(2, "b")
     table.run()
@@ -659,8 +659,8 @@ def test_a_topic_that_is_being_joined_is_waited_for() -> None:
     assert table.delivered[2] == ["cause", "effect"]
 
 
-def test_a_joiner_waits_for_who_knows_what_it_must_skip() -> None:
-    """It has delivered an effect whose cause it would be given later otherwise."""
+def test_joiner_waits_for_nodes_that_know_its_start_vector() -> None:
+    """It has delivered an effect whose cause it would otherwise get later."""
     table = Table(4, replace(ACROSS, digest_ns=3600 * SECOND, digest_ns_max=3600 * SECOND))
     table.subscribe(2, "b")
     table.wait(10 * MS)
@@ -678,7 +678,7 @@ def test_a_joiner_waits_for_who_knows_what_it_must_skip() -> None:
     assert table.delivered[2] == ["effect"]
 
 
-def test_who_is_gone_for_good_is_not_waited_for_for_ever() -> None:
+def test_join_does_not_wait_forever_for_a_crashed_node() -> None:
     table = Table(4, ACROSS)
     table.subscribe(2, "b")
     table.wait(10 * MS)
@@ -695,7 +695,7 @@ def test_who_is_gone_for_good_is_not_waited_for_for_ever() -> None:
 
 
 def lost_cause() -> Table:
-    """Return a table where 2 holds an effect whose cause went with its source."""
+    """Return a table where 2 holds an effect whose cause is lost with its source."""
     table = Table(4, ACROSS)
     table.subscribe(2, "a", "b")
     table.subscribe(1, "b")
@@ -712,7 +712,7 @@ def lost_cause() -> Table:
     return table
 
 
-def test_an_event_that_depends_on_one_that_is_gone_for_good_is_delivered_in_the_end() -> None:
+def test_effect_of_a_lost_event_is_delivered_eventually() -> None:
     table = lost_cause()
     table.wait(20 * SECOND)
     assert table.delivered[2] == ["effect"]
@@ -720,7 +720,7 @@ def test_an_event_that_depends_on_one_that_is_gone_for_good_is_delivered_in_the_
     assert missed == Join("a", (1, 1))
 
 
-def test_whoever_was_given_up_and_comes_back_costs_events_and_never_order() -> None:
+def test_returning_doubted_node_costs_events_never_order() -> None:
     table = lost_cause()
     table.wait(20 * SECOND)
     table.start(0)
@@ -731,8 +731,8 @@ def test_whoever_was_given_up_and_comes_back_costs_events_and_never_order() -> N
     assert table.delivered[2] == ["effect", "next"]
 
 
-def test_who_else_was_away_is_in_doubt_until_it_is_back() -> None:
-    """3 might have published something that comes before what 2 had to skip."""
+def test_unreachable_nodes_are_in_doubt_until_they_return() -> None:
+    """3 may have published an event that precedes the one that 2 skipped."""
     table = lost_cause()
     table.publish(3, "perhaps before", "a")
     table.isolate(3)
@@ -755,7 +755,7 @@ def test_who_else_was_away_is_in_doubt_until_it_is_back() -> None:
     assert table.delivered[2][-1] == "after"
 
 
-def test_who_left_and_keeps_nothing_any_more_says_so() -> None:
+def test_departed_node_without_cached_events_answers_not_cached() -> None:
     table = live(3, 1, 2, config=replace(LIVE, retained_max=1))
     table.isolate(1)
     for text in ("a", "b"):
@@ -800,7 +800,7 @@ def test_events_that_wait_for_a_join_survive_a_crash() -> None:
     assert sorted(table.settled(0)) == ["effect", "second"]
 
 
-def test_a_row_of_ones_own_is_not_taken_from_others() -> None:
+def test_own_row_is_not_accepted_from_peers() -> None:
     table = live(2, 0, 1)
     node = table.nodes[0]
     change = Change(token=1, height=1, below=b"", row=Row(0, 99, ()), joins=())
@@ -808,7 +808,7 @@ def test_a_row_of_ones_own_is_not_taken_from_others() -> None:
     assert {row.node: row.topics for row in node.rows}[0] == ("t",)
 
 
-def test_leaving_while_joining_ends_in_peace() -> None:
+def test_leaving_during_a_join_completes() -> None:
     table = live(4, 0)
     table.slow = {(3, 2)}
     table.subscribe(2)
@@ -826,7 +826,7 @@ def test_leaving_while_joining_ends_in_peace() -> None:
 # -- Sizes ---------------------------------------------------------------------------------------
 
 
-def test_one_node_is_in_so_many_topics_and_no_more() -> None:
+def test_topics_of_a_node_have_a_limit() -> None:
     table = Table(2, replace(ACROSS, topics_max=3))
     table.subscribe(0, "a", "b", "c", "d", "e")
     table.run()
@@ -916,6 +916,6 @@ def test_many_topics_are_joined_in_messages_of_a_limited_size() -> None:
     ],
     ids=lambda frame: type(frame).__name__,
 )
-def test_what_is_larger_than_anybody_sends_is_not_read(frame: Frame) -> None:
+def test_oversized_frame_fields_are_refused(frame: Frame) -> None:
     with pytest.raises(RemoteProtocolError):
         CODEC.decode(CODEC.encode(frame))

@@ -37,7 +37,7 @@ def test_figure_2_barriers_name_direct_predecessors_only() -> None:
     assert first[b"m1,2"].items[0].event.publisher_seq == 2
 
 
-def test_figure_2_a_late_subscriber_waits_for_what_it_will_get_and_for_nothing_else() -> None:
+def test_figure_2_a_late_subscriber_waits_only_for_events_it_will_get() -> None:
     table = table_of(4, 0, 1, 2)
     table.publish(2, "m2,1")
     table.run()
@@ -76,7 +76,7 @@ def test_concurrent_messages_may_be_delivered_in_any_order() -> None:
     assert (table.delivered[0], table.delivered[1]) == (["a", "b"], ["b", "a"])
 
 
-def test_whoever_left_before_an_effect_may_miss_it() -> None:
+def test_member_that_left_before_an_effect_may_miss_it() -> None:
     table = table_of(2, 0, 1)
     table.slow = {(0, 1)}
     table.publish(0, "m")
@@ -136,7 +136,7 @@ def test_figure_3_right_the_tree_holds_members_only() -> None:
     assert all(table.delivered[number] == ["m2"] for number in (0, 2, 3, 5, 7))
 
 
-def test_there_is_one_message_a_member_and_the_source_needs_none() -> None:
+def test_one_message_per_member_and_none_for_the_source() -> None:
     table = table_of(16, 1, 4, 6, 9, 13)
     table.publish(4, "m")
     table.run()
@@ -181,7 +181,7 @@ def test_a_join_reaches_all_nodes_and_brings_the_members_back() -> None:
     assert table.outcomes[0] == [Join("t")]
 
 
-def test_two_who_join_at_once_know_each_other() -> None:
+def test_concurrent_joiners_learn_of_each_other() -> None:
     table = table_of(8)
     table.subscribe(3)
     table.subscribe(4)
@@ -192,7 +192,7 @@ def test_two_who_join_at_once_know_each_other() -> None:
     assert sorted(table.delivered[3]) == sorted(table.delivered[4]) == ["from 3", "from 4"]
 
 
-def test_whoever_left_delivers_nothing_and_forwards_until_others_know() -> None:
+def test_departed_member_delivers_nothing_and_forwards_until_peers_know() -> None:
     table = table_of(8, *range(8))
     table.slow = {(4, 0)}
     table.unsubscribe(4)
@@ -209,7 +209,7 @@ def test_whoever_left_delivers_nothing_and_forwards_until_others_know() -> None:
     assert 4 not in {number for pair in table.copies() for number in pair}
 
 
-def test_whoever_returns_starts_anew() -> None:
+def test_returning_member_starts_anew() -> None:
     table = table_of(4, 0, 1)
     table.publish(0, "before")
     table.run()
@@ -225,7 +225,7 @@ def test_whoever_returns_starts_anew() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 7, 11, 13])
 def test_any_number_of_nodes_will_do(count: int) -> None:
-    """The paper needs a power of two; numbers that nobody bears are never chosen."""
+    """The paper needs a power of two; numbers without a node are never chosen."""
     table = table_of(count, *range(count))
     for number in range(count):
         table.publish(number, str(number))
@@ -235,7 +235,7 @@ def test_any_number_of_nodes_will_do(count: int) -> None:
     assert len(table.copies()) == count * (count - 1)
 
 
-def test_what_comes_while_joining_and_is_skipped_is_told() -> None:
+def test_event_published_during_a_join_is_not_skipped() -> None:
     table = table_of(4, 0, 1)
     table.slow = {(3, 2)}
     table.subscribe(2)

@@ -1,6 +1,6 @@
-"""Random membership, messages that overtake each other and nodes that crash, against a slow obvious model.
+"""Random membership, reordering and crashes, against a simple model.
 
-The model (`model`) is told who published, delivered, joined and left, in the order it happened.
+The model (`model`) gets all publications, deliveries, joins and leaves in order of time.
 """
 
 from random import Random
@@ -21,7 +21,7 @@ CONFIG = CausalConfig(
 
 
 class Witness(Table):
-    """A table that writes down what applications see."""
+    """A table that records what applications see."""
 
     def __init__(self, count: int, config: CausalConfig) -> None:
         self.seen: list[tuple[int, str, str]] = []
@@ -44,7 +44,7 @@ class Witness(Table):
 
 
 def play(seed: int, *, across: bool, crashes: bool) -> Witness:
-    """Do random things to a few nodes; then heal everything and let them come to rest."""
+    """Apply random faults to a few nodes; then heal all and run until nothing is due."""
     random = Random(seed)
     count = random.choice((2, 3, 4, 5, 6, 8))
     window = random.choice((1, 2, 8))
@@ -92,20 +92,18 @@ def judge(seed: int, *, across: bool, crashes: bool) -> None:
 
 @settings(derandomize=True, max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), across=st.booleans())
-def test_deliveries_are_a_linear_extension_of_causal_order_and_nothing_is_lost(
-    seed: int, across: bool
-) -> None:
+def test_deliveries_extend_causal_order_and_no_event_is_lost(seed: int, across: bool) -> None:
     judge(seed, across=across, crashes=False)
 
 
 @settings(derandomize=True, max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32), across=st.booleans())
-def test_the_same_with_crashes(seed: int, across: bool) -> None:
+def test_deliveries_extend_causal_order_with_crashes(seed: int, across: bool) -> None:
     judge(seed, across=across, crashes=True)
 
 
 def test_the_model_finds_faults() -> None:
-    """An effect before its cause, an event twice, and one that never came."""
+    """An effect before its cause, a duplicate, and a lost event."""
     witness = Witness(2, CONFIG)
     witness.seen = [
         (0, "joined", "t"), (1, "joined", "t"),

@@ -1,4 +1,4 @@
-"""Nodes that are processes: they come and go by a registry."""
+"""Causal nodes as processes, numbered by a registry."""
 
 import pytest
 from hypothesis import given, settings
@@ -43,8 +43,8 @@ from ensue.protocols.membership.frames import Members, Register, TopicGranted, T
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_who_publishes_and_goes_at_once_reaches_those_who_subscribed_before(seed: int) -> None:
-    """Also if it comes while others do, with a fifth of all messages lost."""
+def test_publisher_that_leaves_at_once_reaches_earlier_subscribers(seed: int) -> None:
+    """Also if others join at the same time, with a fifth of all messages lost."""
     room = Room(seed=seed, loss=0.2)
     room.come("a~1")
     room.come("b~1")
@@ -68,7 +68,7 @@ def test_who_publishes_and_goes_at_once_reaches_those_who_subscribed_before(seed
         assert sorted(room.delivered(name)) == [f"pub~{number}" for number in range(4)]
 
 
-def test_a_newcomer_waits_for_what_others_know_and_not_for_the_silent() -> None:
+def test_new_node_waits_for_rows_but_not_for_silent_members() -> None:
     room = Room()
     for name in ("a~1", "b~1", "c~1"):
         room.come(name)
@@ -87,7 +87,7 @@ def test_a_newcomer_waits_for_what_others_know_and_not_for_the_silent() -> None:
 
 
 def mute(room: Room, name: str, *kinds: type[Frame]) -> None:
-    """Have one client never send frames of some kinds, though it is there."""
+    """Drop all frames of some types that one client sends."""
     send = room.send
 
     def without(source: str, target: str, frame: Frame) -> None:
@@ -101,8 +101,8 @@ def mute(room: Room, name: str, *kinds: type[Frame]) -> None:
     "said",
     [Heartbeat(digest=b"other"), Versions(versions={0: 10**12}), Versions(versions={2: 10**12})],
 )
-def test_who_is_there_and_never_tells_holds_no_newcomer_up(said: Frame) -> None:
-    """Nor does a lie about versions of rows that do not exist, of another or of the newcomer itself."""
+def test_member_that_sends_no_rows_does_not_block_new_nodes(said: Frame) -> None:
+    """Nor do false versions of rows, of another node or of the new node itself."""
     room = Room()
     send = room.send
     mute(room, "evil~1", Versions, Alive, Rows)
@@ -123,7 +123,7 @@ def test_who_is_there_and_never_tells_holds_no_newcomer_up(said: Frame) -> None:
     assert room.delivered("a~1") == ["1"]
 
 
-def test_who_is_there_and_never_answers_holds_up_neither_joins_nor_events() -> None:
+def test_member_that_never_answers_blocks_neither_joins_nor_events() -> None:
     room = Room()
     for name in ("a~1", "evil~1", "b~1", "c~1"):
         room.come(name)
@@ -145,7 +145,7 @@ def test_who_is_there_and_never_answers_holds_up_neither_joins_nor_events() -> N
     assert sum(isinstance(each, Settle) for each in room.outcomes["c~1"]) == 20
 
 
-def test_the_vanished_is_taken_for_gone_and_who_was_cut_off_for_long_is_told() -> None:
+def test_silent_member_is_evicted_and_notified_when_it_reconnects() -> None:
     room = Room()
     for name in ("a~1", "b~1", "c~1"):
         room.come(name)
@@ -164,8 +164,8 @@ def test_the_vanished_is_taken_for_gone_and_who_was_cut_off_for_long_is_told() -
 
 
 @pytest.mark.parametrize("expire_s", [10, 300], ids=["gone", "suspected"])
-def test_nobody_waits_for_ever_for_what_a_killed_process_alone_had(expire_s: int) -> None:
-    """Its event on one topic came, and names one on another topic that nobody got from it."""
+def test_no_node_waits_forever_for_events_lost_with_a_killed_process(expire_s: int) -> None:
+    """Its event on one topic arrived, and depends on one of another topic that no node got."""
     room = Room(expire_ns=expire_s * SECOND)
     for name in ("a~1", "b~1", "c~1"):
         room.come(name)
@@ -194,7 +194,7 @@ def test_nobody_waits_for_ever_for_what_a_killed_process_alone_had(expire_s: int
     assert room.delivered("b~1") == ["2", "3", "4"]
 
 
-def test_what_is_denied_is_settled_and_what_comes_after_goes_out() -> None:
+def test_denied_event_settles_and_later_events_are_sent() -> None:
     room = Room(denied=("secret",))
     for name in ("a~1", "b~1"):
         room.come(name)
@@ -218,7 +218,7 @@ def test_what_is_denied_is_settled_and_what_comes_after_goes_out() -> None:
     assert fates.count(("open", "", "")) == 2
 
 
-def test_a_new_connection_has_it_say_again_what_may_be_lost() -> None:
+def test_new_connection_repeats_frames_that_may_be_lost() -> None:
     room = Room()
     for name in ("a~1", "b~1"):
         room.come(name)
@@ -235,7 +235,7 @@ def test_a_new_connection_has_it_say_again_what_may_be_lost() -> None:
     assert Join("t") in room.outcomes["a~1"]
 
 
-def test_a_pause_holds_what_comes_and_gives_it_in_order_afterwards() -> None:
+def test_paused_node_delivers_held_events_in_order_on_resume() -> None:
     room = Room()
     for name in ("a~1", "b~1"):
         room.come(name)
@@ -311,10 +311,11 @@ def carries(frame: Frame, *payloads: bytes) -> bool:
 
 
 @pytest.mark.parametrize("joins", [False, True], ids=["member", "joiner"])
-def test_nothing_is_given_up_while_somebody_may_have_come_unheard_of(*, joins: bool) -> None:
-    """w of N comes before x of S, before y of Q. J gets y alone, S and Q die, and nobody has told J of N.
+def test_no_event_is_skipped_while_an_unknown_member_may_exist(*, joins: bool) -> None:
+    """w of N precedes x of S, which precedes y of Q. J gets only y, S and Q crash, J does not know
+    N.
 
-    Who joins later has delivered y on another topic, and needs x to start.
+    A later joiner has delivered y on another topic, and needs x to start.
     """
     room = Room(expire_ns=600 * SECOND)
     for name in (J, S, Q):
@@ -359,8 +360,8 @@ def test_nothing_is_given_up_while_somebody_may_have_come_unheard_of(*, joins: b
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_who_became_known_while_everybody_was_asked_is_in_doubt(*, told: bool) -> None:
-    """N was not asked where to start, and may have published before what is given up."""
+def test_member_discovered_during_recovery_is_in_doubt(*, told: bool) -> None:
+    """N was not asked for a start vector, and may have published before the skipped event."""
     names = [J, S, *([N] if told else [])]
     state = NodeState(0, Hypercube(names), CONFIG, Membership(), run=1)
     state.causality.join("t")
