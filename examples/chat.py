@@ -1,7 +1,7 @@
-"""A room where people answer each other, over a network that delays every message by a different time.
+"""A chat room over a network that delays every message by a different time.
 
-Without order a listener hears answers to questions it has not heard. With causal order it never does, and there is
-nobody in the middle who orders anything. Run it: python examples/chat.py
+Without order, a listener receives answers before their questions. With causal order it never does,
+and there is no server that orders anything. Run it: python examples/chat.py
 """
 
 import asyncio
@@ -13,7 +13,7 @@ PEOPLE = ("bob", "carol", "dave")
 
 
 async def talk(order: ensue.Causal | None) -> list[str]:
-    """Return what a listener heard, in the order it heard it."""
+    """Return the messages that a listener received, in order."""
     url = "memory://room?jitter_ms=60&seed=7"
     async with (
         ensue.connect(url, order=order, name="ada") as ada,
@@ -21,7 +21,7 @@ async def talk(order: ensue.Causal | None) -> list[str]:
         ensue.connect(url, order=order, name="carol") as carol,
         ensue.connect(url, order=order, name="dave") as dave,
         ensue.connect(url, order=order, name="listener") as listener,
-        listener.subscribe("room") as heard,
+        listener.subscribe("room") as received,
     ):
 
         async def answer(bus: ensue.Bus) -> None:
@@ -45,23 +45,23 @@ async def talk(order: ensue.Causal | None) -> list[str]:
             await ada.publish("room", f"question {number}".encode(), receipt=False)
         await asyncio.gather(*answering)
         count = QUESTIONS * (1 + len(PEOPLE))
-        return [(await anext(heard)).payload.decode() for _ in range(count)]
+        return [(await anext(received)).payload.decode() for _ in range(count)]
 
 
-def too_early(heard: list[str]) -> list[str]:
-    """List the answers that came before their question."""
+def too_early(received: list[str]) -> list[str]:
+    """Return the answers that arrived before their question."""
     return [
         text
-        for index, text in enumerate(heard)
-        if ": re " in text and text.partition(": re ")[2] not in heard[:index]
+        for index, text in enumerate(received)
+        if ": re " in text and text.partition(": re ")[2] not in received[:index]
     ]
 
 
 def main() -> None:
-    """Talk twice."""
+    """Chat without order and in causal order."""
     for label, order in (("without order", None), ("in causal order", ensue.Causal())):
         early = too_early(asyncio.run(talk(order)))
-        first = f", the first of them {early[0]!r}" if early else ""
+        first = f", first {early[0]!r}" if early else ""
         print(f"{label}: {len(early)} answers before their question{first}")
 
 

@@ -1,7 +1,8 @@
-"""Taking work back: when there is little to do, one consolidator takes over the instances of two agents.
+"""Consolidation: under low load, one consolidator takes over the workflow instances of two agents.
 
-Step by step, updates are lost or come twice, and for a while the consolidator has one instance and not the other. In one transaction the agents, which are
-invited to let go, and the consolidator change places at once. Run it: python examples/consolidation.py
+Step by step, updates are lost or duplicated, and for a while the consolidator has only one of the
+two instances. In one transaction, the invited agents unsubscribe and the consolidator subscribes at
+the same point in the order. Run it: python examples/consolidation.py
 """
 
 import asyncio
@@ -18,7 +19,7 @@ def where(instance: str) -> str:
 
 
 class Workflow:
-    """An environment that publishes updates of both instances, and what came of them."""
+    """Publishes updates of both instances, and counts who receives them."""
 
     def __init__(self, environment: ensue.Bus) -> None:
         self._environment = environment
@@ -27,7 +28,7 @@ class Workflow:
         self._readers: list[asyncio.Task[None]] = []
 
     def read(self, events: ensue.Subscription) -> None:
-        """Have somebody read a subscription."""
+        """Read a subscription in the background."""
         self._readers.append(asyncio.create_task(self._read(events)))
 
     async def _read(self, events: ensue.Subscription) -> None:
@@ -35,7 +36,7 @@ class Workflow:
             self._got.append(event.payload.decode())
 
     async def updates(self, rounds: int) -> None:
-        """Publish some updates, while others do what they do."""
+        """Publish `rounds` updates of each instance."""
         for _ in range(rounds):
             for instance in INSTANCES:
                 self._sent.append(f"{instance}/{len(self._sent)}")
@@ -44,7 +45,7 @@ class Workflow:
             await asyncio.sleep(0.001)
 
     async def received(self) -> list[int]:
-        """Return how often each update was received, once nobody reads any more."""
+        """Return how often each update was received, after all subscriptions ended."""
         await asyncio.gather(*self._readers)
         return [self._got.count(update) for update in self._sent]
 
@@ -62,13 +63,13 @@ async def consolidate(*, in_one_transaction: bool) -> list[int]:
         await environment.advertise(where="process = 'p1'")
         held: dict[str, ensue.Subscription] = {}
 
-        async def let_go(tx: ensue.InvitedTransaction) -> None:
+        async def unsubscribe(tx: ensue.InvitedTransaction) -> None:
             await tx.unsubscribe(held[str(tx.attributes["instance"])])
 
         for instance, agent in zip(INSTANCES, (one, two), strict=True):
             held[instance] = await agent.subscribe(where=where(instance)).__aenter__()
             workflow.read(held[instance])
-            agent.on_invitation(let_go)
+            agent.on_invitation(unsubscribe)
         await workflow.updates(ROUNDS)
         if in_one_transaction:
             meanwhile = asyncio.create_task(workflow.updates(ROUNDS))
@@ -88,7 +89,7 @@ async def consolidate(*, in_one_transaction: bool) -> list[int]:
 
 
 def main() -> None:
-    """Take over twice."""
+    """Take over step by step, then in one transaction."""
     for label, whole in (("step by step", False), ("in one transaction", True)):
         counts = asyncio.run(consolidate(in_one_transaction=whole))
         right = all(count == 1 for count in counts)

@@ -1,7 +1,8 @@
-"""Handing work over: a dispatcher gives a running instance to an agent, while its environment goes on publishing updates.
+"""Dispatching: a dispatcher hands a running workflow instance to an agent while updates continue.
 
-The dispatcher unsubscribes and the agent subscribes. One after the other, an update in between reaches nobody, or both; in one transaction, each update
-reaches exactly one of them. Run it: python examples/dispatching.py
+The dispatcher unsubscribes and the agent subscribes. Done one after the other, an update in between
+reaches neither or both. In one transaction, each update reaches exactly one of them. Run it:
+python examples/dispatching.py
 """
 
 import asyncio
@@ -13,7 +14,7 @@ WHERE = "process = 'p1' and instance = 'x1'"
 
 
 class Workflow:
-    """An environment that publishes updates, and what came of them."""
+    """Publishes updates, and counts who receives them."""
 
     def __init__(self, environment: ensue.Bus) -> None:
         self._environment = environment
@@ -22,7 +23,7 @@ class Workflow:
         self._readers: list[asyncio.Task[None]] = []
 
     def read(self, events: ensue.Subscription) -> None:
-        """Have somebody read a subscription."""
+        """Read a subscription in the background."""
         self._readers.append(asyncio.create_task(self._read(events)))
 
     async def _read(self, events: ensue.Subscription) -> None:
@@ -30,7 +31,7 @@ class Workflow:
             self.got.append(int(event.payload))
 
     async def updates(self, count: int) -> None:
-        """Publish some updates, while others do what they do."""
+        """Publish `count` updates."""
         for _ in range(count):
             update = {"process": "p1", "instance": "x1", "step": self.sent}
             await self._environment.publish(update, str(self.sent).encode())
@@ -38,13 +39,13 @@ class Workflow:
             await asyncio.sleep(0.001)
 
     async def received(self) -> list[int]:
-        """Return how often each update was received, once nobody reads any more."""
+        """Return how often each update was received, after all subscriptions ended."""
         await asyncio.gather(*self._readers)
         return [self.got.count(number) for number in range(self.sent)]
 
 
 async def dispatch(how: str) -> list[int]:
-    """Return how many of the two got each update."""
+    """Return how often each update was received."""
     url = "memory://workflow?brokers=5"
     async with (
         ensue.connect(url, order=None, name="environment") as environment,
@@ -84,7 +85,7 @@ async def dispatch(how: str) -> list[int]:
 
 
 def main() -> None:
-    """Hand over three times."""
+    """Hand over in three ways."""
     for how in ("unsubscribe, then subscribe", "subscribe, then unsubscribe", "in one transaction"):
         counts = asyncio.run(dispatch(how))
         lost, twice = counts.count(0), counts.count(2)

@@ -1,7 +1,8 @@
-"""Look at the results of experiments without Spark: they are Parquet files.
+"""Query the results of experiments without Spark: they are Parquet files.
 
-`make experiments` plays them, or `ensue experiment run NAME --quick` one; then run `python examples/experiments.py [DIR]`.
-Each experiment has one table (`quick.parquet` or `full.parquet`), a row for each point of a curve, and a folder `cases` with what every case gave.
+`make experiments` runs all experiments, `python -m experiments run NAME --quick` runs one. Then run
+`python examples/experiments.py [DIR]`. Each experiment has one table (`quick.parquet` or
+`full.parquet`) with a row per point of a curve, and a folder `cases` with the rows of every case.
 """
 
 import sys
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 
 def newest_tables(results: Path) -> list[Path]:
-    """Return the table of each experiment that was written last."""
+    """Return the newest table of each experiment."""
     tables: dict[str, Path] = {}
     for path in sorted(results.glob("*/*/*.parquet"), key=lambda each: each.stat().st_mtime):
         tables[path.parts[-3]] = path
@@ -21,11 +22,11 @@ def newest_tables(results: Path) -> list[Path]:
 
 
 def main() -> None:
-    """Print how far the papers' own figures are from ours, and which case took longest."""
+    """Print how far our results are from the papers', and the time of the longest case."""
     results = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/experiments")
     tables = newest_tables(results)
     if not tables:
-        print(f"no results in {results} yet: make experiments")
+        print(f"no results in {results}: run make experiments")
         return
     for path in tables:
         table = pq.read_table(path)

@@ -1,7 +1,7 @@
-"""Two services keep a balance. Without order they end up with different ones; with total order, never.
+"""Two services keep a balance: without order they disagree, with total order they never do.
 
-Deposits and interest are published on two topics by two publishers. Whether interest comes before or
-after a deposit changes the balance, so two services that see them in different orders disagree.
+Two publishers publish deposits and interest on two topics. Interest before a deposit gives another
+balance than interest after it, so services that receive them in different orders disagree.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ URL = "memory://bank?jitter_ms=20&seed=11"
 
 
 async def follow(events: ensue.Subscription, count: int) -> float:
-    """Apply so many events and return the balance."""
+    """Apply `count` events and return the balance."""
     balance = 0.0
     for _ in range(count):
         event = await anext(events)
@@ -22,7 +22,7 @@ async def follow(events: ensue.Subscription, count: int) -> float:
 
 
 async def run(order: ensue.Order | None) -> list[float]:
-    """Publish the same events once, and return what two services make of them."""
+    """Publish events once, and return the balances of two services."""
     async with (
         ensue.connect(URL, order=order) as bank,
         ensue.connect(URL, order=order) as branch,
@@ -36,7 +36,7 @@ async def run(order: ensue.Order | None) -> list[float]:
 
 
 def main() -> None:
-    """Show both."""
+    """Compare no order and total order."""
     for name, order in (("no order", None), ("total order", ensue.Total())):
         one, other = asyncio.run(run(order))
         print(f"{name:12} one service: {one:8.2f}   the other: {other:8.2f}")

@@ -1,8 +1,8 @@
-"""Accounts are booked in parallel, and each of them in order.
+"""Handle accounts in parallel, and each account in order.
 
-A booking takes a while, and one account is much busier than the others. Eight workers book different
-accounts at the same time, never two events of one account. One account refuses a booking: that event
-and the later ones of the same account are set aside in order, and all other accounts go on.
+A booking takes time, and one account is much busier than the others. Eight workers handle different
+accounts at the same time, but never two events of one account. One account rejects a booking: that
+event and later ones of the account are parked in order, and all other accounts continue.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ EVENTS = 60
 
 
 class Ledger:
-    """What was booked on each account, and how many bookings were under way at once."""
+    """The bookings of each account, and how many ran at once."""
 
     def __init__(self, events: ensue.Subscription) -> None:
         self.booked: dict[str, list[int]] = {account: [] for account in ACCOUNTS}
         self.at_once = 0
         self.at_once_max = 0
         self._events = events
-        self._random = Random(7)  # noqa: S311 - how long a booking takes is no secret
+        self._random = Random(7)  # noqa: S311 - the time of a booking needs no secrecy
 
     async def book(self, event: ensue.ReceivedEvent) -> None:
         """Handle one event."""
@@ -41,7 +41,7 @@ class Ledger:
 
 
 async def main() -> None:
-    """Publish, book, and show what came of it."""
+    """Publish bookings, handle them, and print the result."""
     random = Random(1)  # noqa: S311 - the same run every time
     async with ensue.connect("memory://") as bus, bus.subscribe("bookings") as events:
         for _ in range(EVENTS - 1):
@@ -55,8 +55,8 @@ async def main() -> None:
     for account, positions in ledger.booked.items():
         in_order = "in order" if positions == sorted(positions) else "OUT OF ORDER"
         print(f"{account:6} {in_order}: {positions}")
-    aside = [parked.event.position for parked in progress.collected]
-    print(f"set aside, in order: {aside}, because {progress.collected[0].cause}")
+    parked = [each.event.position for each in progress.collected]
+    print(f"parked, in order: {parked}, because {progress.collected[0].cause}")
     print(f"{progress.handled} handled, {progress.parked} parked, {ledger.at_once_max} at once")
 
 

@@ -1,8 +1,9 @@
-"""A room that watches one film together, over a network that delays each command by another time and loses some.
+"""Guests watch a film together over a network that delays and loses commands.
 
-Ada seeks one scene after the other and plays it; whenever Bob sees her play, he pauses. Everybody's player obeys whatever comes. Without order a play or a pause comes before
-what it is for, and a seek that took too long moves the film back. With a deadline commands come in order and on time, or not at all.
-Run it: python examples/watch_together.py
+Ada seeks one scene after the other and plays it; Bob pauses each scene that she plays. Every player
+applies the commands that arrive. Without order, a play or pause arrives before the command that
+caused it, and a slow seek moves the film back. With a deadline, commands arrive in order and on
+time, or not at all. Run it: python examples/watch_together.py
 """
 
 import asyncio
@@ -15,26 +16,26 @@ EVERY_S = 0.02
 USEFUL_MS = 150.0
 GUESTS = ("carol", "dave", "erin")
 VERBS = ("seek", "play", "pause")
-"""What happens to a scene, each because of the one before."""
+"""The commands for a scene; each is caused by the previous one."""
 URL = "memory://room?jitter_ms=180&loss=0.05&seed=3"
 
 
 class Player:
-    """What one guest's player did."""
+    """The player of one guest."""
 
     def __init__(self) -> None:
         self.last: dict[int, int] = {}
-        """By scene: the last of the verbs that was obeyed."""
+        """By scene: the index of the last verb applied."""
         self.scene = 0
-        self.obeyed = 0
+        self.applied = 0
         self.too_early = 0
-        """Commands that were undone by one that they are the answer to: a pause by its play, a play by its seek."""
+        """Commands that arrived after one that they caused: a play after its pause, say."""
         self.moved_back = 0
-        """Scenes that Ada went to before the one she had gone to."""
+        """Commands that moved the film to an earlier scene."""
 
-    def obey(self, command: str) -> None:
-        """Do what somebody wants."""
-        self.obeyed += 1
+    def apply(self, command: str) -> None:
+        """Apply a command."""
+        self.applied += 1
         verb, _, number = command.partition(" ")
         scene, step = int(number), VERBS.index(verb)
         self.too_early += step < self.last.get(scene, step)
@@ -45,7 +46,7 @@ class Player:
 
 
 async def watch(order: ensue.Deadline | None) -> list[Player]:
-    """Return what the guests' players did."""
+    """Return the players of the guests after the film."""
     async with (
         ensue.connect(URL, order=order, name="ada") as ada,
         ensue.connect(URL, order=order, name="bob") as bob,
@@ -54,12 +55,12 @@ async def watch(order: ensue.Deadline | None) -> list[Player]:
         players = [Player() for _ in GUESTS]
         ready = asyncio.Semaphore(0)
 
-        async def obey(player: Player, name: str) -> None:
+        async def follow(player: Player, name: str) -> None:
             guest = await stack.enter_async_context(ensue.connect(URL, order=order, name=name))
             async with guest.subscribe("film") as commands:
                 ready.release()
                 async for command in commands:
-                    player.obey(command.payload.decode())
+                    player.apply(command.payload.decode())
 
         async def pause() -> None:
             async with bob.subscribe("film") as commands:
@@ -71,7 +72,7 @@ async def watch(order: ensue.Deadline | None) -> list[Player]:
 
         tasks = [asyncio.create_task(pause())]
         tasks += [
-            asyncio.create_task(obey(player, name))
+            asyncio.create_task(follow(player, name))
             for player, name in zip(players, GUESTS, strict=True)
         ]
         for _ in tasks:
@@ -80,7 +81,7 @@ async def watch(order: ensue.Deadline | None) -> list[Player]:
             for verb in ("seek", "play"):
                 await ada.publish("film", f"{verb} {scene}".encode(), receipt=False)
             await asyncio.sleep(EVERY_S)
-        await asyncio.sleep(0.5)  # By then everything has come, or never will.
+        await asyncio.sleep(0.5)  # Longer than any delay: what has not arrived is lost.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -88,18 +89,18 @@ async def watch(order: ensue.Deadline | None) -> list[Player]:
 
 
 def main() -> None:
-    """Watch twice."""
+    """Watch without order and with a deadline."""
     for label, order in (
         ("without order", None),
         (f"with a deadline of {USEFUL_MS:g} ms", ensue.Deadline(ms=USEFUL_MS)),
     ):
         players = asyncio.run(watch(order))
-        obeyed = sum(player.obeyed for player in players)
+        applied = sum(player.applied for player in players)
         early = sum(player.too_early for player in players)
         back = sum(player.moved_back for player in players)
         print(
-            f"{label}: {obeyed} of {len(VERBS) * SCENES * len(players)} commands obeyed, {early} undone by "
-            f"what they came after, {back} times the film went back"
+            f"{label}: {applied} of {len(VERBS) * SCENES * len(players)} commands applied, "
+            f"{early} arrived after their effect, {back} moved the film back"
         )
 
 
