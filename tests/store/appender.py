@@ -1,7 +1,7 @@
-"""A process that appends to a log until it is killed, and says what it was promised.
+"""A process that appends to a log until it is killed, and prints each confirmed batch.
 
-Each commit has two rows in each of three topics. The number of a batch is written to standard output
-only after `append` has returned for it.
+Each commit has two rows in each of three topics. The number of a batch is printed only after
+`append` has returned for it.
 """
 
 import sys

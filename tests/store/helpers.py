@@ -1,4 +1,4 @@
-"""Rows for logs, and what a log holds, as plain values."""
+"""Rows to append to a log, and the rows of a log as plain values."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +23,7 @@ def rows(topic: str, numbers: Iterable[int], **more: Any) -> list[dict[str, Any]
 
 
 def everything(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    """Read all there is, by topic."""
+    """Read all rows, by topic."""
     reader = DirectoryReader(directory)
     return {
         topic: [each for batch in reader.read(topic, *bounds) for each in batch.to_pylist()]
@@ -32,7 +32,7 @@ def everything(directory: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def numbers(directory: Path) -> dict[str, list[int]]:
-    """Return the publisher's numbers of each topic, in the order of the log."""
+    """Return the `publisher_seq` of each topic's rows, in log order."""
     return {
         topic: [each["publisher_seq"] for each in found]
         for topic, found in everything(directory).items()

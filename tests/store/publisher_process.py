@@ -1,4 +1,4 @@
-"""Publishing to a served bus, and what a subscriber saw of it."""
+"""Publish to a server, and return the events as a subscriber got them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ DEADLINE_S = 120.0
 
 
 def topics_at_random(seed: int, count: int, topics: Sequence[str]) -> list[str]:
-    """Bursts, so that stamps leave out now a lot and now little."""
+    """Draw topics in bursts, so that stamps omit many entries or few."""
     draw = Random(seed)
     plan: list[str] = []
     while len(plan) < count:

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, to be killed, and what their journals hold as a log directory."""
+"""Server processes to be killed, and their journals copied to a log directory."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def spare_port() -> int:
 
 
 class Served:
-    """A server that can be killed and started again where it was."""
+    """A server process that can be killed and restarted on its data."""
 
     def __init__(self, data: Path, **options: Any) -> None:
         options.setdefault("listen", f"127.0.0.1:{spare_port()}")
@@ -57,7 +57,7 @@ class Served:
             assert self._process.stdout.readline().startswith("ensue://")
 
     def kill(self) -> None:
-        """As a power cut does, the disk aside."""
+        """Send SIGKILL: like a power cut, except for unsynced writes."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -67,10 +67,10 @@ class Served:
 
 
 def mirrored(place: Path, *servers: Served) -> DirectoryReader:
-    """What the journals of servers hold, event by event, written as a run writes its log."""
+    """Write the events of the servers' journals to a log directory; return its reader."""
     sink = LogSink(place / "mirror")
     for number, server in enumerate(servers):
-        # A copy, because a journal that a server has open is its own.
+        # The running server has the journal locked: open a copy.
         copy = place / f"journal{number}"
         shutil.copytree(server.data, copy)
         with contextlib.closing(Journal(copy)) as journal:

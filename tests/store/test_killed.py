@@ -1,4 +1,4 @@
-"""A writer that is killed leaves whole commits and nothing else, wherever it was."""
+"""A writer that is killed at any point leaves whole commits and nothing else."""
 
 import os
 import random
@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 KILLS = 15
 
 
-def test_every_commit_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_every_commit_is_atomic(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     rng = random.Random(seed)
-    promised = -1
+    confirmed = -1
     for _ in range(KILLS):
         with subprocess.Popen(
             [sys.executable, "-m", "tests.store.appender", str(tmp_path / "log")],
@@ -29,17 +29,17 @@ def test_every_commit_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         ) as process:
             assert process.stdout is not None
             for _ in range(rng.randrange(1, 12)):
-                promised = int(process.stdout.readline())
-            # Anywhere between two promises, and not only right after one.
+                confirmed = int(process.stdout.readline())
+            # Kill anywhere between two confirmed batches, not only right after one.
             try:
                 process.wait(rng.random() * 0.02)
             except subprocess.TimeoutExpired:
                 process.kill()
-            said = process.stdout.read().split()
-            promised = int(said[-1]) if said else promised
+            lines = process.stdout.read().split()
+            confirmed = int(lines[-1]) if lines else confirmed
         found = numbers(tmp_path / "log")
         batches = len(found["a"]) // 2
-        assert batches in (promised + 1, promised + 2)
+        assert batches in (confirmed + 1, confirmed + 2)
         assert found["a"] == list(range(1, 2 * batches + 1))
         assert found["b"] == found["a"]
         assert found["c"] == found["a"][-len(found["c"]) :]

@@ -1,4 +1,4 @@
-"""Publishing into a log that has no sequencer: numbers, stamps, and each row once."""
+"""The local sequencer numbers and stamps rows, and publishes each row once."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ def table(*given: tuple[str, str, int | None]) -> pa.Table:
 
 
 def events(directory: Path) -> list[dict[str, Any]]:
-    """Return all events in the one order of the log."""
+    """Return all events in the total order of the log."""
     found = [each for one in everything(directory).values() for each in one]
     return sorted(found, key=lambda each: sum(dict(each["stamp"]).values()))
 
@@ -58,7 +58,7 @@ def test_rows_are_numbered_and_stamped_in_one_order(
     assert [each["offset"] for each in found] == [0, 1, 0, 2, 0, 3]
 
 
-def test_a_row_with_its_own_number_is_published_once(tmp_path: Path) -> None:
+def test_row_with_a_given_number_is_published_once(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         given = table(("p", "a", 2), ("p", "b", 1), ("p", "a", 1), ("p", "a", 2), ("q", "a", 1))
         assert publish(log, given) == 4
@@ -73,14 +73,14 @@ def test_a_row_with_its_own_number_is_published_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_batch_is_published_once(tmp_path: Path) -> None:
+def test_batch_with_a_token_is_published_once(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         for batch in (0, 0, 1, 0, 1):
             publish(log, table(("p", "a", None)), token=Token(writer="q", batch=batch))
     assert [each["event"] for each in events(tmp_path)] == ["p/a/1", "p/a/2"]
 
 
-def test_numbers_go_on_behind_what_a_run_wrote(tmp_path: Path) -> None:
+def test_numbers_continue_after_those_of_a_run(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         log.append(rows("a", [1, 2, 3], publisher="p", stamp={"a": 1}))
         publish(log, table(("p", "a", None)))
@@ -95,12 +95,12 @@ def test_numbers_go_on_behind_what_a_run_wrote(tmp_path: Path) -> None:
         (table(("p", "a", 0)), "counts from 1"),
     ],
 )
-def test_bad_numbers_are_refused(tmp_path: Path, given: pa.Table, reason: str) -> None:
+def test_invalid_numbers_are_rejected(tmp_path: Path, given: pa.Table, reason: str) -> None:
     with LogWriter(tmp_path) as log, pytest.raises(BadInput, match=reason):
         publish(log, given)
 
 
-def test_nothing_to_publish_is_fine(tmp_path: Path) -> None:
+def test_empty_table_is_published_with_its_token(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         assert publish(log, table(), token=Token(writer="q", batch=0)) == 0
         assert log.has(Token(writer="q", batch=0))
@@ -111,7 +111,7 @@ def test_nothing_to_publish_is_fine(tmp_path: Path) -> None:
     [
         (
             ("a/b", "c", None),
-            "a publisher's name holds no '/', which parts event ids: rename 'a/b'",
+            "publisher name 'a/b' contains '/', which separates .* event ids: rename it",
         ),
         (("", "c", None), "column 'publisher' is empty"),
         (("p", "", None), "column 'topic' is empty"),
@@ -119,7 +119,7 @@ def test_nothing_to_publish_is_fine(tmp_path: Path) -> None:
         (("p", "a", 2**63 - 1), "counts from 1 to"),
     ],
 )
-def test_ids_that_others_might_have_are_refused(
+def test_names_with_ambiguous_event_ids_are_rejected(
     tmp_path: Path, given: tuple[str, str, int | None], reason: str
 ) -> None:
     with LogWriter(tmp_path) as log, pytest.raises(BadInput, match=reason):
@@ -127,7 +127,7 @@ def test_ids_that_others_might_have_are_refused(
     assert events(tmp_path) == []
 
 
-def test_numbers_end_where_they_can_not_go_on(tmp_path: Path) -> None:
+def test_numbers_beyond_the_maximum_are_rejected(tmp_path: Path) -> None:
     with LogWriter(tmp_path) as log:
         publish(log, table(("p", "a", 2**62)))
         with pytest.raises(BadInput, match="counts from 1 to"):

@@ -1,4 +1,4 @@
-"""A served bus is read as a log directory is: whatever the range, the trims, the restarts."""
+"""The remote reader returns the rows of a log directory, across ranges, trims and restarts."""
 
 import asyncio
 import shutil
@@ -32,7 +32,7 @@ from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import OrderRequest
 from ensue.server.config import Retention, Tls
 from ensue.store import Bounds, LogReader, log_schema, open_log
-from ensue.store.remote_reader import ServedReader, _Line
+from ensue.store.remote_reader import RemoteReader, _Connection
 from ensue.transports.tcp.messages import Member
 from ensue.transports.tcp.options import TcpOptions
 
@@ -55,7 +55,7 @@ def everything(log: LogReader) -> dict[str, Rows]:
 
 
 def positions(found: dict[str, Rows], topics: Iterable[str] = TOPICS) -> list[tuple[int, str]]:
-    """Where each event stands in the order of all topics, by the sum of its stamp."""
+    """Return the place of each event in the order of all topics, by the sum of its stamp."""
     return sorted(
         (sum(count for name, count in row["stamp"] if name in topics), row["event"])
         for topic in topics
@@ -72,7 +72,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server, what it holds as a directory, and the events as a subscriber got them."""
+    """A server, its log as a directory, and the events as a subscriber got them."""
     place = tmp_path_factory.mktemp("served")
     plan = topics_at_random(SEED, 12_000, TOPICS)
     with Served(place / "data") as server:
@@ -81,7 +81,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield server, mirrored(place, server), seen
 
 
-def test_bounds_and_all_rows_are_those_of_the_directory(served: Any) -> None:
+def test_bounds_and_rows_equal_those_of_the_directory(served: Any) -> None:
     server, mirror, seen = served
     log = open_log(server.url)
     assert log.bounds() == mirror.bounds()
@@ -90,15 +90,15 @@ def test_bounds_and_all_rows_are_those_of_the_directory(served: Any) -> None:
     assert sum(map(len, found.values())) == len(seen)
 
 
-def test_the_stamps_give_the_order_that_a_subscriber_got(served: Any) -> None:
+def test_stamps_give_the_order_of_a_subscriber(served: Any) -> None:
     server, _, seen = served
     order = positions(everything(open_log(server.url)))
     assert order == list(enumerate((event.id for event in seen), 1))
 
 
-def test_any_range_is_that_of_the_directory(served: Any) -> None:
+def test_any_range_equals_that_of_the_directory(served: Any) -> None:
     server, mirror, _ = served
-    log = ServedReader(server.url)
+    log = RemoteReader(server.url)
     draw = Random(SEED)
     for topic, (first, following) in log.bounds().items():
         ranges = [(first, first), (first, first + 1), (following - 1, following), (5, 9)]
@@ -109,7 +109,7 @@ def test_any_range_is_that_of_the_directory(served: Any) -> None:
             assert rows(log, topic, low, high) == rows(mirror, topic, low, high), (topic, low, high)
 
 
-def test_some_columns_come_in_the_order_that_they_are_asked_for(served: Any) -> None:
+def test_columns_are_in_requested_order(served: Any) -> None:
     server, mirror, _ = served
     for columns in (["offset", "event"], ["stamp", "key"], ["value"]):
         pairs = [
@@ -122,32 +122,32 @@ def test_some_columns_come_in_the_order_that_they_are_asked_for(served: Any) -> 
         open_log(server.url).read("x", 0, 1, ["colour"])
 
 
-def test_reads_that_take_turns_and_reads_that_are_left_do_no_harm(served: Any) -> None:
+def test_reads_can_interleave_and_be_closed_early(served: Any) -> None:
     server, mirror, _ = served
-    log = ServedReader(server.url)
+    log = RemoteReader(server.url)
     ends = {topic: bounds.next for topic, bounds in mirror.bounds().items()}
-    left = log.read("x", 0, ends["x"])
-    next(left)
-    left.close()  # type: ignore[attr-defined]
-    several = [log.read(topic, 0, ends[topic], ["event"]) for topic in TOPICS]
+    closed_early = log.read("x", 0, ends["x"])
+    next(closed_early)
+    closed_early.close()  # type: ignore[attr-defined]
+    reads = [log.read(topic, 0, ends[topic], ["event"]) for topic in TOPICS]
     found: dict[str, list[str | None]] = {topic: [] for topic in TOPICS}
-    going = dict(zip(TOPICS, several, strict=True))
-    while going:
-        for topic, batches in list(going.items()):
+    open_reads = dict(zip(TOPICS, reads, strict=True))
+    while open_reads:
+        for topic, batches in list(open_reads.items()):
             batch = next(batches, None)
             if batch is None:
-                del going[topic]
+                del open_reads[topic]
             else:
                 found[topic] += batch.column("event").to_pylist()
     for topic in TOPICS:
         assert found[topic] == [row["event"] for row in rows(mirror, topic, 0, ends[topic])]
 
 
-def test_what_is_not_there_is_told(served: Any) -> None:
+def test_offsets_beyond_the_end_and_unknown_topics_raise(served: Any) -> None:
     server, mirror, _ = served
     log = open_log(server.url)
     end = mirror.bounds()["x"].next
-    with pytest.raises(OffsetsGone, match=f"of 'x' up to {end}.* not up to {end + 5}") as gone:
+    with pytest.raises(OffsetsGone, match=f"'x' .* before offset {end}.* up to {end + 5}") as gone:
         list(log.read("x", end - 1, end + 5))
     assert (gone.value.topic, gone.value.start, gone.value.end) == ("x", end, end + 5)
     with pytest.raises(OffsetsGone, match=r"no topic 'w' at .* 'x', 'y', 'z'") as gone:
@@ -156,7 +156,7 @@ def test_what_is_not_there_is_told(served: Any) -> None:
     assert list(log.read("w", 3, 3)) == []
 
 
-def test_a_topic_that_is_of_no_concern_any_more_is_in_no_stamp(tmp_path: Path) -> None:
+def test_stamps_omit_topics_that_left_the_group(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as server:
         publish(server.url, ["x", "y"] * 20, ("x", "y"))
         publish(server.url, ["x"] * 20, ("x",))
@@ -165,10 +165,10 @@ def test_a_topic_that_is_of_no_concern_any_more_is_in_no_stamp(tmp_path: Path) -
         assert [len(row["stamp"]) for row in found[1:]] == [2] * 19 + [1] * 20
 
 
-def test_a_server_that_dies_in_the_middle_is_waited_for(tmp_path: Path) -> None:
+def test_read_resumes_after_server_is_killed(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as server:
         publish(server.url, ["x", "y"] * 10_000, ("x", "y"))
-        log = ServedReader(server.url)
+        log = RemoteReader(server.url)
         batches = log.read("x", 0, 10_000)
         found = next(batches).to_pylist()
         server.kill()
@@ -179,29 +179,29 @@ def test_a_server_that_dies_in_the_middle_is_waited_for(tmp_path: Path) -> None:
         assert found == rows(mirrored(tmp_path, server), "x", 0, 10_000)
 
 
-def test_a_server_that_comes_back_with_another_log_is_not_read_on(tmp_path: Path) -> None:
+def test_read_fails_if_server_returns_with_another_log(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as server:
         publish(server.url, ["x"] * 5, ("x",))
-        log = ServedReader(server.url)
+        log = RemoteReader(server.url)
         assert len(rows(log, "x", 0, 5)) == 5
         server.kill()
         shutil.rmtree(server.data)
         server.start()
         publish(server.url, ["x"] * 9, ("x",))
         with pytest.raises(
-            LogLost, match=r"has another log than before.*open the log anew"
+            LogLost, match=r"has another log than before.*open the log again"
         ) as lost:
             rows(log, "x", 5, 9)
         assert lost.value.reason == "replaced"
-        assert len(rows(ServedReader(server.url), "x", 0, 9)) == 9
+        assert len(rows(RemoteReader(server.url), "x", 0, 9)) == 9
 
 
-def test_a_damaged_log_is_told_to_readers_at_once(tmp_path: Path) -> None:
+def test_damaged_log_fails_reads_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             async with ensue.connect(server.url) as bus:
                 await bus.publish("x", b"1")
-            log = await asyncio.to_thread(ServedReader, server.url)
+            log = await asyncio.to_thread(RemoteReader, server.url)
             assert server.journal is not None
             damage = LogDamaged("/x/1.log is damaged at byte 3: torn", path="/x/1.log")
             assert server.station is not None
@@ -216,7 +216,7 @@ def test_a_damaged_log_is_told_to_readers_at_once(tmp_path: Path) -> None:
 
 @contextmanager
 def reads_damaged(journal: Journal, damage: LogDamaged) -> Iterator[None]:
-    """Have every read of a journal find damage."""
+    """Make every read of a journal raise an error."""
 
     def fail(*_args: object, **_named: object) -> NoReturn:
         raise damage
@@ -225,7 +225,7 @@ def reads_damaged(journal: Journal, damage: LogDamaged) -> Iterator[None]:
         yield
 
 
-def test_whoever_is_patient_waits_for_the_first_connection(tmp_path: Path) -> None:
+def test_reader_waits_for_first_connection_when_patient(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as server:
         publish(server.url, ["x"], ("x",))
         server.kill()
@@ -235,18 +235,18 @@ def test_whoever_is_patient_waits_for_the_first_connection(tmp_path: Path) -> No
         assert open_log(server.url, patient=True).bounds() == {"x": Bounds(0, 1)}
 
 
-def test_patience_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ensue.store.remote_reader.PATIENCE_S", 0.2)
+def test_retries_end_after_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ensue.store.remote_reader.RETRY_S", 0.2)
     with Served(tmp_path / "data") as server:
         publish(server.url, ["x"], ("x",))
-        log = ServedReader(server.url)
+        log = RemoteReader(server.url)
         server.kill()
-        with pytest.raises(TransportError, match=r"no server answers .*; given up after 0 s"):
+        with pytest.raises(TransportError, match=r"no server answers .*; gave up after 0 s"):
             log.bounds()
 
 
-def test_what_was_trimmed_is_told_and_the_rest_is_as_it_was(tmp_path: Path) -> None:
-    # Of a quiet topic few stamps are whole; of one that is never alone, none but those made so.
+def test_trimmed_offsets_raise_and_the_rest_reads_as_before(tmp_path: Path) -> None:
+    # A quiet topic has few whole stamps; a topic that is never alone has only periodic ones.
     plan = topics_at_random(SEED, 4_000, TOPICS)
     kept = Retention(segment_bytes=50_000)
     with Served(tmp_path / "data", retention=kept) as server:
@@ -256,7 +256,7 @@ def test_what_was_trimmed_is_told_and_the_rest_is_as_it_was(tmp_path: Path) -> N
         assert before == everything(whole)
     tiny = Retention(segment_bytes=50_000, bytes=250_000)
     with Served(tmp_path / "data", retention=tiny) as server:
-        log = ServedReader(server.url)
+        log = RemoteReader(server.url)
         early = log.read("x", 0, len(before["x"]))
         eventually(lambda: all(bounds.first > 0 for bounds in log.bounds().values()))
         after = log.bounds()
@@ -267,17 +267,17 @@ def test_what_was_trimmed_is_told_and_the_rest_is_as_it_was(tmp_path: Path) -> N
                 assert rows(log, topic, start, following) == before[topic][start:], (topic, start)
             with pytest.raises(OffsetsGone, match="no longer has offsets 0 to") as gone:
                 rows(log, topic, 0, following)
-            told = gone.value
-            assert (told.topic, told.start) == (topic, 0)
-            assert 0 < told.end <= first
-            # Whoever goes on where it is told to gets there, without a stamp that is not whole.
-            while told.end < first:
+            error = gone.value
+            assert (error.topic, error.start) == (topic, 0)
+            assert 0 < error.end <= first
+            # A reader that continues at the error's `end` gets to whole stamps only.
+            while error.end < first:
                 with pytest.raises(OffsetsGone) as gone:
-                    rows(log, topic, told.end, following)
-                assert gone.value.start == told.end < gone.value.end
-                told = gone.value
-            assert rows(log, topic, told.end, following) == before[topic][told.end :]
-            # Below, there is nothing; also not for somebody who asks for a part of it.
+                    rows(log, topic, error.end, following)
+                assert gone.value.start == error.end < gone.value.end
+                error = gone.value
+            assert rows(log, topic, error.end, following) == before[topic][error.end :]
+            # A range within the trimmed offsets raises too.
             with pytest.raises(OffsetsGone) as gone:
                 rows(log, topic, 1, 3)
             assert (gone.value.start, gone.value.end) == (1, 3)
@@ -287,7 +287,7 @@ def test_what_was_trimmed_is_told_and_the_rest_is_as_it_was(tmp_path: Path) -> N
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[list[Served]]:
-    """Servers for x, y and z; each has its own."""
+    """Three servers, one for each of x, y and z."""
     members = tuple(
         Member(f"s{number}", f"127.0.0.1:{spare_port()}", (topic,))
         for number, topic in enumerate(TOPICS)
@@ -312,36 +312,36 @@ def chain(tmp_path: Path) -> Iterator[list[Served]]:
             server.kill()
 
 
-def vanish(url: str) -> None:
-    """Have two events of x ordered, and never send them."""
+def stamp_without_sending(url: str) -> None:
+    """Have two events of x stamped, and never send them."""
     options = TcpOptions.parse(url)
-    line = _Line(options, (options.host, options.port))
+    connection = _Connection(options, (options.host, options.port))
     events = tuple(
-        Event(topic="x", payload=b"lost", publisher=line._name, publisher_seq=number)
+        Event(topic="x", payload=b"lost", publisher=connection._name, publisher_seq=number)
         for number in (1, 2)
     )
-    line.send(OrderRequest(number=1, events=events, settled=1))
+    connection.send(OrderRequest(number=1, events=events, settled=1))
     time.sleep(0.5)
-    line.close()
+    connection.close()
 
 
-def test_topics_come_from_the_servers_that_keep_them_and_end_before_empty_slots(
+def test_topics_are_read_from_their_servers_and_end_before_empty_slots(
     tmp_path: Path, chain: list[Served]
 ) -> None:
     plan = topics_at_random(SEED, 3_000, TOPICS)
-    logs = [ServedReader(server.url) for server in chain]
+    logs = [RemoteReader(server.url) for server in chain]
     early: list[Rows] = []
-    looked: list[Bounds] = []
+    bounds: list[Bounds] = []
 
     def halfway() -> None:
-        vanish(chain[0].url)
-        looked.append(logs[0].bounds()["x"])
-        early.append(rows(logs[0], "x", *looked[0]))
+        stamp_without_sending(chain[0].url)
+        bounds.append(logs[0].bounds()["x"])
+        early.append(rows(logs[0], "x", *bounds[0]))
 
     def later() -> None:
-        # There are events behind the two that are missing by now; nobody is shown them.
+        # By now there are events after the two missing ones; no reader sees them yet.
         time.sleep(1)
-        looked.append(logs[0].bounds()["x"])
+        bounds.append(logs[0].bounds()["x"])
 
     async def main() -> list[ReceivedEvent]:
         publishing = published(chain[0].url, plan, TOPICS, halfway=halfway)
@@ -351,8 +351,8 @@ def test_topics_come_from_the_servers_that_keep_them_and_end_before_empty_slots(
         return await task
 
     seen = asyncio.run(main())
-    assert looked[0] == looked[1]
-    assert looked[0].next < plan.count("x")
+    assert bounds[0] == bounds[1]
+    assert bounds[0].next < plan.count("x")
     eventually(lambda: sum(each.next for each in logs[0].bounds().values()) == len(plan) + 2)
     mirror = mirrored(tmp_path, *chain)
     for log in logs:
@@ -360,10 +360,10 @@ def test_topics_come_from_the_servers_that_keep_them_and_end_before_empty_slots(
         found = everything(log)
         assert found == everything(mirror)
         assert rows(log, "y", 400, 700) == rows(mirror, "y", 400, 700)
-    assert early[0] == found["x"][: looked[0].next]
+    assert early[0] == found["x"][: bounds[0].next]
     assert [row["offset"] for row in found["x"] if row["value"] is None] == [
-        looked[0].next,
-        looked[0].next + 1,
+        bounds[0].next,
+        bounds[0].next + 1,
     ]
     order = positions(found)
     assert [position for position, _ in order] == list(range(1, len(plan) + 3))
@@ -371,7 +371,7 @@ def test_topics_come_from_the_servers_that_keep_them_and_end_before_empty_slots(
     assert [event for _, event in order if event not in voids] == [event.id for event in seen]
 
 
-def test_tokens_are_shown_and_never_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_sent_and_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     people = People(alice=(["*"], ["*"]), bob=([], ["x"]))
 
     async def main() -> None:
@@ -379,8 +379,8 @@ def test_tokens_are_shown_and_never_told(tmp_path: Path, monkeypatch: pytest.Mon
             alice = people.url(server, "alice")
             await published(alice, ["x", "y"], ("x", "y"))
 
-            def look() -> None:
-                log = ServedReader(alice)
+            def check() -> None:
+                log = RemoteReader(alice)
                 assert log.bounds() == {"x": Bounds(0, 1), "y": Bounds(0, 1)}
                 assert people.tokens["alice"] not in log.url
                 with pytest.raises(AccessDenied, match="a token is needed"):
@@ -388,18 +388,18 @@ def test_tokens_are_shown_and_never_told(tmp_path: Path, monkeypatch: pytest.Mon
                 with pytest.raises(AccessDenied, match="token is unknown"):
                     open_log(f"{server.url}?token=wrong")
                 monkeypatch.setenv("ENSUE_TOKEN", people.tokens["bob"])
-                log = ServedReader(server.url)
+                log = RemoteReader(server.url)
                 assert log.bounds() == {"x": Bounds(0, 1)}
                 assert [row["offset"] for row in rows(log, "x", 0, 1)] == [0]
                 with pytest.raises(AccessDenied, match="'bob' may not subscribe to 'y'"):
                     rows(log, "y", 0, 1)
 
-            await asyncio.to_thread(look)
+            await asyncio.to_thread(check)
 
     asyncio.run(main())
 
 
-def test_a_log_behind_tls_is_read_when_both_have_proved_who_they_are(tmp_path: Path) -> None:
+def test_log_is_read_over_mutual_tls(tmp_path: Path) -> None:
     files = certificates.make(tmp_path / "certificates")
     own = Tls(
         ca=f"{files}/ca.pem",
@@ -415,23 +415,23 @@ def test_a_log_behind_tls_is_read_when_both_have_proved_who_they_are(tmp_path: P
             url = f"{place}?ca={files}/ca.pem&{proof}"
             await published(url, ["x", "x"], ("x",))
 
-            def look() -> None:
-                assert [row["offset"] for row in rows(ServedReader(url), "x", 0, 2)] == [0, 1]
+            def check() -> None:
+                assert [row["offset"] for row in rows(RemoteReader(url), "x", 0, 2)] == [0, 1]
                 for stranger in (
                     f"{place}?ca={files}/stranger.pem&{proof}",
                     f"{place}?ca={files}/ca.pem",
                 ):
                     with pytest.raises(TransportError):
-                        ServedReader(stranger)
+                        RemoteReader(stranger)
                 with pytest.raises(TransportError, match=r"does it want TLS \(tls=1\)"):
-                    ServedReader(place)
+                    RemoteReader(place)
 
-            await asyncio.to_thread(look)
+            await asyncio.to_thread(check)
 
     asyncio.run(main())
 
 
-def test_a_bus_without_events_has_no_topics(tmp_path: Path) -> None:
+def test_server_without_events_has_no_topics(tmp_path: Path) -> None:
     with Served(tmp_path / "data") as server:
         log = open_log(server.url)
         assert log.bounds() == {}

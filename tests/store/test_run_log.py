@@ -1,4 +1,4 @@
-"""A run writes its events into a log: in slot order, with whole stamps, and never at its own cost."""
+"""The log of a run: slot order, whole stamps, and no effect on the run if writing fails."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def event(topic: str, slot: int, *, void: bool = False, **entries: int) -> Event:
-    """Make an event whose stamp says only what changed, unless it says `whole`."""
+    """Return an event whose stamp has only changed entries, unless `whole`."""
     whole = bool(entries.pop("whole", 0))
     stamp = Stamp({topic: slot, **entries}, whole)
     return Event(
@@ -58,7 +58,7 @@ def test_events_in_any_order_are_written_in_slot_order_with_whole_stamps(tmp_pat
     assert sink.dropped == 0
 
 
-def test_what_waits_behind_a_gap_at_the_end_keeps_its_offset(tmp_path: Path) -> None:
+def test_events_after_a_gap_keep_their_offsets(tmp_path: Path) -> None:
     sink = LogSink(tmp_path / "log")
     for slot in (1, 5, 3):
         sink.accept(event("a", slot), slot)
@@ -66,7 +66,7 @@ def test_what_waits_behind_a_gap_at_the_end_keeps_its_offset(tmp_path: Path) -> 
     assert [each["offset"] for each in everything(tmp_path / "log")["a"]] == [0, 2, 4]
 
 
-def test_waiting_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "WAITING_MAX", 3)
     sink = LogSink(tmp_path / "log")
     for slot in (2, 3, 4, 5, 1, 6):
@@ -76,7 +76,7 @@ def test_waiting_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sink.dropped == 1
 
 
-def test_rows_are_committed_by_number_and_by_time(
+def test_rows_are_committed_by_count_and_by_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_log, "ROWS_MAX", 2)
@@ -91,7 +91,7 @@ def test_rows_are_committed_by_number_and_by_time(
     sink.close()
 
 
-def test_a_disk_that_fails_costs_rows_and_nothing_else(
+def test_failing_disk_loses_rows_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object, **__: object) -> bool:
@@ -106,7 +106,7 @@ def test_a_disk_that_fails_costs_rows_and_nothing_else(
         sink.close()
     assert sink.dropped == 3
     assert "No space left on device" in caplog.text
-    assert "lacks 3 events" in caplog.text
+    assert "dropped=3" in caplog.text
     monkeypatch.undo()
     assert numbers(tmp_path / "log") == {"a": [1]}
 
@@ -121,7 +121,7 @@ async def shop(url: str, record: Path, order: ensue.Order | None) -> list[ensue.
         return list(await asyncio.gather(*jobs))
 
 
-def test_a_recorded_run_has_its_trace_and_its_events(tmp_path: Path) -> None:
+def test_recorded_run_has_its_trace_and_events(tmp_path: Path) -> None:
     published = asyncio.run(shop("memory://?nodes=3&jitter_ms=3", tmp_path / "r", ensue.Total()))
     found = everything(tmp_path / "r")
     for topic in "abc":
@@ -138,14 +138,14 @@ def test_a_recorded_run_has_its_trace_and_its_events(tmp_path: Path) -> None:
     assert {row.action for row in trace.read(tmp_path / "r")} >= {"published", "delivered"}
 
 
-def test_without_an_order_events_come_as_they_are_accepted(tmp_path: Path) -> None:
+def test_without_an_order_events_are_logged_as_accepted(tmp_path: Path) -> None:
     asyncio.run(shop("memory://", tmp_path / "r", None))
     for found in everything(tmp_path / "r").values():
         assert [each["offset"] for each in found] == list(range(20))
         assert [each["stamp"] for each in found] == [None] * 20
 
 
-def test_a_run_is_recorded_to_a_directory_of_its_own(tmp_path: Path) -> None:
+def test_run_is_recorded_to_an_empty_directory(tmp_path: Path) -> None:
     async def enter(**options: str) -> None:
         async with ensue.connect("memory://", **options):  # type: ignore[arg-type]
             pass
@@ -178,7 +178,7 @@ def test_true_records_each_run_to_a_new_dated_directory(
         assert len(everything(tmp_path / place)["a"]) == 1
 
 
-def test_false_records_nothing_and_anything_else_is_refused(
+def test_false_records_nothing_and_other_values_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -193,7 +193,7 @@ def test_false_records_nothing_and_anything_else_is_refused(
         asyncio.run(main(7))
 
 
-def test_a_simulated_run_can_be_recorded(tmp_path: Path) -> None:
+def test_simulated_run_can_be_recorded(tmp_path: Path) -> None:
     scenario = reader.load(ROOT / "examples" / "scenarios" / "two-desks.toml")
     outcome = run.play(scenario, 7, keep_events=True)
     assert run.play(scenario, 7).events == []

@@ -1,6 +1,7 @@
-"""The durable event log: every event of every topic, in a directory that any process can read.
+"""The durable event log: every event of every topic.
 
-`open_log(url)` reads one; `LogWriter` and `LogSink` write one.
+`open_log(url)` opens a log for reading, in a directory or at a server. `LogWriter` and `LogSink`
+write a log directory, which any process can read.
 """
 
 from importlib.util import find_spec

@@ -1,22 +1,22 @@
-"""The event log as files: what exists is what commits say, and nothing else.
+"""The files of an event log. Only files that a commit lists are part of the log.
 
     _lock                                      held by the one writer (flock)
-    _commits/00000000000000000007.json         what the 8th append added, or what a trim took away
-    _checkpoints/00000000000000000063.json     all that commits up to this one said
+    _commits/00000000000000000007.json         what the 8th append added, or what a trim removed
+    _checkpoints/00000000000000000063.json     the state after all commits up to this number
     topics/<topic>/<first offset>-<unique>.arrow
 
-A segment holds rows of one topic by rising offset, as an Arrow file with LZ4 buffers. An append
-writes its segments first, syncs them, and then creates one commit file under the next number.
-Creating it is one step of the file system that never replaces a file, so that an append to many
-topics is there as a whole or not at all, whenever its process is killed. Files that no commit names
-are leftovers; the next writer removes them.
+A segment holds rows of one topic in ascending offset order, as an Arrow file with LZ4 buffers. An
+append writes and syncs its segments first, then creates one commit file under the next number.
+Creating that file is atomic and never replaces one, so an append to many topics is visible as a
+whole or not at all, whenever its process is killed. Files that no commit lists are garbage; the
+next writer removes them.
 
-Every `CHECKPOINT_EVERY` commits the whole state is written once, so that opening a log reads two
-hundred small files at most. Older commits are removed when the checkpoint after theirs is there.
+Every `CHECKPOINT_EVERY` commits, the whole state is written once, so opening a log reads at most
+two hundred small files. A commit is removed once a second checkpoint covers it.
 
-HAZARD: the file system must have hard links and locks, and must not lie about syncing. On one that
-keeps no locks between machines (some network mounts), two machines writing at once are caught
-at the commit's name, not before.
+HAZARD: the file system must have hard links and locks, and must not lie about syncing. If it does
+not share locks between machines (some network mounts), two machines that write at once are detected
+when the second one creates its commit file, not before.
 """
 
 import fcntl
@@ -35,11 +35,11 @@ from ensue.core.errors import BadInput, LogDamaged, LogInUse
 __all__ = ["Commit", "Layout", "Lock", "Segment", "State", "Token", "Topic", "log_folder"]
 
 FORMAT = 1
-"""Of what the files of `_commits` and `_checkpoints` mean; others are refused by number."""
+"""Version of the files in `_commits` and `_checkpoints`; other versions are rejected."""
 CHECKPOINT_EVERY = 64
 LOCK_POLL_S = 0.05
 _TOPIC_NAME_MAX = 200
-"""File systems take names of 255 bytes; a longer topic's folder is named by its hash."""
+"""File names may have 255 bytes; the folder of a longer topic is named by its hash."""
 _TEMPORARY = ".unfinished-"
 
 S = TypeVar("S", "Commit", "State")
@@ -50,39 +50,39 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     file: str
-    """Below the log's directory."""
+    """Path relative to the log's directory."""
     first: int
     """Offset of the first row."""
     next: int
     """One more than the offset of the last row."""
     rows: int
-    """Fewer than the offsets where some are missing."""
+    """Number of rows; with gaps, fewer than `next - first`."""
     batch_rows: int
-    """Rows in each of its record batches but the last."""
+    """Rows in each record batch but the last."""
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """Which batch of a writer an append is: the same one is taken once."""
+    """Idempotency key of an append: a writer and the number of its batch."""
 
     writer: str
     batch: int
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """What one append or one trim did."""
+    """One append or one trim."""
 
     format: int = FORMAT
     number: int
     segments: list[Segment] = []
     token: Token | None = None
     trims: dict[str, int] = {}
-    """Topic to the first offset that is left."""
+    """By topic, the first remaining offset."""
     published: dict[str, dict[str, int]] = {}
-    """Publisher and topic to the highest number of an event in `segments`."""
+    """By publisher and topic, the highest `publisher_seq` in `segments`."""
 
 
 class Topic(msgspec.Struct, kw_only=True):
-    """What there is of one topic."""
+    """The offsets and segments of one topic."""
 
     first: int
     next: int
@@ -90,18 +90,18 @@ class Topic(msgspec.Struct, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """What all commits up to one said."""
+    """The log after all commits up to a number."""
 
     format: int = FORMAT
     number: int = -1
-    """Of the last commit; -1: there is none."""
+    """Number of the last commit; -1 for none."""
     topics: dict[str, Topic] = {}
     tokens: dict[str, int] = {}
-    """Writer to its last batch."""
+    """By writer, its last batch."""
     published: dict[str, dict[str, int]] = {}
 
     def apply(self, commit: Commit) -> None:
-        """Add what the next commit says."""
+        """Apply the next commit."""
         assert commit.number == self.number + 1
         self.number = commit.number
         for segment in commit.segments:
@@ -123,13 +123,13 @@ class State(msgspec.Struct, kw_only=True):
 
 
 def log_folder(source: str | Path) -> Path:
-    """Return where an event log lies: here, or below `log/` if this is a recorded run."""
+    """Return the directory of an event log: `source`, or its `log/` for a recorded run."""
     inside = Path(source) / "log"
     return inside if (inside / "_commits").is_dir() else Path(source)
 
 
 class Layout:
-    """The files of one log, by name. It keeps nothing in memory."""
+    """Names, reads and writes the files of one log. Holds no state."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -139,22 +139,22 @@ class Layout:
         self.lock = root / "_lock"
 
     def exists(self) -> bool:
-        """Tell whether there is a log here."""
+        """Return whether the directory holds a log."""
         return self.commits.is_dir()
 
     def create(self) -> None:
-        """Make an empty log, unless there is one."""
+        """Create an empty log unless there is one."""
         if self.root.exists() and not self.root.is_dir():
-            raise BadInput(f"{self.root} is a file; an event log is a directory")
-        strange = self.root.is_dir() and not self.exists() and any(self.root.iterdir())
-        if strange:
+            raise BadInput(f"{self.root} is a file: name a directory for the event log")
+        occupied = self.root.is_dir() and not self.exists() and any(self.root.iterdir())
+        if occupied:
             raise BadInput(f"{self.root} is not empty and holds no event log; name a new directory")
         for folder in (self.checkpoints, self.topics, self.commits):
             folder.mkdir(parents=True, exist_ok=True)
         sync_folder(self.root)
 
     def new_segment(self, topic: str, first: int) -> str:
-        """Return a name that no segment has had, relative to the log."""
+        """Return a new segment's unique path, relative to the log."""
         folder = quote(topic, safe="").replace(".", "%2E")
         if len(folder) > _TOPIC_NAME_MAX:
             digest = blake2b(topic.encode(), digest_size=16).hexdigest()
@@ -162,19 +162,19 @@ class Layout:
         return f"topics/{folder}/{first:020}-{uuid4().hex[:12]}.arrow"
 
     def commit_path(self, number: int) -> Path:
-        """Name a commit's file."""
+        """Return the path of a commit's file."""
         return self.commits / f"{number:020}.json"
 
     def write_commit(self, commit: Commit) -> None:
-        """Create a commit's file in one step; it was not there before, or this fails."""
+        """Create a commit's file atomically; raise `LogInUse` if it exists."""
         path = self.commit_path(commit.number)
         unfinished = self._write(path, msgspec.json.encode(commit))
         try:
             os.link(unfinished, path)
         except FileExistsError:
             raise LogInUse(
-                f"{self.root} got commit {commit.number} from another writer: the file system "
-                "does not keep a second writer out",
+                f"another writer added commit {commit.number} to {self.root}: the file system "
+                "does not enforce locks; close one writer",
                 path=str(self.root),
             ) from None
         finally:
@@ -182,11 +182,11 @@ class Layout:
         sync_folder(self.commits)
 
     def checkpoint_due(self, number: int) -> bool:
-        """Tell whether a checkpoint follows a commit."""
+        """Return whether a checkpoint follows a commit."""
         return (number + 1) % CHECKPOINT_EVERY == 0
 
     def write_checkpoint(self, state: State) -> None:
-        """Write the whole state, and drop the commits that the checkpoint before this one holds."""
+        """Write the state, and remove commits that the previous checkpoint covers."""
         path = self.checkpoints / f"{state.number:020}.json"
         self._write(path, msgspec.json.encode(state)).replace(path)
         sync_folder(self.checkpoints)
@@ -198,19 +198,20 @@ class Layout:
                 self.commit_path(number).unlink()
 
     def load(self) -> State:
-        """Read what there is."""
+        """Load the newest checkpoint and the commits after it."""
         state = self._checkpointed(after=-1) or State()
         self.catch_up(state)
         later = [number for number in self._numbers(self.commits) if number > state.number]
         if later:
-            self.catch_up(state)  # Unless it has come meanwhile, a commit is missing.
+            self.catch_up(state)  # A writer may have created the commit since.
             if state.number < later[0] - 1:
                 path = self.commit_path(state.number + 1)
-                raise LogDamaged(f"{path} is missing, and {later[0]} is there", path=str(path))
+                text = f"commit {path} is missing, but commit {later[0]} exists"
+                raise LogDamaged(text, path=str(path))
         return state
 
     def catch_up(self, state: State) -> None:
-        """Add what has been committed since."""
+        """Apply all commits after the state's."""
         while True:
             path = self.commit_path(state.number + 1)
             try:
@@ -224,11 +225,12 @@ class Layout:
                 continue
             commit = _decode(path, data, Commit)
             if commit.number != state.number + 1:
-                raise LogDamaged(f"{path} says that it is commit {commit.number}", path=str(path))
+                text = f"{path} contains commit {commit.number}, expected {state.number + 1}"
+                raise LogDamaged(text, path=str(path))
             state.apply(commit)
 
     def remove_garbage(self, state: State) -> None:
-        """Remove every file that no commit names: what was left by writers that were killed."""
+        """Remove files that no commit lists, left by killed writers."""
         named = {each.file for topic in state.topics.values() for each in topic.segments}
         for path in self.topics.rglob("*"):
             if path.is_file() and path.relative_to(self.root).as_posix() not in named:
@@ -238,7 +240,7 @@ class Layout:
                 path.unlink()
 
     def _checkpointed(self, *, after: int) -> State | None:
-        """Return the newest readable state beyond a commit."""
+        """Return the newest readable checkpoint after a commit."""
         for number in reversed(self._numbers(self.checkpoints)):
             if number <= after:
                 return None
@@ -246,9 +248,9 @@ class Layout:
             try:
                 state = _decode(path, path.read_bytes(), State)
             except FileNotFoundError:
-                return self._checkpointed(after=after)  # A newer one has taken its place.
+                return self._checkpointed(after=after)  # A newer one replaced it.
             except LogDamaged:
-                continue  # An older one and the commits since say the same.
+                continue  # An older one and the commits since give the same state.
             return state
         return None
 
@@ -257,7 +259,7 @@ class Layout:
         return sorted(int(name) for name in names if name.isdecimal() and len(name) == 20)
 
     def _write(self, path: Path, data: bytes) -> Path:
-        """Write a file under a temporary name, and return it once it is synced."""
+        """Write and sync a file under a temporary name; return that name."""
         unfinished = path.with_name(f"{_TEMPORARY}{uuid4().hex}")
         with unfinished.open("xb") as file:
             file.write(data)
@@ -267,10 +269,9 @@ class Layout:
 
 
 class Lock:
-    """The right to write: one process has it, until it lets go or dies.
+    """The writer's lock, held until it is released or the process dies.
 
-    The file says whether the last one let go, so that only after a death there is garbage to
-    look for.
+    The file records whether the last writer released it; only if not, there may be garbage.
     """
 
     def __init__(self, path: Path, *, wait_s: float) -> None:
@@ -284,23 +285,23 @@ class Lock:
                 if time.monotonic() >= deadline:
                     self._file.close()
                     raise LogInUse(
-                        f"{path.parent} has a writer already, and an event log takes one at a "
-                        "time: wait until it is closed, or write to another directory",
+                        f"{path.parent} has a writer already: wait until it is closed, or write "
+                        "to another directory",
                         path=str(path.parent),
                     ) from None
                 time.sleep(LOCK_POLL_S)
         self._file.seek(0)
         self.left_clean = self._file.read() in (b"", b"closed")
-        self._say(b"open")
+        self._record(b"open")
 
     def release(self) -> None:
-        """Let the next one write."""
+        """Release the lock after a clean shutdown."""
         if not self._file.closed:
-            self._say(b"closed")
+            self._record(b"closed")
             self._file.close()
 
     def abandon(self) -> None:
-        """Let go as a process that dies does: the next writer looks for garbage."""
+        """Release the lock as a crash does: the next writer removes garbage."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -309,15 +310,15 @@ class Lock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _say(self, word: bytes) -> None:
+    def _record(self, state: bytes) -> None:
         self._file.seek(0)
         self._file.truncate()
-        self._file.write(word)
+        self._file.write(state)
         self._file.flush()
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power cut."""
+    """Sync a folder, so that its file names survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -332,6 +333,7 @@ def _decode(path: Path, data: bytes, kind: type[S]) -> S:
         raise LogDamaged(f"{path} is damaged: {error}", path=str(path)) from None
     if found.format != FORMAT:
         raise BadInput(
-            f"{path} is of format {found.format}; this release reads {FORMAT}: install a newer one"
+            f"{path} has format {found.format}; this release reads format {FORMAT}: install a "
+            "newer one"
         )
     return found

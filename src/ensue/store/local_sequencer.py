@@ -1,18 +1,17 @@
-"""Giving events their place where there is no sequencer: the one writer of a log is it.
+"""A sequencer for a log directory: the log's one writer assigns the stamps.
 
-`publish` takes rows that say what was published where and by whom, numbers them, stamps them, and
-appends them as one commit. A stamp is whole: it counts the events of every topic of the log up to
-this one, so the log has one order over all its topics.
+`publish` numbers and stamps rows of topic, publisher and payload, and appends them as one commit.
+Stamps are whole: each counts the events of every topic of the log up to its own event. So the log
+has one order over all its topics.
 
-A row that brings its own `publisher_seq` is published once: one at or below the last number of its
-publisher and topic is already there. Within one call such rows are put in the order of their
-numbers.
+A row with a `publisher_seq` is published once: a number at or below the last of its publisher and
+topic is a duplicate. Within one call, such rows are sorted by their numbers.
 
-HAZARD: numbers that a row brings must not come late. One that turns up in a later call than a
-higher one of its publisher and topic counts as already published.
+HAZARD: given numbers must not arrive late. If a later call brings a lower number than an earlier
+one, for the same publisher and topic, its row counts as a duplicate and is dropped.
 
-HAZARD: each stamp has an entry for each topic of the log. That is what one order over everything
-costs; a log of thousands of topics is better split.
+HAZARD: each stamp has an entry for each topic of the log: the cost of one order over all topics.
+Split a log with thousands of topics.
 """
 
 from collections.abc import Iterable
@@ -31,7 +30,7 @@ from ensue.store.writer import LogWriter
 __all__ = ["publication_schema", "publish"]
 
 _ENTRIES_MAX = 4_000_000
-"""Counts held at a time while stamps are made."""
+"""Stamp entries in memory at a time."""
 _PUBLICATION = (
     "key",
     "value",
@@ -46,17 +45,17 @@ Numbers = npt.NDArray[np.int64]
 
 
 def publication_schema() -> pa.Schema:
-    """Return the columns of what is to be published; `publisher_seq` may be null: to be given."""
+    """Return the columns that `publish` takes; a null `publisher_seq` is assigned."""
     return pa.schema([log_schema().field(name) for name in _PUBLICATION])
 
 
 def publish(log: LogWriter, rows: pa.Table, *, token: Token | None = None) -> int:
-    """Append rows in their order; return how many were not there already."""
+    """Append rows in their order; return how many were new."""
     if token is not None and log.has(token):
         return 0
     for name in ("value", "topic", "publisher"):
         if rows.column(name).null_count:
-            raise BadInput(f"column {name!r} is null in some rows; an event needs one")
+            raise BadInput(f"column {name!r} is null in some rows: an event needs a {name}")
     groups, pairs = _groups(rows)
     _check_names(pairs)
     last = np.array([log.last_number(*pair) for pair in pairs], dtype=np.int64)
@@ -64,36 +63,42 @@ def publish(log: LogWriter, rows: pa.Table, *, token: Token | None = None) -> in
     if given.null_count == rows.num_rows:
         numbers = last[groups] + _ranks(groups) + 1 if rows.num_rows else last[:0]
     elif given.null_count:
-        raise BadInput("column 'publisher_seq' is null in some rows and not in others")
+        raise BadInput(
+            "column 'publisher_seq' is null in some rows and not in others: number all rows or none"
+        )
     else:
         numbers = given.to_numpy().astype(np.int64)
         if numbers.min(initial=1) < 1:
-            raise BadInput("column 'publisher_seq' counts from 1")
+            raise BadInput(f"column 'publisher_seq' counts from 1, got {numbers.min()}")
         order = _in_number_order(groups, numbers)
         order = order[numbers[order] > last[groups[order]]]
         rows, numbers = rows.take(order), numbers[order]
-    # Numbers that went beyond the largest there is begin again below zero.
+    # Numbers that overflowed are negative.
     if len(numbers) and not 1 <= numbers.min() <= numbers.max() <= COUNT_MAX:
-        raise BadInput(f"column 'publisher_seq' counts from 1 to {COUNT_MAX}, and would not")
-    table = _placed(log, rows, numbers)
+        raise BadInput(
+            f"column 'publisher_seq' counts from 1 to {COUNT_MAX}, and these rows exceed it: "
+            "use another publisher name"
+        )
+    table = _sequenced(log, rows, numbers)
     log.append(table, token=token)
     return table.num_rows
 
 
 def _check_names(pairs: Iterable[tuple[str, str]]) -> None:
-    """Refuse names by which ids of events, publisher/topic/number, could be alike."""
+    """Raise `BadInput` for names that make event ids, publisher/topic/number, ambiguous."""
     for publisher, topic in pairs:
         if not publisher or not topic:
             what = "topic" if publisher else "publisher"
-            raise BadInput(f"column {what!r} is empty in some rows; an event needs one")
+            raise BadInput(f"column {what!r} is empty in some rows: an event needs a {what}")
         if "/" in publisher:
             raise BadInput(
-                f"a publisher's name holds no '/', which parts event ids: rename {publisher!r}"
+                f"publisher name {publisher!r} contains '/', which separates the parts of event "
+                "ids: rename it"
             )
 
 
 def _groups(rows: pa.Table) -> tuple[Numbers, list[tuple[str, str]]]:
-    """Return which pair of publisher and topic each row has, as an index, and the pairs."""
+    """Return the pairs of publisher and topic, and the index of each row's pair."""
     codes: list[Numbers] = []
     names: list[list[Any]] = []
     for name in ("publisher", "topic"):
@@ -107,7 +112,7 @@ def _groups(rows: pa.Table) -> tuple[Numbers, list[tuple[str, str]]]:
 
 
 def _ranks(groups: Numbers) -> Numbers:
-    """Return how many rows of the same group come before each."""
+    """Return each row's rank in its group, from 0."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     begins = np.searchsorted(ordered, ordered)
@@ -117,7 +122,7 @@ def _ranks(groups: Numbers) -> Numbers:
 
 
 def _in_number_order(groups: Numbers, numbers: Numbers) -> Numbers:
-    """Return the rows with each group sorted in place, each of its numbers once."""
+    """Return row indexes: each group's rows in its places, by number, without duplicates."""
     by_number = np.lexsort((numbers, groups))
     by_place = np.argsort(groups, kind="stable")
     first = np.ones(len(groups), dtype=bool)
@@ -128,8 +133,8 @@ def _in_number_order(groups: Numbers, numbers: Numbers) -> Numbers:
     return order[order >= 0]
 
 
-def _placed(log: LogWriter, rows: pa.Table, numbers: Numbers) -> pa.Table:
-    """Add number, id, offset and stamp."""
+def _sequenced(log: LogWriter, rows: pa.Table, numbers: Numbers) -> pa.Table:
+    """Add number, id, offset and stamp to the rows."""
     ends = {topic: bounds.next for topic, bounds in log.bounds().items()}
     encoded = rows.column("topic").combine_chunks().dictionary_encode()
     present = [str(topic) for topic in encoded.dictionary.to_pylist()]
@@ -153,7 +158,7 @@ def _placed(log: LogWriter, rows: pa.Table, numbers: Numbers) -> pa.Table:
 
 
 def _stamps(codes: Numbers, base: Numbers, topics: list[str]) -> "pa.ChunkedArray[Any]":
-    """Count the events of every topic up to each row; a topic that had none is left out."""
+    """Return each row's stamp: the events of every topic so far, topics without any omitted."""
     names = pa.array(topics, pa.string())
     step = max(1, _ENTRIES_MAX // max(1, len(topics)))
     chunks: list[pa.Array[Any]] = []

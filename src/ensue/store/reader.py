@@ -1,11 +1,11 @@
-"""Reading an event log, wherever it is.
+"""Readers of the event log.
 
-`LogReader` is all that the Spark source and every other reader knows of a log. `open_log` chooses
-what stands behind it by the URL: a directory, or servers (`ensue.store.remote_reader`).
+`LogReader` is the interface that the Spark source and all other readers use. `open_log` chooses the
+implementation by the URL: a directory, or servers (`ensue.store.remote_reader`).
 
-Rows come by rising offset. What was read once reads the same for ever, until it is trimmed: reading
-offsets that are gone raises `OffsetsGone`, never returns less in silence. Offsets that no event has
-(a gap that a run left behind) are not rows, and that is no loss.
+Rows are in ascending offset order. A range always returns the same rows until it is trimmed.
+Reading trimmed offsets raises `OffsetsGone`; a reader never returns fewer rows silently. A run can
+leave gaps: offsets that no event ever had. They have no rows, and reading across them is no error.
 """
 
 import re
@@ -39,42 +39,45 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 class EventRow(Event, frozen=True, kw_only=True, gc=False):
-    """An event that becomes a row, of so many that the garbage collector had better not look."""
+    """An event that becomes a row.
+
+    The garbage collector does not track rows (`gc=False`): there are too many.
+    """
 
 
 class Bounds(NamedTuple):
-    """Which offsets of a topic there are."""
+    """The range of offsets that a topic has."""
 
     first: int
-    """The lowest that can be read."""
+    """The lowest readable offset."""
     next: int
-    """The one that the next event gets."""
+    """The offset of the next event."""
 
 
 class LogReader(Protocol):
-    """A log that can be read."""
+    """A readable event log."""
 
     def bounds(self) -> dict[str, Bounds]:
-        """Return what there is of each topic by now, all of it as of one commit."""
+        """Return the current offsets of each topic, all at the same commit."""
         ...
 
     def read(
         self, topic: str, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a topic from an offset up to, not including, another."""
+        """Yield the rows of a topic from offset `start` up to, not including, `end`."""
         ...
 
 
 def open_log(url: str | Path, *, patient: bool = False) -> LogReader:
     """Open the log that a URL names.
 
-    That is a path or `file://`, of a log or of a recorded run, or the `ensue://` of a server. One
-    that does not answer is waited for if you are `patient`.
+    The URL is a path or a `file://` URL of a log or a recorded run, or the `ensue://` URL of a
+    server. With `patient`, connecting is retried until the server responds.
     """
     if str(url).lower().startswith("ensue://"):
-        from ensue.store.remote_reader import ServedReader  # noqa: PLC0415 - it needs this module
+        from ensue.store.remote_reader import RemoteReader  # noqa: PLC0415 - it needs this module
 
-        return ServedReader(str(url), patient=patient)
+        return RemoteReader(str(url), patient=patient)
     return DirectoryReader(local_path(url))
 
 
@@ -85,8 +88,8 @@ def local_path(url: str | Path) -> Path:
         return Path(url)
     if found[1].lower() != "file":
         raise BadInput(
-            f"no event log can be read from {url}: {found[1]}:// is not supported; expected a "
-            "directory, as a path or as file:///path, or a server, as ensue://HOST:PORT"
+            f"can't open an event log at {url}: {found[1]}:// is not supported; use a path, "
+            "file:///path or ensue://HOST:PORT"
         )
     parts = urlsplit(str(url))
     if parts.netloc not in ("", "localhost"):
@@ -95,26 +98,27 @@ def local_path(url: str | Path) -> Path:
 
 
 class DirectoryReader:
-    """Reads a log directory, while others write to it or not."""
+    """A reader for a log directory. Another process may write to it meanwhile."""
 
     def __init__(self, source: str | Path) -> None:
         self.directory = log_folder(source)
         self._layout = Layout(self.directory)
         if not self.directory.is_dir():
-            raise BadInput(f"{source} does not exist; an event log is a directory")
+            state = "is a file" if self.directory.exists() else "does not exist"
+            raise BadInput(f"{source} {state}: name the directory of an event log")
         if not self._layout.exists():
-            raise BadInput(f"{source} holds no event log: there is no folder _commits in it")
+            raise BadInput(f"{source} holds no event log: it has no folder _commits")
         self._state = self._layout.load()
 
     def bounds(self) -> dict[str, Bounds]:
-        """Return what there is of each topic by now, all of it as of one commit."""
+        """Return the current offsets of each topic, all at the same commit."""
         self._layout.catch_up(self._state)
         return {name: Bounds(topic.first, topic.next) for name, topic in self._state.topics.items()}
 
     def read(
         self, topic: str, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a topic from an offset up to, not including, another."""
+        """Yield the rows of a topic from offset `start` up to, not including, `end`."""
         chosen = COLUMNS if columns is None else tuple(columns)
         for name in chosen:
             if name not in COLUMNS:
@@ -134,18 +138,19 @@ class DirectoryReader:
             try:
                 file = pa.memory_map(str(self.directory / segment.file))
             except FileNotFoundError:
-                # Trimmed since the state was read; if not, it should be there.
+                # A trim may have deleted the file since the state was loaded.
                 self._layout.catch_up(self._state)
                 if at >= self._known(topic, at, end).first:
                     path = str(self.directory / segment.file)
-                    raise LogDamaged(f"{path} is missing: a commit names it", path=path) from None
+                    text = f"segment {path} is missing, but a commit lists it"
+                    raise LogDamaged(text, path=path) from None
                 continue
             with file:
                 yield from _slices(file, segment, at, end, columns)
             at = segment.next
 
     def _known(self, topic: str, start: int, end: int) -> Topic:
-        """Return what there is of a topic, having looked again if it does not reach that far."""
+        """Return the state of a topic; load new commits if it ends before `end`."""
         known = self._state.topics.get(topic)
         if known is None or known.next < end:
             self._layout.catch_up(self._state)
@@ -153,8 +158,8 @@ class DirectoryReader:
         if known is None or known.next < end:
             ends = 0 if known is None else known.next
             raise OffsetsGone(
-                f"{self.directory} has offsets of {topic!r} up to {ends}, that one not included, "
-                f"and not up to {end}: is it the log it was?",
+                f"{topic!r} in {self.directory} ends before offset {ends}, and a read up to {end} "
+                "was requested: was the log replaced?",
                 topic=topic,
                 start=max(start, ends),
                 end=end,
@@ -162,7 +167,7 @@ class DirectoryReader:
         if start < known.first:
             raise OffsetsGone(
                 f"{self.directory} no longer has offsets {start} to {min(known.first, end) - 1} "
-                f"of {topic!r}: they were trimmed, and it begins at {known.first}",
+                f"of {topic!r}: they were trimmed, and the topic begins at {known.first}",
                 topic=topic,
                 start=start,
                 end=min(known.first, end),
@@ -173,7 +178,7 @@ class DirectoryReader:
 def _slices(
     file: pa.MemoryMappedFile, segment: Segment, start: int, end: int, columns: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the part of a segment that lies in a range of offsets."""
+    """Yield the rows of a segment whose offsets are in a range."""
     whole = start <= segment.first and end >= segment.next
     wanted = columns if whole or "offset" in columns else (*columns, "offset")
     names = log_schema().names
@@ -191,16 +196,16 @@ def _slices(
                 yield batch if batch.schema.names == list(columns) else batch.select(list(columns))
     except pa.ArrowException as error:
         raise LogDamaged(
-            f"{segment.file} can't be read: {str(error).splitlines()[0]}", path=segment.file
+            f"can't read segment {segment.file}: {str(error).splitlines()[0]}", path=segment.file
         ) from error
 
 
 def _batches(count: int, segment: Segment, start: int, end: int) -> range:
-    """Return which record batches of a segment a range of offsets touches."""
+    """Return the numbers of the record batches that a range of offsets touches."""
     if segment.next - segment.first != segment.rows:
-        return range(count)  # With gaps the place of an offset is not known.
+        return range(count)  # With gaps, an offset does not tell its batch.
     if count != -(-segment.rows // segment.batch_rows):
-        return range(count)  # Nor with batches of other sizes.
+        return range(count)  # Nor if batches have other sizes.
     first = max(0, start - segment.first) // segment.batch_rows
     last = (min(end, segment.next) - segment.first - 1) // segment.batch_rows
     return range(first, last + 1)
@@ -211,7 +216,7 @@ def _batches(count: int, segment: Segment, start: int, end: int) -> range:
 
 
 def merge_stamp(entries: dict[str, int], stamp: Stamp | None) -> None:
-    """Make the whole entries of an event those of the next one; topics stay sorted."""
+    """Update the whole entries of an event to those of the next one, sorted by topic."""
     if stamp is None:
         return
     changed = stamp.entries
@@ -232,9 +237,9 @@ def batch_of(
     entries: dict[str, int],
     columns: Sequence[str],
 ) -> pa.RecordBatch:
-    """Make columns of the events of a topic from an offset on, without a gap.
+    """Convert consecutive events of a topic, from offset `first`, to a record batch.
 
-    `entries` are the whole ones of the event before; afterwards they are those of the last.
+    `entries` is the whole stamp of the event before them; it is updated to that of the last event.
     """
     publishers = [event.publisher for event in events]
     numbers = [event.publisher_seq for event in events]
@@ -269,7 +274,7 @@ def _ids(publishers: Sequence[str], topic: str, numbers: Sequence[int]) -> "pa.A
 
 
 def _stamps(stamps: Sequence[Stamp | None], entries: dict[str, int]) -> "pa.Array[Any]":
-    """Make the column of stamps, each of them whole."""
+    """Return the column of stamps, each of them whole."""
     keys: list[str] = []
     values: list[int] = []
     starts: list[int | None] = []
@@ -300,7 +305,7 @@ def _headers(headers: Sequence[dict[str, str]]) -> "pa.Array[Any]":
 def _maps(
     keys: Sequence[str], values: Sequence[Any], starts: Sequence[int | None], kind: pa.DataType
 ) -> "pa.Array[Any]":
-    """Make a column of maps from offsets; None marks a null."""
+    """Return a column of maps; `starts` are indexes into `keys`, None for a null."""
     return pa.MapArray.from_arrays(  # type: ignore[call-overload, no-any-return]
         pa.array(starts, pa.int32()), pa.array(keys, pa.string()), pa.array(values, kind)
     )

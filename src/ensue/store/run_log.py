@@ -1,18 +1,18 @@
-"""Where a run's events go: into a log of its own, topic by topic in the order of their slots.
+"""The event log of one run: the events of each topic, in slot order.
 
-A run hands over each event that its notification service accepted, with its slot, in any order.
-What comes ahead of its turn waits here until the slots before it are there. So rows are written
-in slot order, and stamps that leave out what has not changed are made whole on the way: an entry
-that is left out is as in the previous event of the topic.
+A run passes in each event that its topic logs accepted, with its slot, in any order. An event ahead
+of its turn waits until the slots before it are filled, so rows are written in slot order. Stamps
+are completed on the way: an omitted entry is the same as in the previous event of the topic.
 
-What still waits when the run ends, or beyond `WAITING_MAX`, is written with its own offset: the log
-then has a gap there. Whatever turns up for such a gap later is dropped and counted.
+When the run ends, or when more than `WAITING_MAX` events wait, the waiting events are written at
+their own offsets, and the log has a gap. An event that arrives for a gap later is dropped and
+counted.
 
-HAZARD: behind a gap, a stamp that leaves entries out is filled from the last event before the gap,
-and may count too little until the next whole one.
+HAZARD: after a gap, a stamp with omitted entries is completed from the last event before the gap.
+Its counts may be too low until the next whole stamp.
 
-As with the trace, the log is a witness and not a part of the run: once it has begun, a disk that
-fails costs rows and never an event.
+Like the trace, the log observes the run. Once the run has started, a failing disk loses rows of
+this log, never an event of the run.
 """
 
 import logging
@@ -27,48 +27,48 @@ from ensue.store.writer import LogWriter
 __all__ = ["FLUSH_S", "ROWS_MAX", "WAITING_MAX", "LogSink"]
 
 ROWS_MAX = 100_000
-"""Rows held in memory before they are written."""
+"""Rows in memory before they are written."""
 FLUSH_S = 5.0
-"""An event that comes so long after the last commit makes the next one."""
+"""The first event this long after a commit triggers the next commit."""
 WAITING_MAX = 100_000
-"""Events of one topic that wait for an earlier one."""
+"""Events of one topic that may wait for an earlier one."""
 
 _log = logging.getLogger("ensue")
 
 
-class _Waiting:
-    """What a topic waits for."""
+class _HoldBack:
+    """The hold-back queue of one topic."""
 
     __slots__ = ("entries", "events", "gaps", "next")
 
     def __init__(self) -> None:
         self.next = 1
-        """The slot whose turn it is."""
+        """The next slot to write."""
         self.events: dict[int, Event] = {}
         self.entries: dict[str, int] = {}
-        """The whole stamp of the last event."""
+        """The whole stamp of the last written event."""
         self.gaps: list[range] = []
-        """Slots that were given up."""
+        """Skipped slots."""
 
 
 class LogSink:
-    """Writes the events of one run into a log directory of its own.
+    """Writes the events of one run to a new log directory.
 
-    A directory that can't be used is refused when the sink is made. Afterwards nothing is raised:
-    the first write that fails is logged, and from then on rows are dropped and counted.
+    The constructor raises `BadInput` if it can't use the directory. Afterwards nothing is raised:
+    the first write that fails is logged, and all later rows are dropped and counted.
     """
 
     def __init__(self, directory: str | Path, *, flush_s: float = FLUSH_S) -> None:
         if not isinstance(directory, str | Path):
-            raise BadInput(f"an event log is written to a path, not {type(directory).__name__}")
+            raise BadInput(f"directory must be a path, got {type(directory).__name__}")
         self.directory = Path(directory)
         if self.directory.is_dir() and any(self.directory.iterdir()):
-            raise BadInput(f"{directory} is not empty; a run needs an event log of its own")
+            raise BadInput(f"{directory} is not empty: name a new directory for the run's log")
         self.dropped = 0
-        """Rows that could not be written, or came after their place had been given up."""
+        """Events that could not be written, or arrived after their slot was skipped."""
         self._flush_s = flush_s
         self._flushed_at = time.monotonic()
-        self._topics: dict[str, _Waiting] = {}
+        self._topics: dict[str, _HoldBack] = {}
         self._rows: list[dict[str, Any]] = []
         self._failed = False
         try:
@@ -76,16 +76,16 @@ class LogSink:
         except EnsueError:
             raise
         except Exception as error:
-            raise BadInput(f"{self.directory} can't hold an event log: {error}") from error
+            raise BadInput(f"can't create an event log in {self.directory}: {error}") from error
 
     def accept(self, event: Event, slot: int) -> None:
-        """Take an event that is in its slot for good. One that was taken before changes nothing."""
+        """Add an event with its final slot. Duplicates are ignored."""
         if self._failed:
             self.dropped += 1
             return
         topic = self._topics.get(event.topic)
         if topic is None:
-            topic = self._topics[event.topic] = _Waiting()
+            topic = self._topics[event.topic] = _HoldBack()
         if slot == topic.next:
             self._add(topic, event, slot)
             while (event_next := topic.events.pop(topic.next, None)) is not None:
@@ -93,32 +93,32 @@ class LogSink:
         elif slot > topic.next:
             topic.events.setdefault(slot, event)
             if len(topic.events) > WAITING_MAX:
-                self._give_up(topic)
+                self._skip_gaps(topic)
         elif any(slot in gap for gap in topic.gaps):
             self.dropped += 1
         if len(self._rows) >= ROWS_MAX or time.monotonic() - self._flushed_at >= self._flush_s:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left, and what still waits with it."""
+        """Write all remaining events, with gaps where slots are missing."""
         for topic in self._topics.values():
-            self._give_up(topic)
+            self._skip_gaps(topic)
         self._flush()
         if self.dropped:
-            _log.warning("the event log %s lacks %d events", self.directory, self.dropped)
+            _log.warning("log_incomplete log=%s dropped=%d", self.directory, self.dropped)
         try:
             self._writer.close()
         except OSError as error:
-            _log.warning("the event log %s can't be closed: %s", self.directory, error)
+            _log.warning("log_close_failed log=%s reason=%s", self.directory, error)
 
-    def _give_up(self, topic: _Waiting) -> None:
+    def _skip_gaps(self, topic: _HoldBack) -> None:
         for slot in sorted(topic.events):
             if slot > topic.next:
                 topic.gaps.append(range(topic.next, slot))
             self._add(topic, topic.events[slot], slot)
         topic.events = {}
 
-    def _add(self, topic: _Waiting, event: Event, slot: int) -> None:
+    def _add(self, topic: _HoldBack, event: Event, slot: int) -> None:
         topic.next = slot + 1
         stamp = event.stamp
         if stamp is not None:
@@ -147,9 +147,7 @@ class LogSink:
             return
         try:
             self._writer.append(rows)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+        except Exception as error:  # noqa: BLE001 - the log never stops the run
             self._failed = True
             self.dropped += len(rows)
-            _log.error(
-                "the event log %s can't be written, and ends here: %s", self.directory, error
-            )
+            _log.error("log_write_failed log=%s reason=%s", self.directory, error)

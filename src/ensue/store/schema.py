@@ -1,20 +1,20 @@
-"""The columns of the event log, which are those of the Spark source as well.
+"""The columns of the event log and of the Spark source.
 
 | column | type | meaning |
 |---|---|---|
-| `key` | binary, null | what the publisher gave |
-| `value` | binary, null | the payload; null: a void, which takes a place and is never shown |
+| `key` | binary, null | the publisher's key |
+| `value` | binary, null | the payload; null for a void, which is never delivered |
 | `topic` | string | |
 | `publisher` | string | |
 | `publisher_seq` | int64 | 1, 2, 3, … per publisher and topic |
 | `event` | string | publisher/topic/publisher_seq |
-| `stamp` | map<string, int64>, null | whole; null where no order was asked for |
+| `stamp` | map<string, int64>, null | the whole stamp; null without an order |
 | `published_at` | timestamp, UTC | the publisher's clock |
-| `offset` | int64 | 0, 1, 2, … per topic; for a stamped event its slot less one |
+| `offset` | int64 | 0, 1, 2, … per topic; for a stamped event its slot minus one |
 | `headers` | map<string, string> | |
 
-All are nullable for Arrow and Spark: nothing is gained by saying otherwise, and a frame that went
-through another format would no longer fit.
+Arrow and Spark see every column as nullable: rows that passed through another format are nullable,
+and would not match a stricter schema.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ _TYPES: dict[str, pa.DataType] = {
 _SCHEMA = pa.schema(_TYPES)
 
 COLUMNS: tuple[str, ...] = tuple(_SCHEMA.names)
-"""The names, in order."""
+"""Column names, in order."""
 
 _NEVER_NULL = ("topic", "publisher", "publisher_seq", "event", "published_at", "offset", "headers")
 
@@ -53,7 +53,7 @@ def log_schema() -> pa.Schema:
 
 
 def check_schema(table: pa.Table) -> None:
-    """Refuse rows that are not those of an event log."""
+    """Raise `BadInput` unless a table has the columns of an event log."""
     for field in _SCHEMA:
         if field.name not in table.schema.names:
             raise BadInput(f"column {field.name!r} is missing; expected {field.type}")
@@ -62,7 +62,8 @@ def check_schema(table: pa.Table) -> None:
             raise BadInput(f"column {field.name!r} is {kind}; expected {field.type}")
     for name in table.schema.names:
         if name not in COLUMNS:
-            raise BadInput(f"column {name!r} is not part of an event log; it has {COLUMNS}")
+            allowed = ", ".join(COLUMNS)
+            raise BadInput(f"column {name!r} is not part of an event log; expected {allowed}")
     for name in _NEVER_NULL:
         empty = table.column(name).null_count
         if empty:
@@ -70,7 +71,7 @@ def check_schema(table: pa.Table) -> None:
 
 
 def event_ids(table: pa.Table) -> "pa.ChunkedArray[Any]":
-    """Return the ids of events from who published them, where, and as which."""
+    """Return event ids: publisher/topic/publisher_seq."""
     numbers = pc.cast(table.column("publisher_seq"), pa.string())
     return pc.binary_join_element_wise(  # type: ignore[call-overload, no-any-return]
         table.column("publisher"), table.column("topic"), numbers, "/"
@@ -78,7 +79,7 @@ def event_ids(table: pa.Table) -> "pa.ChunkedArray[Any]":
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Turn rows into columns. `event` and `headers` may be left out."""
+    """Convert rows to columns. Rows may omit `event` and `headers`."""
     filled = []
     for row in rows:
         event = f"{row['publisher']}/{row['topic']}/{row['publisher_seq']}"

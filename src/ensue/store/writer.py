@@ -1,12 +1,12 @@
-"""Writing an event log: one writer at a time, every append as a whole or not at all.
+"""The writer of an event log: one at a time, and every append is atomic.
 
-`append` returns when its rows are on the disk for good and every reader can see them. Killed before
-that, nothing of it is there. An append that carries a token is taken once: repeated, it does
-nothing and says so, which is what makes a retried batch harmless.
+`append` returns when its rows are durable and visible to every reader. If the process is killed
+before that, none of them is. An append with a token is idempotent: repeated, it writes nothing and
+returns False, so a batch can be retried safely.
 
-Offsets rise within a topic; they may skip, never repeat. `trim` drops whole segments from
-the old end: it commits first and deletes after, so that a reader finds either the rows or the word
-that they are gone.
+Offsets increase within a topic; they may skip, never repeat. `trim` removes whole segments from the
+old end. It commits first and deletes after, so a reader finds either the rows or the commit that
+says they are trimmed.
 """
 
 import logging
@@ -36,17 +36,17 @@ from ensue.store.schema import check_schema, log_schema, table_of
 __all__ = ["BATCH_ROWS", "SEGMENT_ROWS_MAX", "LogWriter"]
 
 BATCH_ROWS = 16_384
-"""Rows in a record batch: what a reader decompresses at a time."""
+"""Rows in a record batch, the unit that a reader decompresses."""
 SEGMENT_ROWS_MAX = 1_048_576
-"""Rows in a segment: what a trim can't split, and a reader opens at a time."""
+"""Rows in a segment, the unit that a reader opens and a trim removes."""
 
 _log = logging.getLogger("ensue")
 
 
 class LogWriter:
-    """The writer of a log directory, which is made if absent.
+    """The writer of a log directory, which it creates if absent.
 
-    `wait_s` is how long to wait for another writer to finish; then `LogInUse` is raised.
+    It waits up to `wait_s` for another writer to close, then raises `LogInUse`.
     """
 
     def __init__(self, directory: str | Path, *, wait_s: float = 0.0) -> None:
@@ -56,7 +56,7 @@ class LogWriter:
         self._lock = Lock(self._layout.lock, wait_s=wait_s)
         self._closed = False
         self._clean = True
-        """Whether every file there is named by a commit."""
+        """Whether a commit lists every file of the directory."""
         try:
             self._state = self._layout.load()
             if not self._lock.left_clean:
@@ -77,7 +77,7 @@ class LogWriter:
         self.close()
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock for the next writer."""
         self._closed = True
         if self._clean:
             self._lock.release()
@@ -85,15 +85,15 @@ class LogWriter:
             self._lock.abandon()
 
     def bounds(self) -> dict[str, Bounds]:
-        """Return what there is of each topic."""
+        """Return the current offsets of each topic."""
         return {name: Bounds(topic.first, topic.next) for name, topic in self._state.topics.items()}
 
     def has(self, token: Token) -> bool:
-        """Tell whether a writer's batch, or a later one of it, is in the log."""
+        """Return whether the log has a writer's batch, or a later one of that writer."""
         return token.batch <= self._state.tokens.get(token.writer, -1)
 
     def last_number(self, publisher: str, topic: str) -> int:
-        """Return the highest `publisher_seq` that a publisher ever had on a topic; 0: none."""
+        """Return the highest `publisher_seq` of a publisher on a topic; 0 for none."""
         return self._state.published.get(publisher, {}).get(topic, 0)
 
     def append(
@@ -102,10 +102,10 @@ class LogWriter:
         *,
         token: Token | None = None,
     ) -> bool:
-        """Append rows of any topics as one commit; return False if the token was seen before.
+        """Append rows of any topics as one commit; return False if the log has the token.
 
-        Rows given as mappings may leave out `event`, `headers`, and `offset`, which is then
-        the next of the topic.
+        Rows given as mappings may omit `event`, `headers` and `offset`; the default offset is the
+        next of the topic.
         """
         self._check_open()
         if token is not None and self.has(token):
@@ -115,7 +115,7 @@ class LogWriter:
             return True
         segments: list[Segment] = []
         published: dict[str, dict[str, int]] = {}
-        # From here on files may be left that no commit names; the next writer looks for them.
+        # From here on, a crash leaves files that no commit lists; the next writer removes them.
         clean, self._clean = self._clean, False
         for topic, part in _by_topic(table):
             segments.extend(self._write_topic(topic, part))
@@ -126,11 +126,11 @@ class LogWriter:
         return True
 
     def trim(self, topic: str, before: int) -> int:
-        """Drop the segments whose rows all lie below an offset; return the first offset left."""
+        """Remove segments that end before an offset; return the first remaining offset."""
         self._check_open()
         known = self._state.topics.get(topic)
         if known is None:
-            raise BadInput(f"{self.directory} has no topic {topic!r}")
+            raise BadInput(f"can't trim topic {topic!r}: {self.directory} has no such topic")
         dropped = [each for each in known.segments if each.next <= before]
         if not dropped:
             return known.first
@@ -143,7 +143,7 @@ class LogWriter:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise LocalProtocolError(f"the writer of {self.directory} is closed")
+            raise LocalProtocolError(f"the writer of {self.directory} is closed: open a new one")
 
     def _table(self, rows: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):
@@ -170,11 +170,14 @@ class LogWriter:
         known = self._state.topics.get(topic)
         ends = 0 if known is None else known.next
         if offsets[0] < ends:
-            raise BadInput(f"{topic!r} has offsets up to {ends - 1} already; got {offsets[0]}")
+            raise BadInput(
+                f"topic {topic!r} has offsets up to {ends - 1}: append from {ends} on, got "
+                f"{offsets[0]}"
+            )
         if not np.all(np.diff(offsets) > 0):
-            raise BadInput(f"the offsets of {topic!r} must rise from row to row")
+            raise BadInput(f"the offsets of topic {topic!r} must increase from row to row")
         if not topic:
-            raise BadInput("a topic has a name; got an empty one")
+            raise BadInput("column 'topic' is empty in some rows: name the topic")
         for start in range(0, part.num_rows, SEGMENT_ROWS_MAX):
             rows = part.slice(start, SEGMENT_ROWS_MAX)
             first, last = int(offsets[start]), int(offsets[start + rows.num_rows - 1])
@@ -196,8 +199,8 @@ class LogWriter:
         with path.open("xb") as file:
             options = ipc.IpcWriteOptions(compression="lz4")
             with ipc.new_file(file, log_schema(), options=options) as writer:
-                # A batch at a time: joined as a whole, columns of over 2 GB would stay in chunks,
-                # each of which ends a batch early.
+                # Combine one batch at a time: columns over 2 GB would stay in chunks, and each
+                # chunk would end a batch early.
                 for start in range(0, rows.num_rows, BATCH_ROWS):
                     writer.write_table(rows.slice(start, BATCH_ROWS).combine_chunks())
             file.flush()
@@ -222,7 +225,7 @@ class LogWriter:
         try:
             self._layout.write_commit(commit)
         except BaseException:
-            # Whether it was written is unknown: the next open will see.
+            # The commit may or may not be on the disk: only opening the log again can tell.
             self._closed = True
             raise
         self._state.apply(commit)
@@ -230,8 +233,8 @@ class LogWriter:
             try:
                 self._layout.write_checkpoint(self._state)
             except OSError as error:
-                # The commit is there; without the checkpoint opening the log takes longer.
-                _log.warning("%s: no checkpoint was written: %s", self.directory, error)
+                # The commit is durable; without a checkpoint the log only opens more slowly.
+                _log.warning("checkpoint_failed log=%s reason=%s", self.directory, error)
 
     def _discard(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
@@ -239,7 +242,7 @@ class LogWriter:
 
 
 def _by_topic(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Split rows by topic, keeping their order within each."""
+    """Split rows by topic, in their order."""
     encoded = table.column("topic").combine_chunks().dictionary_encode()
     names = [str(name) for name in encoded.dictionary.to_pylist()]
     if len(names) == 1:
@@ -253,7 +256,7 @@ def _by_topic(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _highest(part: pa.Table) -> Iterator[tuple[str, int]]:
-    """Yield each publisher of some rows with its highest number."""
+    """Yield each publisher of the rows with its highest `publisher_seq`."""
     grouped = part.group_by("publisher").aggregate([("publisher_seq", "max")])
     names = pc.cast(grouped.column("publisher"), pa.string()).to_pylist()
     yield from zip(names, grouped.column("publisher_seq_max").to_pylist(), strict=True)
