@@ -1,7 +1,7 @@
-"""What a journal costs, by hand: `python tests/journal/figures.py [name …]`. Not a test.
+"""Measure a journal by hand: `python tests/journal/figures.py [name …]`. Not a test.
 
-Each figure is the best of several rounds, in seconds of the processor
-and not of the clock, because other work on the machine only ever adds to it.
+Each figure is the best of several rounds, in processor time: other work on the machine adds to
+wall-clock time.
 """
 
 import sys
@@ -23,7 +23,7 @@ def best(work: Callable[[], float], rounds: int = ROUNDS) -> float:
 
 
 def append(folder: Path, per_batch: int, *, events: bool) -> None:
-    """Encode, index and write; syncing is the disk's figure, not ours."""
+    """Encode, index and write. No sync: that measures the disk."""
     with Journal(folder / f"append-{per_batch}-{events}", segment_bytes=1 << 40) as journal:
         slot = 0
 
@@ -51,7 +51,7 @@ def append(folder: Path, per_batch: int, *, events: bool) -> None:
 
 
 def rotation(folder: Path) -> None:
-    """Begin a segment with a map of 100,000 records of 100 bytes."""
+    """Create a segment with 100,000 records of 100 bytes."""
     with Journal(folder / "rotation", segment_bytes=1 << 40) as journal:
         journal.append([Persist(f"record/{at:08}", VALUE) for at in range(100_000)])
         journal.write()
@@ -60,14 +60,14 @@ def rotation(folder: Path) -> None:
         def once() -> float:
             journal.sync()
             started = time.process_time()
-            journal._begin_segment()
+            journal._create_segment()
             return time.process_time() - started
 
-        print(f"begin a segment, 100,000 records: {best(once) * 1e3:.1f} ms")  # noqa: T201
+        print(f"create a segment, 100,000 records: {best(once) * 1e3:.1f} ms")  # noqa: T201
 
 
 def memory(folder: Path) -> None:
-    """Ten million events of ten topics, and how long opening them takes."""
+    """Write ten million events of ten topics, then open the journal."""
     journal = Journal(folder / "memory")
     before = resident_bytes()
     for start in range(0, 1_000_000, 100):
@@ -75,7 +75,7 @@ def memory(folder: Path) -> None:
             journal.append([Persist(f"event/{start + at}/{topic}", b"v") for at in range(100)])
         journal.write()
         if start % 100_000 == 0:
-            journal.sync()  # A sidecar is in memory until then.
+            journal.sync()  # Frees the sidecars.
     journal.sync()
     grown = resident_bytes() - before
     arrays = sum(sys.getsizeof(each.offsets) for each in journal._index.topics.values())
@@ -91,7 +91,7 @@ def memory(folder: Path) -> None:
 
 
 def reading(folder: Path) -> None:
-    """Read events in a row and one by one."""
+    """Read consecutive events, then single ones."""
     with Journal(folder / "reading") as journal:
         for start in range(0, RECORDS, 20):
             journal.append([Persist(f"event/{start + at}/t", VALUE) for at in range(20)])
@@ -108,8 +108,8 @@ def reading(folder: Path) -> None:
                 journal.event("t", slot)
             return (time.process_time() - started) / len(range(0, RECORDS, 211))
 
-        print(f"events in a row: {best(row) / RECORDS * 1e6:.2f} µs each")  # noqa: T201
-        print(f"one event anywhere: {best(single) * 1e6:.1f} µs")  # noqa: T201
+        print(f"consecutive events: {best(row) / RECORDS * 1e6:.2f} µs each")  # noqa: T201
+        print(f"one random event: {best(single) * 1e6:.1f} µs")  # noqa: T201
 
 
 def resident_bytes() -> int:

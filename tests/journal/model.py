@@ -1,4 +1,4 @@
-"""What a journal should hold, kept in the slowest and plainest way, and what tests do to both."""
+"""A simple model of a journal, and helpers that compare both."""
 
 import copy
 import os
@@ -19,13 +19,13 @@ SLOTS = range(40)
 
 
 class Model:
-    """A dictionary of records and one of events."""
+    """A dictionary of records and a dictionary of events."""
 
     def __init__(self) -> None:
         self.records: dict[str, bytes] = {}
         self.events: dict[tuple[str, int], bytes] = {}
         self.segments: dict[tuple[str, int], int] = {}
-        """Which segment an event is in."""
+        """The segment of each event."""
         self.next: dict[str, int] = {}
 
     def apply(self, batch: Batch, segment: int = 0) -> None:
@@ -49,7 +49,7 @@ class Model:
         return copy.deepcopy(self)
 
     def drop_before(self, segment: int) -> dict[str, int]:
-        """Drop the events of older segments; return the slot behind the highest that was lost."""
+        """Drop events of older segments; return the slot after the highest one lost."""
         lost = sorted(place for place in self.events if self.segments[place] < segment)
         for place in lost:
             del self.events[place]
@@ -81,7 +81,7 @@ def persists(batch: Batch) -> list[Persist]:
 def retain(
     journal: Journal, *, bytes_max: int | None, age_s: float | None, now_s: float
 ) -> dict[str, int]:
-    """Drop what is too much or too old at once; return where topics that lost events begin."""
+    """Drop outdated segments; return where topics that lost events begin."""
     old = journal.find_old(bytes_max=bytes_max, age_s=age_s, now_s=now_s)
     if old is None:
         return {}
@@ -90,7 +90,7 @@ def retain(
 
 
 def check(journal: Journal, model: Model) -> None:
-    """The journal holds what the model does, whichever way one asks."""
+    """Assert that every read of the journal returns what the model holds."""
     assert dict(journal.records) == model.records
     assert journal.bounds() == model.bounds()
     for topic in (*model.next, "unknown"):
@@ -103,20 +103,20 @@ def check(journal: Journal, model: Model) -> None:
 
 
 def check_no_wrong_value(journal: Journal, model: Model) -> None:
-    """Every value is right, or is said to be damaged."""
+    """Assert that every value is right or raises `LogDamaged`."""
     assert dict(journal.records) == model.records
     assert journal.bounds() == model.bounds()
     for topic, slot in model.events:
-        said = ""
+        message = ""
         try:
             assert journal.event(topic, slot) == model.events[topic, slot]
         except LogDamaged as error:
-            said = str(error)
-        assert not said or re.search(r"\d+\.log is damaged at byte \d+", said)
+            message = str(error)
+        assert not message or re.search(r"\d+\.log is damaged at byte \d+", message)
 
 
 def prefixes(batches: Sequence[Batch]) -> list[Model]:
-    """What there is after no batch, after the first, and so on."""
+    """Return the models after no batch, after the first, and so on."""
     models = [Model()]
     for batch in batches:
         models.append(models[-1].copy())
@@ -125,7 +125,7 @@ def prefixes(batches: Sequence[Batch]) -> list[Model]:
 
 
 def copied(source: Path, target: Path) -> Path:
-    """What a process that is killed now leaves behind."""
+    """Copy a journal as a process that is killed now leaves it."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     return target
@@ -137,13 +137,13 @@ def files(directory: Path, suffix: str) -> list[Path]:
 
 @contextmanager
 def no_disk() -> Iterator[None]:
-    """Don't wait for the disk where nothing depends on it."""
+    """Skip syncs in tests that do not depend on them."""
     with mock.patch.object(os, "fsync", return_value=None):
         yield
 
 
 def sample(count: int) -> list[Batch]:
-    """Batches in which every kind of write occurs, each written over and dropped."""
+    """Return batches with every kind of write, overwrite and drop."""
     return [
         [
             (f"record/{at % 3}", None if at % 4 == 3 else b"r%d" % at),

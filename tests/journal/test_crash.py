@@ -1,4 +1,4 @@
-"""A stop at any moment, of the process or of the machine, and a disk that refuses."""
+"""Crashes of the process or the machine at any point, and disk errors."""
 
 import errno
 import os
@@ -24,12 +24,12 @@ MODELS = prefixes(sample(COUNT))
 
 
 class Stop(BaseException):
-    """The process ends here."""
+    """Raised where the process ends."""
 
 
 @contextmanager
 def stopping_at(call: int) -> Iterator[list[int]]:
-    """Stop at the n-th call that changes files; a write is half done by then."""
+    """Raise `Stop` at the n-th call that changes files; a write is half done."""
     calls = [0]
 
     def stopper(name: str) -> Callable[..., Any]:
@@ -52,13 +52,13 @@ def stopping_at(call: int) -> Iterator[list[int]]:
         yield calls
 
 
-def live(directory: Path, said: list[int]) -> None:
-    """Open, write some, sync now and then; tell what was promised."""
+def live(directory: Path, confirmed: list[int]) -> None:
+    """Open a journal, write and sync batches; record the confirmed ones."""
     journal = Journal(directory, segment_bytes=SEGMENT_BYTES)
     try:
         for number, batch in enumerate(sample(COUNT), start=1):
             journal.append(persists(batch))
-            said.append(journal.write())
+            confirmed.append(journal.write())
             if number % 5 == 0:
                 journal.sync()
     except BaseException:
@@ -68,19 +68,19 @@ def live(directory: Path, said: list[int]) -> None:
         journal.close()
 
 
-def test_a_process_that_stops_at_any_call_loses_nothing_it_wrote(tmp_path: Path) -> None:
+def test_process_stopped_at_any_call_loses_no_write(tmp_path: Path) -> None:
     for call in range(1, 1000):
-        said = [0]
+        confirmed = [0]
         shutil.rmtree(tmp_path / "j", ignore_errors=True)
         with stopping_at(call) as calls:
             try:
-                live(tmp_path / "j", said)
+                live(tmp_path / "j", confirmed)
             except Stop:
                 pass
             else:
                 break
             assert calls[0] >= call
-        # Opening it may be stopped anywhere just as well.
+        # Opening may be stopped at any call too.
         for again in range(1, 1000):
             left = copied(tmp_path / "j", tmp_path / "again")
             whole = False
@@ -89,18 +89,18 @@ def test_a_process_that_stops_at_any_call_loses_nothing_it_wrote(tmp_path: Path)
                 whole = True
             with no_disk(), Journal(left, segment_bytes=SEGMENT_BYTES) as journal:
                 number = journal.write()
-                assert number >= said[-1]
+                assert number >= confirmed[-1]
                 check(journal, MODELS[number])
             if whole:
                 break
     else:
-        pytest.fail("it never came to an end")
-    assert said[-1] == COUNT
+        pytest.fail("the run never finished")
+    assert confirmed[-1] == COUNT
     assert call > 20
 
 
 class Disk:
-    """What is on the disk for good: of each file so much, and in the folder these names."""
+    """The durable state: synced sizes of files, and synced names of the folder."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -119,7 +119,7 @@ class Disk:
             self.sizes[status.st_ino] = status.st_size
 
     def after_power_cut(self, target: Path, draw: Callable[[int], int], *, new_names: bool) -> Path:
-        """Make what is left; where nothing was promised, `draw` decides."""
+        """Create the files that survive; `draw` decides about unsynced bytes."""
         found = {path.stat().st_ino: path for path in self.directory.iterdir()}
         names = dict(self.names)
         if new_names:
@@ -127,7 +127,7 @@ class Disk:
         target.mkdir()
         for name, inode in sorted(names.items()):
             if inode not in found:
-                continue  # It was removed, and that got to the disk.
+                continue  # The removal is durable.
             data = found[inode].read_bytes()
             safe = self.sizes.get(inode, 0)
             kept = bytearray(data[: safe + draw(len(data) - safe)])
@@ -139,7 +139,7 @@ class Disk:
 
 
 def kill(journal: Journal) -> None:
-    """End as a killed process does: what was not written is gone, and so is the lock."""
+    """End as a killed process does: unwritten batches and the lock are gone."""
     journal._segments.close()
     journal._files.close()
 
@@ -155,12 +155,12 @@ def kill(journal: Journal) -> None:
     syncs=st.one_of(st.just(1_000_000), st.integers(0, 30)),
     data=st.data(),
 )
-def test_what_was_synced_survives_the_machine(
+def test_synced_batches_survive_a_power_cut(
     steps: list[str], segment_bytes: int, new_names: bool, syncs: int, data: st.DataObject
 ) -> None:
     root = Path(tempfile.mkdtemp())
     disk = Disk(root / "j")
-    disk.syncs_left = syncs  # The power may go while a sync is under way.
+    disk.syncs_left = syncs  # The power may fail during a sync.
     batches = sample(40)
     models = prefixes(batches)
     durable = appended = 0
@@ -196,7 +196,7 @@ def test_what_was_synced_survives_the_machine(
         shutil.rmtree(root)
 
 
-def test_a_full_disk_is_said_and_nothing_is_claimed(tmp_path: Path) -> None:
+def test_full_disk_raises_and_confirms_nothing(tmp_path: Path) -> None:
     real = os.write
     room = 700
 
@@ -209,29 +209,29 @@ def test_a_full_disk_is_said_and_nothing_is_claimed(tmp_path: Path) -> None:
         return written
 
     journal = Journal(tmp_path / "j")
-    said = 0
+    confirmed = 0
 
     def fill() -> None:
-        nonlocal said
+        nonlocal confirmed
         for batch in sample(COUNT):
             journal.append(persists(batch))
-            said = journal.write()
+            confirmed = journal.write()
 
     with mock.patch.object(os, "write", write), pytest.raises(OSError, match="No space left"):
         fill()
-    assert 0 < said < COUNT
+    assert 0 < confirmed < COUNT
     assert isinstance(journal.failed, OSError)
-    for refused in (lambda: journal.append([]), journal.write, journal.sync):
+    for call in (lambda: journal.append([]), journal.write, journal.sync):
         with pytest.raises(JournalFailed, match=r"earlier error.*No space left"):
-            refused()
-    assert journal.event("orders", said - 1) == b"order %d" % (said - 1)
+            call()
+    assert journal.event("orders", confirmed - 1) == b"order %d" % (confirmed - 1)
     journal.close()
     with Journal(tmp_path / "j") as journal:
-        assert journal.write() == said
-        check(journal, MODELS[said])
+        assert journal.write() == confirmed
+        check(journal, MODELS[confirmed])
 
 
-def test_a_full_disk_when_a_segment_is_begun_loses_nothing_that_was_written(tmp_path: Path) -> None:
+def test_full_disk_at_a_new_segment_loses_no_write(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", segment_bytes=1)
     journal.append(persists(sample(1)[0]))
     real = os.write
@@ -256,7 +256,7 @@ def test_a_full_disk_when_a_segment_is_begun_loses_nothing_that_was_written(tmp_
         check(journal, MODELS[1])
 
 
-def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+def test_failed_sync_is_final(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     journal.append(persists(sample(1)[0]))
     journal.write()
@@ -266,14 +266,14 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
 
     with mock.patch.object(os, "fsync", fsync), pytest.raises(OSError, match="Input/output"):
         journal.sync()
-    with pytest.raises(JournalFailed):  # The next fsync would succeed, and mean nothing.
+    with pytest.raises(JournalFailed):  # The next fsync would succeed without proving anything.
         journal.sync()
     with pytest.raises(JournalFailed):
         journal.append(persists(sample(2)[1]))
     journal.close()
 
 
-def test_a_huge_write_that_the_system_takes_in_pieces_is_whole(tmp_path: Path) -> None:
+def test_write_in_several_pieces_is_whole(tmp_path: Path) -> None:
     real = os.write
     with (
         mock.patch.object(os, "write", lambda descriptor, data: real(descriptor, data[:50])),
@@ -286,7 +286,7 @@ def test_a_huge_write_that_the_system_takes_in_pieces_is_whole(tmp_path: Path) -
         check(journal, MODELS[COUNT])
 
 
-def test_a_sync_in_another_thread_holds_nobody_up_and_claims_what_it_saw(tmp_path: Path) -> None:
+def test_sync_in_another_thread_blocks_no_write(tmp_path: Path) -> None:
     with Journal(tmp_path / "j", segment_bytes=200) as journal:
         entered, leave = threading.Event(), threading.Event()
         claimed: list[int] = []
@@ -318,7 +318,7 @@ def test_a_sync_in_another_thread_holds_nobody_up_and_claims_what_it_saw(tmp_pat
         check(journal, MODELS[6])
 
 
-def test_syncing_all_the_time_changes_nothing(tmp_path: Path) -> None:
+def test_concurrent_syncs_change_nothing(tmp_path: Path) -> None:
     claimed: list[int] = []
     done = threading.Event()
     with no_disk(), Journal(tmp_path / "j", segment_bytes=100) as journal:
@@ -347,7 +347,7 @@ def test_syncing_all_the_time_changes_nothing(tmp_path: Path) -> None:
         ]
 
 
-def test_a_disk_that_is_full_when_the_journal_is_closed_costs_nothing(tmp_path: Path) -> None:
+def test_full_disk_at_close_loses_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     journal.append(persists(sample(1)[0]))
     journal.write()

@@ -1,4 +1,4 @@
-"""Cut and flip the files of a small journal at every byte: a clean prefix is left, or it is said."""
+"""Truncate and flip a small journal at every byte: a clean prefix remains, or opening raises."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ def fill(directory: Path, count: int, *, segment_bytes: int, sync_every: int) ->
     return ends
 
 
-def test_a_cut_at_any_byte_leaves_the_batches_before_it(tmp_path: Path) -> None:
+def test_truncation_at_any_byte_leaves_the_batches_before_it(tmp_path: Path) -> None:
     ends = fill(tmp_path / "whole", 6, segment_bytes=1 << 20, sync_every=0)
     models = prefixes(sample(6))
     (log,) = files(tmp_path / "whole", ".log")
@@ -64,7 +64,7 @@ def test_a_cut_at_any_byte_leaves_the_batches_before_it(tmp_path: Path) -> None:
             survived = sum(end <= cut for end in ends)
             assert journal.write() == survived
             check(journal, models[survived])
-            # It goes on from there, and what comes then is read again.
+            # Later batches are appended after the prefix.
             journal.append(persists([("after", b"cut")]))
         with Journal(left) as journal:
             assert journal.write() == survived + 1
@@ -72,9 +72,7 @@ def test_a_cut_at_any_byte_leaves_the_batches_before_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zeroed", [False, True])
-def test_a_killed_process_that_had_synced_what_is_missing_has_that_said(
-    tmp_path: Path, zeroed: bool
-) -> None:
+def test_missing_synced_batch_of_a_killed_process_raises(tmp_path: Path, zeroed: bool) -> None:
     ends = fill(tmp_path / "whole", 7, segment_bytes=1 << 20, sync_every=3)
     (log,) = files(tmp_path / "whole", ".log")
     data = log.read_bytes()
@@ -93,12 +91,12 @@ def test_a_killed_process_that_had_synced_what_is_missing_has_that_said(
             with pytest.raises(LogDamaged, match=f"{log.name} is damaged at byte .*: {why}"):
                 Journal(left)
             lock = left / "lock"
-            lock.write_bytes(lock.read_bytes()[:-1])  # As a power cut may leave it.
+            lock.write_bytes(lock.read_bytes()[:-1])  # As after a power cut.
             with Journal(left) as journal:
                 assert journal.write() == survived
 
 
-def test_a_cut_of_a_segment_just_begun_leaves_the_one_before(tmp_path: Path) -> None:
+def test_truncated_new_segment_leaves_the_one_before(tmp_path: Path) -> None:
     with Journal(tmp_path / "whole", segment_bytes=250) as journal:
         for batch in sample(6):
             journal.append(persists(batch))
@@ -147,37 +145,37 @@ def test_no_flipped_bit_gives_a_wrong_value(tmp_path: Path) -> None:
                 check_no_wrong_value(journal, models[number])
                 outcomes.add("a prefix" if number < 7 else "all")
     assert outcomes == {"damaged", "a prefix", "all"}
-    assert {said == meant for said, meant in named} == {True}
+    assert {named_path == meant for named_path, meant in named} == {True}
 
 
-def spoil(path: Path, start: int, stop: int, byte: int) -> None:
+def overwrite(path: Path, start: int, stop: int, byte: int) -> None:
     data = bytearray(path.read_bytes())
     data[start:stop] = bytes([byte]) * (stop - start)
     path.write_bytes(data)
 
 
 @pytest.mark.parametrize("byte", [0, 0xFF])
-def test_damage_to_what_was_synced_is_said_and_not_cut_off(tmp_path: Path, byte: int) -> None:
+def test_damage_to_a_synced_batch_raises(tmp_path: Path, byte: int) -> None:
     ends = fill(tmp_path / "j", 6, segment_bytes=1 << 20, sync_every=2)
     (log,) = files(tmp_path / "j", ".log")
-    spoil(log, ends[0], ends[2], byte)
+    overwrite(log, ends[0], ends[2], byte)
     with pytest.raises(LogDamaged, match=f"{log.name} is damaged at byte {ends[0]}: batch 2"):
         Journal(tmp_path / "j")
 
 
 @pytest.mark.parametrize("byte", [0, 0xFF])
-def test_a_hole_in_what_was_not_synced_is_cut_off(tmp_path: Path, byte: int) -> None:
-    """As a power cut leaves one, if the disk got the later pages first."""
+def test_hole_in_unsynced_batches_is_truncated(tmp_path: Path, byte: int) -> None:
+    """As after a power cut, if the disk wrote the later pages first."""
     ends = fill(tmp_path / "j", 6, segment_bytes=1 << 20, sync_every=0)
     (log,) = files(tmp_path / "j", ".log")
-    spoil(log, ends[2], ends[3], byte)
+    overwrite(log, ends[2], ends[3], byte)
     with Journal(tmp_path / "j") as journal:
         assert journal.write() == 3
         check(journal, prefixes(sample(6))[3])
 
 
-def test_a_batch_that_got_lost_before_a_begun_segment_takes_that_with_it(tmp_path: Path) -> None:
-    """As a power cut leaves it, if the disk got the new file first."""
+def test_batch_lost_before_a_new_segment_removes_that_segment(tmp_path: Path) -> None:
+    """As after a power cut, if the disk wrote the new file first."""
     with Journal(tmp_path / "whole", segment_bytes=250) as journal:
         ends = []
         for batch in sample(6):
@@ -195,7 +193,7 @@ def test_a_batch_that_got_lost_before_a_begun_segment_takes_that_with_it(tmp_pat
     assert not files(left, ".next")
 
 
-def test_a_synced_batch_that_is_missing_before_a_begun_segment_is_said(tmp_path: Path) -> None:
+def test_synced_batch_missing_before_a_new_segment_raises(tmp_path: Path) -> None:
     with Journal(tmp_path / "whole", segment_bytes=400) as journal:
         for batch in sample(8):
             journal.append(persists(batch))
@@ -213,10 +211,10 @@ def test_a_synced_batch_that_is_missing_before_a_begun_segment_is_said(tmp_path:
 
 
 @pytest.mark.parametrize("related", [False, True])
-def test_a_journal_published_as_an_event_is_not_taken_for_batches(
+def test_journal_published_as_an_event_is_not_read_as_batches(
     tmp_path: Path, related: bool
 ) -> None:
-    """Neither that of a stranger nor, with the same salt, a copy that has gone on by itself."""
+    """Neither another journal nor, with the same salt, a diverged copy."""
     fill(tmp_path / "outer", 3, segment_bytes=1 << 20, sync_every=1)
     if related:
         copied(tmp_path / "outer", tmp_path / "inner")
@@ -238,16 +236,16 @@ def test_a_journal_published_as_an_event_is_not_taken_for_batches(
         check(journal, prefixes(sample(3))[3])
 
 
-def test_a_missing_segment_is_said(tmp_path: Path) -> None:
+def test_missing_segment_raises(tmp_path: Path) -> None:
     fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
     logs = files(tmp_path / "j", ".log")
     assert len(logs) > 3
     logs[1].unlink()
-    with pytest.raises(LogDamaged, match=f"{logs[1].name} is damaged at byte 0: it is missing"):
+    with pytest.raises(LogDamaged, match=f"{logs[1].name} is missing"):
         Journal(tmp_path / "j")
 
 
-def test_a_sealed_segment_that_was_cut_is_said(tmp_path: Path) -> None:
+def test_truncated_sealed_segment_raises(tmp_path: Path) -> None:
     fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
     sealed = files(tmp_path / "j", ".log")[0]
     size = sealed.stat().st_size
@@ -260,7 +258,7 @@ def test_a_sealed_segment_that_was_cut_is_said(tmp_path: Path) -> None:
         Journal(tmp_path / "j")
 
 
-def test_a_sidecar_that_is_missing_or_damaged_is_made_anew(tmp_path: Path) -> None:
+def test_missing_or_damaged_sidecar_is_rebuilt(tmp_path: Path) -> None:
     fill(tmp_path / "j", 9, segment_bytes=200, sync_every=1)
     sidecars = files(tmp_path / "j", ".index")
     before = [path.read_bytes() for path in sidecars]
@@ -296,11 +294,9 @@ def fill_and_close(directory: Path, count: int, *, segment_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("zeroed", [False, True])
-def test_a_closed_log_that_lost_its_tail_is_refused_at_any_byte(
-    tmp_path: Path, zeroed: bool
-) -> None:
+def test_closed_log_without_its_tail_raises_at_any_byte(tmp_path: Path, zeroed: bool) -> None:
     fill_and_close(tmp_path / "whole", 4, segment_bytes=1 << 20)
-    # A power cut may have lost what was synced: the manifest alone knows the end.
+    # A power cut may have lost the synced number: only the manifest has the end.
     (tmp_path / "whole" / "lock").write_bytes(b"made\n")
     (log,) = files(tmp_path / "whole", ".log")
     data = log.read_bytes()
@@ -315,7 +311,7 @@ def test_a_closed_log_that_lost_its_tail_is_refused_at_any_byte(
         assert (left / log.name).read_bytes() == data[:cut] + rest
 
 
-def test_a_log_that_lost_its_tail_says_where_it_was_closed(tmp_path: Path) -> None:
+def test_error_of_a_lost_tail_names_the_last_closed_batch(tmp_path: Path) -> None:
     fill_and_close(tmp_path / "j", 4, segment_bytes=1 << 20)
     (log,) = files(tmp_path / "j", ".log")
     with log.open("r+b") as file:
@@ -328,7 +324,7 @@ def test_a_log_that_lost_its_tail_says_where_it_was_closed(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("closed", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_last_segments_that_are_missing_are_said(tmp_path: Path, closed: bool, count: int) -> None:
+def test_missing_last_segments_raise(tmp_path: Path, closed: bool, count: int) -> None:
     if closed:
         fill_and_close(tmp_path / "j", 9, segment_bytes=200)
     else:
@@ -339,12 +335,12 @@ def test_last_segments_that_are_missing_are_said(tmp_path: Path, closed: bool, c
         log.unlink()
         log.with_suffix(".index").unlink(missing_ok=True)
     missing = logs[-count].name
-    with pytest.raises(LogDamaged, match=f"{missing} is damaged at byte 0: it is missing"):
+    with pytest.raises(LogDamaged, match=f"{missing} is missing"):
         Journal(tmp_path / "j")
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_first_segment_that_is_missing_is_said(tmp_path: Path, closed: bool) -> None:
+def test_missing_first_segment_raises(tmp_path: Path, closed: bool) -> None:
     if closed:
         fill_and_close(tmp_path / "j", 9, segment_bytes=200)
     else:
@@ -352,11 +348,11 @@ def test_a_first_segment_that_is_missing_is_said(tmp_path: Path, closed: bool) -
     log = files(tmp_path / "j", ".log")[0]
     log.unlink()
     log.with_suffix(".index").unlink()
-    with pytest.raises(LogDamaged, match=f"{log.name} is damaged at byte 0: it is missing"):
+    with pytest.raises(LogDamaged, match=f"{log.name} is missing"):
         Journal(tmp_path / "j")
 
 
-def test_first_segments_that_were_dropped_are_not_missed(tmp_path: Path) -> None:
+def test_dropped_first_segments_raise_nothing(tmp_path: Path) -> None:
     fill_and_close(tmp_path / "j", 9, segment_bytes=200)
     with Journal(tmp_path / "j", segment_bytes=200) as journal:
         retain(journal, bytes_max=800, age_s=None, now_s=0.0)
@@ -367,7 +363,7 @@ def test_first_segments_that_were_dropped_are_not_missed(tmp_path: Path) -> None
     for directory in (left, tmp_path / "j"):
         with Journal(directory, segment_bytes=200) as journal:
             assert journal.bounds() == bounds
-    # A segment that was still to be removed goes when the journal is opened.
+    # Opening removes a segment whose drop was interrupted.
     earlier = first.with_name(f"{int(first.stem) - 1:012}.log")
     earlier.write_bytes(b"to be removed")
     with Journal(left, segment_bytes=200) as journal:
@@ -376,31 +372,29 @@ def test_first_segments_that_were_dropped_are_not_missed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kept", [("lock",), ("lock", "manifest")])
-def test_a_directory_that_lost_all_segments_is_refused(
-    tmp_path: Path, kept: tuple[str, ...]
-) -> None:
+def test_directory_without_its_segments_raises(tmp_path: Path, kept: tuple[str, ...]) -> None:
     fill_and_close(tmp_path / "j", 3, segment_bytes=1 << 20)
     for path in (tmp_path / "j").iterdir():
         if path.name not in kept:
             path.unlink()
-    with pytest.raises(LogDamaged, match=r"000000000001.log is damaged at byte 0: it is missing"):
+    with pytest.raises(LogDamaged, match=r"000000000001.log is missing"):
         Journal(tmp_path / "j")
     assert sorted(path.name for path in (tmp_path / "j").iterdir()) == sorted(kept)
 
 
-def test_a_manifest_that_is_missing_or_of_another_log_is_said(tmp_path: Path) -> None:
+def test_missing_or_foreign_manifest_raises(tmp_path: Path) -> None:
     for name in ("j", "other"):
         fill_and_close(tmp_path / name, 3, segment_bytes=1 << 20)
     manifest = tmp_path / "j" / "manifest"
     manifest.unlink()
-    with pytest.raises(LogDamaged, match="manifest is damaged at byte 0: it is missing"):
+    with pytest.raises(LogDamaged, match="manifest is missing"):
         Journal(tmp_path / "j")
     manifest.write_bytes((tmp_path / "other" / "manifest").read_bytes())
-    with pytest.raises(LogDamaged, match="manifest is damaged at byte 0: it is not the one of"):
+    with pytest.raises(LogDamaged, match="manifest is damaged at byte 0: it belongs to another"):
         Journal(tmp_path / "j")
 
 
-def test_an_identity_is_made_with_a_journal_and_stays(tmp_path: Path) -> None:
+def test_identity_is_created_with_a_journal_and_stays(tmp_path: Path) -> None:
     fill_and_close(tmp_path / "j", 3, segment_bytes=200)
     fill_and_close(tmp_path / "other", 3, segment_bytes=200)
     with Journal(tmp_path / "j") as journal, Journal(tmp_path / "other") as other:
@@ -413,7 +407,7 @@ def test_an_identity_is_made_with_a_journal_and_stays(tmp_path: Path) -> None:
             assert journal.identity == identity
 
 
-def test_a_journal_of_an_earlier_release_gets_an_identity(tmp_path: Path) -> None:
+def test_journal_of_an_earlier_release_gets_an_identity(tmp_path: Path) -> None:
     directory = tmp_path / "j"
 
     def without_manifest(value: object) -> bytes:
@@ -426,7 +420,7 @@ def test_a_journal_of_an_earlier_release_gets_an_identity(tmp_path: Path) -> Non
     (directory / "manifest").unlink()
     (directory / "lock").write_bytes(b"")
     last = files(directory, ".log")[-1]
-    last.with_suffix(".index").write_bytes(b"left over")  # As a cut once left it.
+    last.with_suffix(".index").write_bytes(b"left over")  # As a truncation once left it.
     with Journal(directory, segment_bytes=200) as journal:
         check(journal, prefixes(sample(9))[9])
         identity = journal.identity
@@ -434,18 +428,18 @@ def test_a_journal_of_an_earlier_release_gets_an_identity(tmp_path: Path) -> Non
         assert journal.identity == identity
         check(journal, prefixes(sample(9))[9])
     files(directory, ".log")[0].unlink()
-    with pytest.raises(LogDamaged, match="it is missing"):
+    with pytest.raises(LogDamaged, match="is missing"):
         Journal(directory)
 
 
 def reopen_with_losses(directory: Path) -> Journal:
-    """Open what is refused, and look that it was given another identity."""
+    """Open a damaged journal with `accept_loss`, after asserting that it raises without."""
     with pytest.raises(LogDamaged):
         Journal(directory, segment_bytes=200)
     return Journal(directory, segment_bytes=200, accept_loss="all")
 
 
-def test_accepted_losses_leave_what_follows_them(tmp_path: Path) -> None:
+def test_accepted_losses_keep_the_segments_after_them(tmp_path: Path) -> None:
     fill_and_close(tmp_path / "whole", 9, segment_bytes=200)
     model = prefixes(sample(9))[9]
     logs = files(tmp_path / "whole", ".log")
@@ -454,7 +448,7 @@ def test_accepted_losses_leave_what_follows_them(tmp_path: Path) -> None:
         end = journal._segments.all[2].end
 
     def flip(path: Path) -> None:
-        spoil(path, path.stat().st_size - 2, path.stat().st_size, 0xFE)
+        overwrite(path, path.stat().st_size - 2, path.stat().st_size, 0xFE)
         path.with_suffix(".index").unlink()
 
     for damage in (flip, Path.unlink):

@@ -1,4 +1,4 @@
-"""The index of one topic, told segment by segment and put together again, against a dictionary."""
+"""The index of one topic, restored from the changes of each segment, against a dictionary."""
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,8 +16,8 @@ STEPS = st.lists(
 )
 
 
-class Told:
-    """An index, and what its sidecars would say."""
+class Recorder:
+    """An index, and the changes that its sidecars would hold."""
 
     def __init__(self) -> None:
         self.index = EventIndex()
@@ -25,7 +25,7 @@ class Told:
         self.next = 0
         self.offset = 100
         self.sealed: list[tuple[int, dict[str, Part]]] = []
-        """Where each segment that is left ends, and what it changed."""
+        """The end of each remaining segment, and its changes."""
         self.floor = 0
         self.next_slots: dict[str, int] = {}
         self.since: list[tuple[int, int | None]] = []
@@ -58,19 +58,19 @@ class Told:
                 topic: (part.start, part.start + len(part.offsets) // 8)
                 for topic, part in parts.items()
             }
-            found = self.index.firsts_without(ranges, before=self.floor)
+            found = self.index.firsts_after(ranges, before=self.floor)
             assert found == ({"t": max(lost) + 1} if lost else {})
-            self.index.forget(ranges, before=self.floor)
+            self.index.remove_before(ranges, before=self.floor)
 
-    def again(self) -> EventIndex:
-        """Put it together as opening a journal does."""
-        made = EventIndex()
+    def restored(self) -> EventIndex:
+        """Restore the index as opening a journal does."""
+        index = EventIndex()
         for _, parts in self.sealed:
-            made.restore(parts, floor=self.floor)
-        made.reserve(self.next_slots)
+            index.restore(parts, floor=self.floor)
+        index.reserve(self.next_slots)
         for slot, offset in self.since:
-            write(made, slot, offset)
-        return made
+            write(index, slot, offset)
+        return index
 
 
 def write(index: EventIndex, slot: int, offset: int | None) -> None:
@@ -79,20 +79,20 @@ def write(index: EventIndex, slot: int, offset: int | None) -> None:
 
 
 FOREIGN = [("put", 5), ("seal", 0), ("put", 3), ("put", 7), ("seal", 0), ("forget", 0)]
-"""The range of the second segment reaches over an event of the first, which is dropped."""
+"""The range of the second segment covers an event of the first, which is dropped."""
 
 
 @example(steps=FOREIGN)
 @settings(max_examples=500, deadline=None)
 @given(steps=STEPS)
-def test_an_index_is_a_dictionary_however_it_is_told(steps: list[tuple[str, int]]) -> None:
-    told = Told()
+def test_restored_index_equals_a_dictionary(steps: list[tuple[str, int]]) -> None:
+    recorder = Recorder()
     for name, slot in steps:
-        told.step(name, slot)
-        for index in (told.index, told.again()):
+        recorder.step(name, slot)
+        for index in (recorder.index, recorder.restored()):
             for each in SLOTS:
-                assert index.get("t", each) == told.model.get(each, HOLE), each
+                assert index.get("t", each) == recorder.model.get(each, HOLE), each
             for topic in index.topics.values():
-                first = min(told.model, default=told.next)
-                assert (topic.first, topic.next) == (first, told.next)
+                first = min(recorder.model, default=recorder.next)
+                assert (topic.first, topic.next) == (first, recorder.next)
                 assert len(topic.offsets) == topic.next - topic.start

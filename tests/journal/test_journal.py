@@ -1,4 +1,4 @@
-"""What a journal promises beside surviving: limits, refusals, bounds, and how little it keeps open."""
+"""Journal behavior apart from durability: limits, errors, bounds, and open files."""
 
 import os
 import tracemalloc
@@ -17,11 +17,11 @@ from ensue.protocols.interface import Persist
 def open_files() -> set[str]:
     folder = Path("/proc/self/fd")
     if not folder.is_dir():
-        pytest.skip("only Linux tells which files are open")
+        pytest.skip("only Linux lists open files")
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_batch_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+def test_rejected_batch_changes_nothing(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as store:
         store.append(persists(sample(1)[0]))
         before = prefixes(sample(1))[1]
@@ -40,8 +40,9 @@ def test_a_batch_that_is_refused_changes_nothing(tmp_path: Path) -> None:
             with pytest.raises(error):
                 store.append(persists([("a", b"1"), ("event/1/new", b"1"), (key, b"1")]))
             check(store, before)
-        with pytest.raises(TypeError, match="the value of 'a' is str and not bytes"):
-            store.append([Persist("event/1/new", b"1"), Persist("a", "1")])  # type: ignore[arg-type]
+        text = Persist("a", "1")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="the value of 'a' must be bytes, got str"):
+            store.append([Persist("event/1/new", b"1"), text])
         check(store, before)
         with pytest.raises(LimitReached, match="slots away"):
             store.append(persists([("event/1/new", b"1"), (f"event/{far}/new", b"1")]))
@@ -50,7 +51,7 @@ def test_a_batch_that_is_refused_changes_nothing(tmp_path: Path) -> None:
         assert store.write() == 1
 
 
-def test_the_first_event_of_a_topic_may_have_any_slot(tmp_path: Path) -> None:
+def test_first_event_of_a_topic_may_have_any_slot(tmp_path: Path) -> None:
     slot = (1 << 62) - 1
     with Journal(tmp_path / "j") as store:
         store.append(persists([(f"event/{slot}/t", b"1"), (f"event/{slot - 5}/t", b"2")]))
@@ -60,7 +61,7 @@ def test_the_first_event_of_a_topic_may_have_any_slot(tmp_path: Path) -> None:
         assert store.event("t", slot - 1) is None
 
 
-def test_what_is_not_written_is_bounded(tmp_path: Path) -> None:
+def test_unwritten_bytes_are_bounded(tmp_path: Path) -> None:
     with mock.patch.object(journal, "BUFFER_BYTES_MAX", 100), Journal(tmp_path / "j") as store:
         store.append(persists([("a", b"1" * 50)]))
         with pytest.raises(LimitReached) as caught:
@@ -72,7 +73,7 @@ def test_what_is_not_written_is_bounded(tmp_path: Path) -> None:
         assert store.write() == 2
 
 
-def test_segments_that_nobody_syncs_are_bounded(tmp_path: Path) -> None:
+def test_unsynced_segments_are_bounded(tmp_path: Path) -> None:
     with Journal(tmp_path / "j", segment_bytes=1) as store:
         for batch in sample(12):
             store.append(persists(batch))
@@ -81,7 +82,7 @@ def test_segments_that_nobody_syncs_are_bounded(tmp_path: Path) -> None:
         assert len(files(tmp_path / "j", ".log")) > UNSYNCED_SEGMENTS_MAX
 
 
-def test_few_files_are_kept_open(tmp_path: Path) -> None:
+def test_open_files_are_bounded(tmp_path: Path) -> None:
     few = mock.patch.object(segments, "OPEN_FILES_MAX", 3)
     with no_disk(), few, Journal(tmp_path / "j", segment_bytes=1) as store:
         before = open_files()
@@ -109,7 +110,7 @@ def test_closing_leaves_no_file_open(tmp_path: Path) -> None:
     assert open_files() == before
 
 
-def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
+def test_closed_journal_rejects_batches(tmp_path: Path) -> None:
     store = Journal(tmp_path / "j")
     store.append(persists([("a", b"1")]))
     store.close()
@@ -120,7 +121,7 @@ def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
         assert dict(store.records) == {"a": b"1"}
 
 
-def test_records_can_be_looked_at_only(tmp_path: Path) -> None:
+def test_records_are_read_only(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as store:
         seen = store.records
         store.append(persists([("a", b"1")]))
@@ -129,7 +130,7 @@ def test_records_can_be_looked_at_only(tmp_path: Path) -> None:
             seen["a"] = b"2"  # type: ignore[index]
 
 
-def test_no_journal_is_made_among_other_files(tmp_path: Path) -> None:
+def test_journal_is_not_created_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(BadInput, match="holds no journal"):
         Journal(tmp_path)
@@ -140,7 +141,7 @@ def test_no_journal_is_made_among_other_files(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_an_empty_topic_keeps_its_next_slot_when_its_segments_are_gone(tmp_path: Path) -> None:
+def test_empty_topic_keeps_its_next_slot_after_its_segments_are_dropped(tmp_path: Path) -> None:
     with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
         store.append(persists([("event/7/t", b"1")]))
         store.write()
@@ -154,7 +155,7 @@ def test_an_empty_topic_keeps_its_next_slot_when_its_segments_are_gone(tmp_path:
         assert store.size_bytes == files(tmp_path / "j", ".log")[0].stat().st_size
 
 
-def test_segments_with_nothing_but_records_go_and_the_records_stay(tmp_path: Path) -> None:
+def test_segments_without_events_are_dropped_and_records_stay(tmp_path: Path) -> None:
     with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
         for number in range(3):
             store.append(persists([(f"k{number}", b"v"), ("last", b"%d" % number)]))
@@ -167,7 +168,7 @@ def test_segments_with_nothing_but_records_go_and_the_records_stay(tmp_path: Pat
         before = store.segment_count
         assert store.drop_empty() == 3
         assert store.segment_count == before - 3
-        assert store.drop_empty() == 0  # An event is in the way.
+        assert store.drop_empty() == 0  # The oldest segment has an event.
         records = dict(store.records)
     with Journal(tmp_path / "j") as store:
         assert dict(store.records) == records == {"k1": b"v", "k2": b"v", "last": b"2", "k9": b"v"}
@@ -175,7 +176,7 @@ def test_segments_with_nothing_but_records_go_and_the_records_stay(tmp_path: Pat
 
 
 @pytest.mark.parametrize("scanned", [False, True])
-def test_segments_are_dropped_at_the_very_byte_and_second(tmp_path: Path, scanned: bool) -> None:
+def test_segments_are_dropped_at_the_exact_byte_and_second(tmp_path: Path, scanned: bool) -> None:
     times = iter([0.0, 10.0, 20.0, 30.0])
     with no_disk(), Journal(tmp_path / "j", segment_bytes=1, clock=lambda: next(times)) as store:
         for slot in range(3):
@@ -192,7 +193,7 @@ def test_segments_are_dropped_at_the_very_byte_and_second(tmp_path: Path, scanne
         assert store.events("t", 0, 9, bytes_max=0) == [(2, b"1")]
 
 
-def test_where_a_topic_begins_there_is_no_gap_behind_it(tmp_path: Path) -> None:
+def test_topic_begins_after_its_last_dropped_slot(tmp_path: Path) -> None:
     with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
         for slot in (1, 3, 4, 2, 5):  # The second slot is filled late.
             store.append(persists([(f"event/{slot}/t", b"1")]))
@@ -206,7 +207,7 @@ def test_where_a_topic_begins_there_is_no_gap_behind_it(tmp_path: Path) -> None:
             store.drop(old)
 
 
-def test_a_slot_that_is_empty_is_not_taken_for_lost(tmp_path: Path) -> None:
+def test_empty_slot_does_not_count_as_lost(tmp_path: Path) -> None:
     with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
         for slot in (1, 3):
             store.append(persists([(f"event/{slot}/t", b"1")]))
@@ -215,7 +216,7 @@ def test_a_slot_that_is_empty_is_not_taken_for_lost(tmp_path: Path) -> None:
         assert retain(store, bytes_max=store.size_bytes - 1, age_s=None, now_s=0) == {"t": 2}
 
 
-def test_what_is_found_to_be_old_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+def test_outdated_events_are_readable_until_dropped(tmp_path: Path) -> None:
     with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
         for slot in range(3):
             store.append(persists([(f"event/{slot}/t", b"%d" % slot)]))
@@ -231,10 +232,10 @@ def test_what_is_found_to_be_old_is_there_until_it_is_dropped(tmp_path: Path) ->
         assert store.events("t", 0, 9, bytes_max=99) == [(3, b"3")]
 
 
-def test_segments_are_removed_one_after_the_other_whatever_a_power_cut_undoes(
+def test_directory_is_synced_after_each_removed_segment(
     tmp_path: Path,
 ) -> None:
-    """A removal may be on the disk without an earlier one, unless the folder was synced between."""
+    """Without a sync between two removals, a power cut may undo only the earlier one."""
     with no_disk(), Journal(tmp_path / "j", segment_bytes=1) as store:
         for slot in range(1, 5):
             store.append(persists([(f"event/{slot}/t", b"1")]))
@@ -267,7 +268,7 @@ def test_segments_are_removed_one_after_the_other_whatever_a_power_cut_undoes(
         assert not since_sync
 
 
-def test_a_row_of_events_is_read_in_few_calls(tmp_path: Path) -> None:
+def test_consecutive_events_are_read_in_few_calls(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as store:
         for slot in range(200):
             store.append(persists([(f"event/{slot}/t", b"v" * 100)]))
@@ -277,7 +278,7 @@ def test_a_row_of_events_is_read_in_few_calls(tmp_path: Path) -> None:
             assert pread.call_count == 1
 
 
-def test_the_index_takes_eight_bytes_an_event() -> None:
+def test_index_takes_eight_bytes_an_event() -> None:
     index = EventIndex()
     tracemalloc.start()
     try:
@@ -288,7 +289,7 @@ def test_the_index_takes_eight_bytes_an_event() -> None:
         tracemalloc.stop()
 
 
-def test_dropping_from_the_front_gives_room_back_and_tells_no_range() -> None:
+def test_dropping_the_first_events_frees_memory_and_changes_no_range() -> None:
     index = TopicIndex(0)
     for slot in range(10_000):
         index.put(slot, slot)
@@ -302,7 +303,7 @@ def test_dropping_from_the_front_gives_room_back_and_tells_no_range() -> None:
     assert index.take_change() is None
 
 
-def test_a_log_with_little_traffic_grows_old_too(tmp_path: Path) -> None:
+def test_quiet_log_expires_too(tmp_path: Path) -> None:
     now = [0.0]
     with no_disk(), Journal(tmp_path / "j", clock=lambda: now[0]) as store:
         store.append([Persist("event/1/t", b"old")])
@@ -320,7 +321,7 @@ def test_a_log_with_little_traffic_grows_old_too(tmp_path: Path) -> None:
         assert store.event("t", 2) == b"new"
 
 
-def test_an_empty_segment_is_not_sealed(tmp_path: Path) -> None:
+def test_empty_segment_is_not_sealed(tmp_path: Path) -> None:
     with no_disk(), Journal(tmp_path / "j", clock=lambda: 0.0) as store:
         for now_s in (10.0, 20.0, 30.0):
             store.seal(age_s=1.0, now_s=now_s)

@@ -37,7 +37,7 @@ STEPS = st.lists(
 
 
 class Both:
-    """A journal and its model, and the model as of what was written."""
+    """A journal, its model, and the model of what was written."""
 
     def __init__(self, root: Path, segment_bytes: int) -> None:
         self.root = root
@@ -67,7 +67,7 @@ class Both:
             self.closed_s[before] = self.now_s
 
     def reopen(self) -> None:
-        self.write()  # Closing does it too, but then it can't be seen whether a segment was begun.
+        self.write()  # Closing writes too, but hides whether it created a segment.
         self.journal.close()
         self.journal = self.open(self.journal.directory)
 
@@ -100,7 +100,7 @@ class Both:
         self.written.drop_before(oldest)
 
     def check_losses(self) -> None:
-        """Whichever segment of a closed journal is missing or cut, that is said."""
+        """Assert that a missing or truncated segment of a closed journal raises."""
         directory = self.journal.directory
         self.journal.close()
         for path in files(directory, ".log"):
@@ -138,7 +138,7 @@ class Both:
             case "no sidecar":
                 self.damage_sidecar(argument)
             case "retain by size":
-                # Right where one segment more or less is dropped.
+                # Exactly where one segment more or less is dropped.
                 count, less = argument
                 sizes = [each.size for each in self.journal._segments.all]
                 self.retain(bytes_max=sum(sizes[count:]) + less, age_s=None)
@@ -148,7 +148,7 @@ class Both:
 
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, segment_bytes=st.sampled_from([1, 1, 100, 300, 1 << 20]))
-def test_a_journal_is_a_dictionary_that_survives(
+def test_journal_equals_a_dictionary_after_crashes(
     steps: list[tuple[str, Any]], segment_bytes: int
 ) -> None:
     root = Path(tempfile.mkdtemp())

@@ -1,4 +1,4 @@
-"""A process that is killed, and two that want the same journal."""
+"""A process that is killed, and two processes that open the same journal."""
 
 import os
 import random
@@ -28,7 +28,7 @@ def writer(directory: Path, *words: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_a_killed_process_loses_nothing_it_wrote(tmp_path: Path) -> None:
+def test_killed_process_loses_no_write(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     rng = random.Random(seed)
@@ -36,13 +36,13 @@ def test_a_killed_process_loses_nothing_it_wrote(tmp_path: Path) -> None:
         with writer(tmp_path / "j") as process:
             assert process.stdout is not None
             for _ in range(rng.randrange(1, 60)):
-                promised = int(process.stdout.readline())
-            process.kill()  # While it goes on writing: anywhere.
-            said = process.stdout.read().split("\n")[:-1]
-            promised = int(said[-1]) if said else promised
+                confirmed = int(process.stdout.readline())
+            process.kill()  # At any point of its writes.
+            lines = process.stdout.read().split("\n")[:-1]
+            confirmed = int(lines[-1]) if lines else confirmed
         with Journal(tmp_path / "j", segment_bytes=4096) as journal:
             number = journal.write()
-            assert number >= promised
+            assert number >= confirmed
             model = Model()
             for each in range(1, number + 1):
                 model.apply(batch_of(each))
@@ -52,12 +52,14 @@ def test_a_killed_process_loses_nothing_it_wrote(tmp_path: Path) -> None:
                 assert journal.event(topic, slot) == value
 
 
-def test_a_second_process_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
+def test_second_process_is_rejected_until_the_first_closes(tmp_path: Path) -> None:
     with writer(tmp_path / "j", "hold") as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == "open\n"
-        with pytest.raises(LogInUse, match=f"{tmp_path / 'j'} is open already") as caught:
+        with pytest.raises(
+            LogInUse, match=f"{tmp_path / 'j'} is open in another process"
+        ) as caught:
             Journal(tmp_path / "j")
         assert caught.value.path == str(tmp_path / "j")
         process.stdin.write("\n")
@@ -66,7 +68,7 @@ def test_a_second_process_is_refused_until_the_first_lets_go(tmp_path: Path) -> 
     Journal(tmp_path / "j").close()
 
 
-def test_a_process_that_was_killed_holds_no_lock(tmp_path: Path) -> None:
+def test_killed_process_holds_no_lock(tmp_path: Path) -> None:
     with writer(tmp_path / "j", "hold") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "open\n"
@@ -74,7 +76,7 @@ def test_a_process_that_was_killed_holds_no_lock(tmp_path: Path) -> None:
     Journal(tmp_path / "j").close()
 
 
-def test_one_process_is_refused_its_own_journal_too(tmp_path: Path) -> None:
+def test_process_can_not_open_its_own_journal_twice(tmp_path: Path) -> None:
     with Journal(tmp_path / "j"), pytest.raises(LogInUse):
         Journal(tmp_path / "j")
     Journal(tmp_path / "j").close()

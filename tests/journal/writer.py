@@ -1,7 +1,7 @@
-"""A process that writes to a journal until it is killed, and says what it was promised.
+"""A process that writes to a journal until it is killed, and prints each confirmed batch.
 
-Each batch has an event in two topics and a record. The number of a batch goes to standard output only
-after `write` has returned it. With the word `hold` it opens the journal, says so and waits.
+Each batch has an event in two topics and a record. The number of a batch is printed only after
+`write` has returned it. With the argument `hold` it opens the journal, prints `open` and waits.
 """
 
 import sys

@@ -134,7 +134,7 @@ def test_a_server_that_ends_while_it_drops_goes_on_where_it_was(
             assert driver is not None
             assert server.station is not None
             assert server._commit is not None
-            journal._begin_segment()
+            journal._create_segment()
             journal.sync()
             old = journal.find_old(bytes_max=0, age_s=None, now_s=0)
             assert old is not None

@@ -1,7 +1,7 @@
-"""The embedded durable store of a server: one log of batches, holding a map of records and events.
+"""The embedded durable store of a server: one log of batches, with records and events.
 
-`Journal` is all of it; ARCHITECTURE.md says where it stands, `ensue.journal.files` what is on the
-disk.
+Start with `Journal`. ARCHITECTURE.md shows its place in the server; `ensue.journal.files` lists the
+files on the disk.
 """
 
 from ensue.journal.files import JournalFailed

@@ -1,26 +1,25 @@
-"""The bytes of a journal: frames, and what stands in them.
+"""The on-disk format of a journal: frames and their payloads.
 
-A file is a row of frames, and a frame is
+A file is a sequence of frames. A frame is
 
-    marker   4 bytes   what the payload is: `HEAD`, `SNAPSHOT`, `BATCH`, `SIDECAR` or `MANIFEST`
+    marker   4 bytes   kind of payload: `HEAD`, `SNAPSHOT`, `BATCH`, `SIDECAR` or `MANIFEST`
     crc      4 bytes   CRC-32 of all that follows
     length   4 bytes   of the payload
-    number   8 bytes   of the batch; a head and a snapshot carry that of the batch after them
-    durable  8 bytes   the last batch that was known to be on the disk when this frame was made
+    number   8 bytes   of the batch; in a head or snapshot, of the batch after it
+    durable  8 bytes   the last batch known to be durable when this frame was written
     payload            MessagePack
 
-A segment is a head, a snapshot of the map and batches. A batch is one map from key to value, None
-for what is removed; of two writes to one key in a batch only the later one is ever seen.
+A segment is a head, a snapshot of the map, and batches. A batch is one map from key to value, None
+for a removed key. If a batch writes one key twice, the last write wins.
 
-The checksum starts from the journal's salt plus the frame's place in the whole log. So a frame is
-good at its own place only: a copy of it elsewhere, be it a block that the disk wrote to the wrong
-place or a journal published as an event, is not taken for one.
+The checksum starts from the journal's salt plus the frame's offset in the log. So a frame is valid
+at its own offset only. A copy elsewhere is not: a block that the disk wrote to the wrong place, or
+a journal published as an event.
 
-`durable` is what tells damage from a write that was never finished. A spot that can't be read is of
-no concern as long as no receipt covers it; a later frame that knows of that promise proves that the
-disk lost something. HAZARD: the last batches have no later frame. Damage there looks like a write
-that was never finished, and is cut off, unless the journal was closed: then the manifest knows the
-end.
+`durable` distinguishes damage from an unfinished write. An unreadable frame is harmless if no
+receipt covers it; if a later frame says that it was durable, the disk lost it. HAZARD: the last
+batches have no later frame. Damage there looks like an unfinished write and is truncated, unless
+the journal was closed: then the manifest records the end.
 """
 
 import sys
@@ -63,10 +62,10 @@ __all__ = [
     "event_key",
     "frame_header",
     "frame_length",
+    "invalid_event_key",
     "merge",
-    "no_event_key",
     "offsets_of",
-    "promises",
+    "proves_durable",
     "read_frame",
     "salted",
 ]
@@ -78,13 +77,13 @@ BATCH = b"ENSb"
 SIDECAR = b"ENSi"
 MANIFEST = b"ENSm"
 EVENT = "event/"
-"""What the key of an event starts with; its slot, a slash and its topic follow."""
+"""Prefix of an event's key; the slot, a slash and the topic follow."""
 SLOT_MAX = (1 << 62) - 1
 
 _FIELDS = Struct("<IQQ")
 _LEAD = Struct("<4sI")
 FRAME_BYTES = _LEAD.size + _FIELDS.size
-"""Of a frame beside its payload."""
+"""Size of a frame without its payload."""
 
 Batch = dict[str, bytes | None]
 
@@ -95,58 +94,58 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     format: int = FORMAT
     segment: int
     base: int
-    """Where the segment starts in the whole log, in bytes."""
+    """Offset of the segment in the log."""
     first_batch: int
     salt: int
     created_s: float
-    """When it was begun, which is when the segment before it got its last batch."""
+    """When it was created, which is when the segment before it was sealed."""
     manifest: bool = False
-    """Whether the journal had a manifest by then: older ones have none."""
+    """Whether the journal had a manifest then; those of older releases had none."""
 
 
 class End(msgspec.Struct, frozen=True, array_like=True):
-    """Where a log ended when it was closed."""
+    """The end of a log when it was closed."""
 
     segment: int
     size: int
-    """Of that segment."""
+    """Size of that segment."""
     next_batch: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What is to be known of the whole log: which one it is, where it begins, where it ended."""
+    """The identity, start and end of a log."""
 
     format: int = FORMAT
     identity: str
-    """Random; made with the journal, and again when an operator accepts lost events."""
+    """Random; drawn when the journal is created, and again when an operator accepts losses."""
     salt: int
     first: int
-    """The number of the first segment: those before it were dropped."""
+    """Number of the first segment; those before it were dropped."""
     end: End | None = None
-    """None as long as the journal is open, and if the process that had it open was killed."""
+    """None while the journal is open, and after its process was killed."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The second frame of a segment: all that is known of the segments before it but events."""
+    """The second frame of a segment: the state before it, except events."""
 
     records: dict[str, bytes]
     next_slots: dict[str, int]
-    """Topic to the slot after its last: the events themselves may have been dropped since."""
+    """By topic, the slot after its last event, which may have been dropped since."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """What one segment changed in the index of one topic."""
+    """The changes of one segment to the index of one topic."""
 
     first: int
     next: int
     start: int
-    """The slot of the first of `offsets`."""
+    """Slot of the first offset."""
     offsets: bytes
-    """Where the events are in the whole log, eight bytes each, negative for none."""
+    """Offsets of events in the log, eight bytes each, negative for none."""
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """All that is to be known of a sealed segment without reading it."""
+    """The summary of a sealed segment, which replaces reading it."""
 
     format: int = FORMAT
     byteorder: str = sys.byteorder
@@ -161,13 +160,13 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Frame(NamedTuple):
-    """A frame that was read and is as it was written."""
+    """A frame with a valid checksum."""
 
     payload: memoryview
     number: int
     durable: int
     end: int
-    """Where the next one starts."""
+    """Offset of the next frame."""
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -179,20 +178,20 @@ _decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
 
 
 def salted(salt: int, offset: int) -> int:
-    """Return what the checksum of a frame at a place in the whole log starts from."""
+    """Return the initial checksum of a frame at an offset of the log."""
     return (salt + offset) & 0xFFFFFFFF
 
 
 def frame_header(
     marker: bytes, payload: bytes, start: int, number: int = 0, durable: int = 0
 ) -> bytes:
-    """Return the bytes that go in front of a payload; `start` is as `salted` says."""
+    """Return the header of a payload; `start` is the initial checksum (`salted`)."""
     fields = _FIELDS.pack(len(payload), number, durable)
     return _LEAD.pack(marker, crc32(payload, crc32(fields, start))) + fields
 
 
 def frame_length(data: bytes, at: int) -> int:
-    """Return how long the frame says it is, if the bytes reach as far as its header does."""
+    """Return the length of a frame by its header, or of the header if that is torn."""
     if at + FRAME_BYTES > len(data):
         return FRAME_BYTES
     length: int = _FIELDS.unpack_from(data, at + _LEAD.size)[0]
@@ -214,10 +213,10 @@ def read_frame(data: bytes, at: int, marker: bytes, *, start: int) -> Frame | No
     return Frame(view[at + FRAME_BYTES : end], number, durable, end)
 
 
-def promises(data: bytes, at: int, *, base: int, salt: int, number: int) -> bool:
-    """Tell whether a whole batch from here on knows that batch `number` was on the disk."""
+def proves_durable(data: bytes, at: int, *, base: int, salt: int, number: int) -> bool:
+    """Return whether a later whole batch says that batch `number` was durable."""
     while (at := data.find(BATCH, at)) >= 0:
-        # Only what claims to know is worth its checksum: chance finds of the marker are dismissed.
+        # The marker may occur in payloads: check the cheap fields before the checksum.
         if at + FRAME_BYTES <= len(data):
             _, later, durable = _FIELDS.unpack_from(data, at + _LEAD.size)
             if number <= durable < later and read_frame(
@@ -229,7 +228,7 @@ def promises(data: bytes, at: int, *, base: int, salt: int, number: int) -> bool
 
 
 def decode_sidecar(data: bytes) -> Sidecar | None:
-    """Return a sidecar, or None if it is damaged or of another kind of machine: make it anew."""
+    """Return a sidecar; None if it is damaged or has another byte order: rebuild it."""
     frame = read_frame(data, 0, SIDECAR, start=0)
     if frame is None or frame.end != len(data):
         return None
@@ -258,30 +257,31 @@ def decode_manifest(data: bytes) -> Manifest | None:
 
 
 def offsets_of(part: Part) -> "array[int]":
-    """Return the offsets of a part as numbers."""
+    """Return the offsets of a part as an array."""
     found = array("q")
     found.frombytes(part.offsets)
     return found
 
 
 def event_key(topic: str, slot: int) -> str:
-    """Return the key under which an event is written."""
+    """Return the key of an event."""
     return f"{EVENT}{slot}/{topic}"
 
 
-def no_event_key(key: str) -> BadInput:
-    """Return the error for a key that starts as an event's does and does not go on like one.
+def invalid_event_key(key: str) -> BadInput:
+    """Return the error for a malformed event key.
 
-    A slot is written in one way only: an event that two keys name could be read by one of them.
+    A slot has one spelling only: with two, an event could be written by one key and read by the
+    other.
     """
     return BadInput(
-        f"{key!r} is no key of an event: expected {EVENT}<slot>/<topic>, "
-        f"the slot a plain number up to {SLOT_MAX}"
+        f"event key {key!r} is malformed: expected {EVENT}<slot>/<topic>, with a decimal slot "
+        f"from 0 to {SLOT_MAX}"
     )
 
 
 def merge(records: dict[str, bytes], others: Mapping[str, bytes | None]) -> None:
-    """Write the records of a batch into the map."""
+    """Apply the records of a batch to the map."""
     for key, value in others.items():
         if value is None:
             records.pop(key, None)
@@ -290,7 +290,7 @@ def merge(records: dict[str, bytes], others: Mapping[str, bytes | None]) -> None
 
 
 def batches(data: bytes, at: int, *, base: int, salt: int, number: int) -> Iterator[Frame]:
-    """Yield the batches from a place on, as long as they are whole and numbered without a gap."""
+    """Yield batches from an offset until one is torn or its number does not follow."""
     while frame := read_frame(data, at, BATCH, start=salted(salt, base + at)):
         if frame.number != number:
             return

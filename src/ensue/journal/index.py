@@ -1,17 +1,15 @@
-"""Where each event is in the log: eight bytes an event.
+"""The index of events: the offset of each event in the log, eight bytes an event.
 
-A topic's index is one array of offsets into the whole log, by slot. `HOLE` stands for a slot that
-has no event, or none any more. Ten million events of one topic take 80 MB, and up to 6 % more for
-room to grow.
+A topic's index is one array of offsets, by slot. `HOLE` marks a slot without an event. Ten million
+events of one topic take 80 MB, and up to 6 % more for growth.
 
-What a segment changed is a range of slots for each topic, and the array over that range as it was
-when the segment was sealed: this is what a sidecar holds. Putting the sidecars of all segments over
-each other in their order gives the index again. An event that is dropped from the front moves
-`first` and widens no range, so that a log which drops one old event for each new one does not write
-everything in between, again and again.
+A sidecar holds the changes of one segment: for each topic, a range of slots and their offsets when
+the segment was sealed. Applying all sidecars in order rebuilds the index. Dropping the first event
+of a topic moves `first` and widens no range. So a log that drops one old event for each new one
+does not write all events in between each time.
 
-Limits: `HOLES_MAX` slots between an event and those that the topic has, beyond which it is refused
-(`LimitReached`). Topics have no limit of their own: each costs about 300 bytes, for ever.
+Limits: an event may be at most `HOLES_MAX` slots away from those of its topic (`LimitReached`). The
+number of topics is not limited; each costs about 300 bytes, permanently.
 """
 
 from array import array
@@ -20,17 +18,17 @@ from collections.abc import Mapping
 import msgspec
 
 from ensue.core.errors import LimitReached
-from ensue.journal.format import EVENT, SLOT_MAX, Batch, Part, no_event_key, offsets_of
+from ensue.journal.format import EVENT, SLOT_MAX, Batch, Part, invalid_event_key, offsets_of
 
 __all__ = ["HOLE", "HOLES_MAX", "EventIndex", "Plan", "Ranges", "TopicIndex"]
 
 HOLE = -1
 HOLES_MAX = 1 << 20
-"""Of 8 bytes each, so that no single event can ask for more than 8 MB."""
+"""At 8 bytes each, one event allocates at most 8 MB."""
 _COMPACT_MIN = 1024
-"""Slots in front of the first event that are not worth moving the rest for."""
+"""Unused slots before the first event that trigger compaction."""
 Ranges = dict[str, tuple[int, int]]
-"""By topic: from this slot up to, not including, that one."""
+"""By topic: the first slot, and the slot after the last."""
 
 
 def _holes(count: int) -> "array[int]":
@@ -40,9 +38,9 @@ def _holes(count: int) -> "array[int]":
 class TopicIndex:
     """The index of one topic.
 
-    `first` is its lowest slot with an event, or `next` if there is none; `next` is the slot after
-    the highest that ever had one. The array holds the slots from `start` up to `next`. `reported`
-    is what `next` was when changes were taken last.
+    `first` is the lowest slot with an event, or `next` if there is none; `next` is the slot after
+    the highest that ever had one. The array covers the slots from `start` up to `next`. `reported`
+    is the value of `next` at the last `take_change`.
     """
 
     __slots__ = (
@@ -64,20 +62,20 @@ class TopicIndex:
         self.changed_to = 0
 
     def get(self, slot: int) -> int:
-        """Return where the event of a slot is, or `HOLE`."""
+        """Return the offset of a slot's event, or `HOLE`."""
         return self.offsets[slot - self.start] if self.first <= slot < self.next else HOLE
 
     def put(self, slot: int, offset: int) -> None:
-        """Say where the event of a slot is."""
+        """Set the offset of a slot's event."""
         if slot == self.next:
-            # Not noted as changed: everything from `reported` on is new anyway.
+            # No `_change`: `take_change` includes everything from `reported` on.
             self.offsets.append(offset)
             self.next = slot + 1
         else:
-            self._put_elsewhere(slot, offset)
+            self._put_out_of_order(slot, offset)
 
     def drop(self, slot: int) -> bool:
-        """Forget the event of a slot; tell whether there was one."""
+        """Remove the event of a slot; return whether there was one."""
         if self.get(slot) == HOLE:
             return False
         self.offsets[slot - self.start] = HOLE
@@ -95,21 +93,21 @@ class TopicIndex:
                 return slot
         return HOLE
 
-    def forget(self, start: int, stop: int, before: int) -> None:
-        """Forget the events of a range of slots that are before a place of the log."""
+    def remove_before(self, start: int, stop: int, before: int) -> None:
+        """Remove the events of a range of slots that are before an offset of the log."""
         start, stop = max(start, self.first), min(stop, self.next)
         if start >= stop:
             return
         place = slice(start - self.start, stop - self.start)
         offsets = self.offsets[place]
-        if max(offsets) < before:  # All of them, as when a topic is written in order.
+        if max(offsets) < before:  # All of them, as in a topic written in slot order.
             self.offsets[place] = _holes(stop - start)
         else:
             self.offsets[place] = array("q", [each if each >= before else HOLE for each in offsets])
         self._skip_holes()
 
     def take_change(self) -> Part | None:
-        """Return what changed since this was asked last."""
+        """Return the changes since the last call; None if there are none."""
         if self.next > self.reported:
             self._change(self.reported, self.next)
         elif not self.moved and self.changed_from >= self.changed_to:
@@ -124,7 +122,7 @@ class TopicIndex:
         return Part(self.first, self.next, start, offsets.tobytes())
 
     def restore(self, part: Part, *, floor: int) -> None:
-        """Put what a segment changed over what is here; what is before `floor` is there no more."""
+        """Apply the changes of a segment; events before offset `floor` were dropped."""
         offsets = offsets_of(part)
         if offsets:
             if min(offsets) < floor:
@@ -135,7 +133,7 @@ class TopicIndex:
             self.first = min(self.first, part.start)
         self.reserve(part.next)
         if part.first > self.first:
-            # The front was dropped, which no range tells of.
+            # Events dropped from the front are in no range.
             self.offsets[self.first - self.start : part.first - self.start] = _holes(
                 part.first - self.first
             )
@@ -143,7 +141,7 @@ class TopicIndex:
         self.reported = self.next
 
     def reserve(self, following: int) -> None:
-        """Know that slots up to this one, not including it, have been in use."""
+        """Mark the slots before this one as used."""
         if following <= self.next:
             return
         if self.first == self.next:
@@ -153,22 +151,22 @@ class TopicIndex:
             self._cover(self.start, following)
         self.reported = self.next
 
-    def _put_elsewhere(self, slot: int, offset: int) -> None:
-        """Put an event before the last one, or leave a gap behind it."""
+    def _put_out_of_order(self, slot: int, offset: int) -> None:
+        """Set the offset of a slot that is not the next one."""
         empty = self.first == self.next
         front = self.first
         self._cover(slot, slot + 1)
         self.offsets[slot - self.start] = offset
         self._change(slot, slot + 1)
         if slot < front:
-            # From now on, what was dropped in between is reported as holes.
+            # The slots dropped in between become holes of the range.
             self._change(slot, front)
             self.first = slot
         elif empty:
             self.first = slot
 
     def _cover(self, start: int, stop: int) -> None:
-        """Make the array reach over a range of slots."""
+        """Extend the array to cover a range of slots."""
         if start < self.start:
             self.offsets = _holes(self.start - start) + self.offsets
             self.start = start
@@ -186,40 +184,38 @@ class TopicIndex:
         while at < size and offsets[at] == HOLE:
             at += 1
         self.first = self.start + at
-        # Moving the rest to the front is put off until it halves the array, so that it costs
-        # each event a constant.
+        # Compact only when that halves the array: the cost per event stays constant.
         if at >= _COMPACT_MIN and at * 2 >= size:
             del offsets[:at]
             self.start = self.first
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What one batch changes."""
+    """The changes of one batch."""
 
     puts: list[tuple[TopicIndex, int]]
     drops: list[tuple[TopicIndex, int]]
-    """Of other slots than `puts`: a batch has each key once."""
-    fresh: dict[str, TopicIndex]
-    """Topics that were not known before."""
-    others: Batch
-    """What is no event."""
+    """Never slots of `puts`: a batch has each key once."""
+    new_topics: dict[str, TopicIndex]
+    records: Batch
+    """The writes that are not events."""
 
 
-def _fresh(key: str, slot: int) -> TopicIndex:
-    """Return the index of a topic that gets its first event, anywhere."""
+def _new_topic(key: str, slot: int) -> TopicIndex:
+    """Return the index of a topic whose first event has this slot."""
     if not 0 <= slot <= SLOT_MAX:
-        raise no_event_key(key)
+        raise invalid_event_key(key)
     return TopicIndex(slot)
 
 
-def _check_near(key: str, slot: int, index: TopicIndex) -> None:
-    """Refuse a slot for which the array would grow too much."""
+def _check_distance(key: str, slot: int, index: TopicIndex) -> None:
+    """Raise if a slot is so far away that the array would grow too much."""
     if slot < 0:
-        raise no_event_key(key)
+        raise invalid_event_key(key)
     if not index.first - HOLES_MAX <= slot <= index.next + HOLES_MAX:
         raise LimitReached(
-            f"{key!r} is more than {HOLES_MAX} slots away from those in use, {index.first} to "
-            f"{index.next}",
+            f"{key!r} is more than {HOLES_MAX} slots away from the topic's slots, {index.first} "
+            f"to {index.next}",
             limit="HOLES_MAX",
             value=HOLES_MAX,
         )
@@ -234,48 +230,48 @@ class EventIndex:
         self.topics: dict[str, TopicIndex] = {}
 
     def plan(self, batch: Batch, *, limited: bool = True) -> Plan:
-        """Return what a batch changes, having changed nothing.
+        """Return the changes of a batch, without applying them.
 
-        Refuses what is no key of an event (`BadInput`) or, if it is `limited`, too far away
-        (`LimitReached`), and values that could not be read again (`TypeError`).
+        Raises `BadInput` for a malformed event key, `TypeError` for a value that is not bytes and,
+        if `limited`, `LimitReached` for a slot that is too far away.
         """
         puts: list[tuple[TopicIndex, int]] = []
         drops: list[tuple[TopicIndex, int]] = []
-        fresh: dict[str, TopicIndex] = {}
-        others: Batch = {}
+        new_topics: dict[str, TopicIndex] = {}
+        records: Batch = {}
         topics = self.topics
-        # Every record comes through here, so what calls would only name is spelled out.
+        # A hot loop: every write passes here, so small helpers are inlined.
         for key, value in batch.items():
             if value.__class__ is not bytes and value is not None:
-                raise TypeError(f"the value of {key!r} is {type(value).__name__} and not bytes")
+                raise TypeError(f"the value of {key!r} must be bytes, got {type(value).__name__}")
             if key[:6] != EVENT:
-                others[key] = value
+                records[key] = value
                 continue
             try:
                 _, text, topic = key.split("/", 2)
                 slot = int(text)
             except ValueError:
-                raise no_event_key(key) from None
+                raise invalid_event_key(key) from None
             if str(slot) != text:
-                raise no_event_key(key)
-            index = topics.get(topic) or fresh.get(topic)
+                raise invalid_event_key(key)
+            index = topics.get(topic) or new_topics.get(topic)
             if value is None:
                 if index is not None:
                     drops.append((index, slot))
                 continue
             if index is None:
-                index = fresh[topic] = _fresh(key, slot)
+                index = new_topics[topic] = _new_topic(key, slot)
             elif limited and not index.first <= slot <= index.next + HOLES_MAX:
-                _check_near(key, slot, index)
+                _check_distance(key, slot, index)
             puts.append((index, slot))
-        return Plan(puts, drops, fresh, others)
+        return Plan(puts, drops, new_topics, records)
 
     def apply(self, plan: Plan, offset: int) -> None:
-        """Change what was planned; the batch is at this offset."""
-        if plan.fresh:
-            self.topics.update(plan.fresh)
+        """Apply the changes of a batch at an offset."""
+        if plan.new_topics:
+            self.topics.update(plan.new_topics)
         for index, slot in plan.puts:
-            if slot == index.next:  # As `TopicIndex.put` does: spelled out for the same reason.
+            if slot == index.next:  # `TopicIndex.put`, inlined.
                 index.offsets.append(offset)
                 index.next = slot + 1
             else:
@@ -284,16 +280,16 @@ class EventIndex:
             index.drop(slot)
 
     def get(self, topic: str, slot: int) -> int:
-        """Return where an event is, or `HOLE`."""
+        """Return the offset of an event, or `HOLE`."""
         index = self.topics.get(topic)
         return HOLE if index is None else index.get(slot)
 
     def next_slots(self) -> dict[str, int]:
-        """Return the slot after the last of each topic."""
+        """Return the slot after the last one, by topic."""
         return {topic: index.next for topic, index in self.topics.items()}
 
     def take_changes(self) -> dict[str, Part]:
-        """Return what changed since this was asked last, by topic."""
+        """Return the changes since the last call, by topic."""
         return {
             topic: part
             for topic, index in self.topics.items()
@@ -301,7 +297,7 @@ class EventIndex:
         }
 
     def restore(self, parts: Mapping[str, Part], *, floor: int) -> None:
-        """Put what a segment changed over what is here; what is before `floor` is there no more."""
+        """Apply the changes of a segment; events before offset `floor` were dropped."""
         for topic, part in parts.items():
             index = self.topics.get(topic)
             if index is None:
@@ -309,7 +305,7 @@ class EventIndex:
             index.restore(part, floor=floor)
 
     def reserve(self, next_slots: Mapping[str, int]) -> None:
-        """Know of topics whose events may be gone."""
+        """Mark slots as used, also of topics without events."""
         for topic, following in next_slots.items():
             index = self.topics.get(topic)
             if index is None:
@@ -317,11 +313,12 @@ class EventIndex:
             else:
                 index.reserve(following)
 
-    def firsts_without(self, ranges: Ranges, before: int) -> dict[str, int]:
-        """Return the slot behind the highest that would be forgotten, of each topic that has one.
+    def firsts_after(self, ranges: Ranges, before: int) -> dict[str, int]:
+        """Return where each topic begins if events before an offset are removed.
 
-        A slot that was filled late may lie further on in the log than those behind it. It is below
-        that slot and stays, but what begins there has no gap.
+        That is the slot after the highest removed one, of topics that lose events. A slot that was
+        filled late may be later in the log than the slots after it. It is below that slot and
+        stays, but from there on the topic has no gap.
         """
         return {
             topic: highest + 1
@@ -329,7 +326,7 @@ class EventIndex:
             if (highest := self.topics[topic].highest(start, stop, before)) != HOLE
         }
 
-    def forget(self, ranges: Ranges, before: int) -> None:
-        """Forget what is before a place of the log, in these ranges of slots."""
+    def remove_before(self, ranges: Ranges, before: int) -> None:
+        """Remove events before an offset of the log, in these ranges of slots."""
         for topic, (start, stop) in ranges.items():
-            self.topics[topic].forget(start, stop, before)
+            self.topics[topic].remove_before(start, stop, before)

@@ -1,39 +1,37 @@
-"""The embedded durable store of a server: a map of small records and events by slot, in one log.
+"""The embedded durable store of a server: small records by key, and events by slot.
 
 Guarantees
-- A batch is there as a whole or not at all, whenever the process or the machine stops. What is
-  there after a crash is a prefix of the batches that were appended.
-- What `write` returned is not lost when the process is killed; what `sync` returned is not lost
-  when the machine is. Neither is ever claimed and then missing: it is there, or opening or
-  reading raises `LogDamaged` with file and byte.
-- A value that is read is the one that was written: every read of the log checks its checksum.
+- A batch is atomic, whenever the process or the machine stops. After a crash, the journal has a
+  prefix of the batches that were appended.
+- Batches up to the number that `write` returned survive a kill of the process; those up to the
+  number that `sync` returned survive a power failure. If the disk loses one, opening or reading
+  raises `LogDamaged` with file and byte.
+- A value reads as it was written: every read of the log verifies a checksum.
 - Records and events of one batch share one write and one sync.
 
-A segment starts with a snapshot of the whole map, so the map needs the newest segment only and old
-segments can be dropped with their events. Beginning one does not wait for the disk. It costs the
-thread that calls `write` the time to encode and copy the map: 20 to 40 ms for 100,000 records of
-100 bytes, which is once per `segment_bytes` (see tests/journal/figures.py). Syncing is left to
-`sync`.
+A segment starts with a snapshot of all records. So the records need only the newest segment, and
+old segments can be dropped with their events. Creating a segment does not wait for the disk. The
+thread that calls `write` encodes and copies the records: 20 to 40 ms for 100,000 records of 100
+bytes, once per `segment_bytes` (see tests/journal/figures.py). Only `sync` waits for the disk.
 
 Limits: `BUFFER_BYTES_MAX` bytes appended and not written (`LimitReached`); `UNSYNCED_SEGMENTS_MAX`
-segments begun and not synced, beyond which `write` syncs by itself; `HOLES_MAX` of the index.
-A segment is as large as `segment_bytes`, its snapshot and one `write` together. The map is meant
-to be small: it is in memory, and in every segment.
+unsynced segments, beyond which `write` calls `sync`; `HOLES_MAX` of the index. A segment takes up
+to `segment_bytes`, plus its snapshot and one `write`. Keep the records small: all of them are in
+memory, and in every segment.
 
-A journal has an identity: random, made with it, kept in its manifest beside its first segment and,
-once it is closed, its end. What is missing at either end is `LogDamaged` then, too.
+A journal has a random identity. Its manifest holds the identity, the first segment and, once the
+journal is closed, the end. Data missing at either end raises `LogDamaged` too.
 
-HAZARD: damage to the last few batches, those after the last sync that a later batch knows of, can't
-be distinguished from a write that was never finished, if the machine stopped. They are cut off when
-the journal is opened. If only the process was killed, the number of the last batch that was synced
-is left in the file `lock`.
+HAZARD: if the machine stopped, damage to the last few batches, those after the last sync that a
+later batch records, looks like an unfinished write. They are truncated when the journal is opened.
+If only the process was killed, the file `lock` has the number of the last synced batch.
 
-HAZARD: reading one event reads and checks its whole batch. With batches of many megabytes each
+HAZARD: reading one event reads and verifies its whole batch. With batches of many megabytes each
 event costs that much.
 
-HAZARD: after a failed sync the state of the disk is unknown, and a second sync would not tell. So
-the first failure is final: every call to write or sync raises `JournalFailed` until the journal is
-opened anew, and that shows what is there.
+HAZARD: after a failed sync the state of the disk is unknown, and a second sync does not reveal it.
+So the first failure is final: writes and syncs raise `JournalFailed` until the journal is opened
+again, which finds what survived.
 """
 
 import threading
@@ -77,28 +75,27 @@ UNSYNCED_SEGMENTS_MAX = 4
 
 
 class Outdated(msgspec.Struct, frozen=True, gc=False):
-    """The oldest segments, which may go."""
+    """The oldest segments, which retention allows to drop."""
 
     end: int
-    """Where they end in the whole log."""
+    """Where they end in the log."""
     firsts: dict[str, int]
-    """Of each topic that will lose events, the slot behind the highest one lost."""
+    """By topic that loses events, the slot after the highest one lost."""
     ranges: Ranges
-    """Where the slots are that they changed."""
+    """The slots that they changed."""
 
 
 class Journal:
-    """One journal, open in one process and used by one thread; `sync` alone may run in another.
+    """One journal, open in one process and used by one thread, except `sync`.
 
-    `segment_bytes` is how many bytes of batches a segment takes before the next one is begun;
-    `clock` tells the time of day in seconds, for dropping events by age.
+    A segment takes `segment_bytes` of batches before the next one is created. `clock` returns the
+    time of day in seconds, for retention by age.
 
-    `accept_loss` opens a journal that is damaged or incomplete with what can be had of it, and
-    gives it another identity: `events` if only events of sealed segments are lost, `all` if the
-    tail is, too, with records. `lost` says what was missing.
+    `accept_loss` opens a damaged or incomplete journal with what can be recovered, and gives it a
+    new identity: with `events`, only events of sealed segments may be lost; with `all`, the tail
+    too, with records. `lost` lists what was lost.
 
-    `identity` names the log. `failed` is the error that made the journal refuse everything but
-    reading, if there was one.
+    `identity` names the log. `failed` is the error that made the journal read-only, if any.
     """
 
     def __init__(
@@ -110,21 +107,21 @@ class Journal:
         accept_loss: Accept = "nothing",
     ) -> None:
         if segment_bytes < 1:
-            raise ConfigurationError("Journal.segment_bytes must be at least 1")
+            raise ConfigurationError(f"segment_bytes must be at least 1, got {segment_bytes}")
         self.directory = directory
         self.failed: BaseException | None = None
         self.on_damage: Callable[[LogDamaged], None] | None = None
-        """Called once if an event is unreadable; the journal has failed then."""
+        """Called once, when an event can't be read; the journal has then failed."""
         self._segment_bytes = segment_bytes
         self._clock = clock
         self._closed = False
         self._syncing = threading.Lock()
-        """Held for as long as a sync takes; nothing that `append` or `write` does waits for it."""
+        """Held during a sync; `append` and `write` never wait for it."""
         self._state = threading.Lock()
-        """Held for moments, where `write` and `sync` change what both look at."""
+        """Held briefly, for the state that `write` and `sync` share."""
         self._buffer: list[bytes] = []
         self._buffered: dict[int, Batch] = {}
-        """Batches that are not written yet, by their place in the whole log."""
+        """Batches that are not written yet, by their offset in the log."""
         self._files = Files(directory)
         try:
             self._open(accept_loss=accept_loss)
@@ -143,40 +140,40 @@ class Journal:
         self.records: Mapping[str, bytes] = MappingProxyType(self._records)
         self._appended = self._written = found.next_batch - 1
         self._durable = 0
-        self._begun_s: float | None = None
+        self._active_since_s: float | None = None
         self._segments = found.segments or Segments(self._files, salt=randbits(32))
         try:
             if found.segments is None:
-                self._begin_segment()
-                self._files.sync()  # First: a manifest without a segment is a loss.
-            # Before anything is written: a process that is killed leaves no end.
-            self._note(first=self._segments.all[0].number, end=None)
+                self._create_segment()
+                self._files.sync()  # First: a manifest without a segment counts as a loss.
+            # Before any write: if the process is killed, the manifest must not have an end.
+            self._write_manifest(first=self._segments.all[0].number, end=None)
             self._start = self._end = self._segments.active.end
-            # What a killed process wrote may be in the system's memory only: it was not promised
-            # to survive the machine, and from here on it is.
+            # Writes of a killed process may be in the page cache only. Sync them: from here on
+            # they count as durable.
             self.sync()
-            self._files.set_made()
+            self._files.set_created()
             self._files.set_synced(self._durable)
         except BaseException:
             self._segments.close()
             raise
 
-    def _note(self, *, first: int, end: End | None) -> None:
-        """Write down where the log begins, and ends once it is closed."""
+    def _write_manifest(self, *, first: int, end: End | None) -> None:
+        """Write the manifest, if it changed."""
         manifest = Manifest(identity=self.identity, salt=self._segments.salt, first=first, end=end)
         if manifest != self._manifest:
             self._files.write_manifest(manifest)
             self._manifest = manifest
 
     def append(self, writes: Sequence[Persist]) -> None:
-        """Take one batch, to be there as a whole or not at all. It is kept in memory until `write`.
+        """Append one atomic batch. It stays in memory until `write`.
 
-        A key `event/<slot>/<topic>` with a value is an event, and without one drops it. Every
-        other key is a record of the map; None removes it. Of several writes to one key the last
-        one counts. A batch that is refused has changed nothing.
+        A key `event/<slot>/<topic>` writes an event, or drops it if the value is None. Any other
+        key writes a record, or removes it if the value is None. If a batch writes one key several
+        times, the last write wins. A batch that raises changes nothing.
         """
         if self.failed is not None or self._closed:
-            self._refuse()
+            self._raise_unusable()
         batch = {write.key: write.value for write in writes}
         if not batch:
             return
@@ -186,8 +183,8 @@ class Journal:
         size = FRAME_BYTES + len(payload)
         if offset + size - self._start > BUFFER_BYTES_MAX:
             raise LimitReached(
-                f"{self.directory} can't take {size} bytes more before they are written: the limit "
-                f"is {BUFFER_BYTES_MAX}",
+                f"{self.directory}: {size} bytes more exceed the {BUFFER_BYTES_MAX} that may be "
+                "appended before a write",
                 limit="BUFFER_BYTES_MAX",
                 value=BUFFER_BYTES_MAX,
             )
@@ -198,13 +195,13 @@ class Journal:
         if plan.puts or plan.drops:
             self._buffered[offset] = batch
             self._index.apply(plan, offset)
-        if plan.others:
-            merge(self._records, plan.others)
+        if plan.records:
+            merge(self._records, plan.records)
 
     def write(self) -> int:
-        """Hand what was appended to the operating system; return the number of the last batch.
+        """Write appended batches to the file; return the number of the last one.
 
-        This begins a new segment if the last one is full.
+        Creates a new segment if the active one is full.
         """
         self._check()
         segment = self._segments.active
@@ -223,45 +220,45 @@ class Journal:
             self._buffer.clear()
             self._buffered.clear()
         if segment.size - segment.body >= self._segment_bytes:
-            if len(self._segments.unsettled) >= UNSYNCED_SEGMENTS_MAX:
+            if len(self._segments.unsynced) >= UNSYNCED_SEGMENTS_MAX:
                 self.sync()
-            self._begin_segment()
+            self._create_segment()
         return self._written
 
     def sync(self) -> int:
-        """Make what was written survive the machine; return the number of the last batch that does.
+        """Sync written batches to the disk; return the number of the last one.
 
-        This may run in another thread, and as long as it takes, `append` and `write` go on.
+        May run in another thread, while `append` and `write` continue.
         """
         with self._syncing:
             with self._state:
                 self._check()
                 written = self._written
-                segments = list(self._segments.unsettled)
+                segments = list(self._segments.unsynced)
             if written > self._durable or len(segments) > 1 or segments[0].path.suffix == ".next":
                 try:
-                    self._segments.settle(segments)
+                    self._segments.sync(segments)
                 except BaseException as error:
                     self.failed = error
                     raise
                 with self._state:
-                    del self._segments.unsettled[: len(segments) - 1]
+                    del self._segments.unsynced[: len(segments) - 1]
                     self._durable = written
-                if self._files.made:
+                if self._files.created:
                     self._files.set_synced(written)
             return written
 
     def event(self, topic: str, slot: int) -> bytes | None:
-        """Return an event, also one that is not written yet; None if there is none."""
+        """Return an event, written or only appended; None if the slot has none."""
         offset = self._index.get(topic, slot)
         return None if offset == HOLE else self._read(topic, slot, offset, READ_BYTES)
 
     def events(
         self, topic: str, start: int, stop: int, *, bytes_max: int
     ) -> list[tuple[int, bytes]]:
-        """Return the events of slots from `start` up to, not including, `stop`, with their slots.
+        """Return slots and events from slot `start` up to, not including, `stop`.
 
-        They end before their bytes are more than `bytes_max`, but there is one if any is there.
+        Returns at most `bytes_max` bytes, but always the first event.
         """
         found: list[tuple[int, bytes]] = []
         index = self._index.topics.get(topic)
@@ -282,36 +279,35 @@ class Journal:
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Return the lowest slot with an event and the slot after the highest ever, by topic.
 
-        They are the same where no event is left. A topic that had events is known for ever.
+        They are equal if no event is left. A topic that had events is never forgotten.
         """
         return {topic: (each.first, each.next) for topic, each in self._index.topics.items()}
 
     def find_old(
         self, *, bytes_max: int | None, age_s: float | None, now_s: float
     ) -> Outdated | None:
-        """Return which of the oldest segments are too much or too old, if any; `drop` drops them.
+        """Return the oldest segments beyond a size or an age, if any, for `drop`.
 
-        A segment is too much while all together have more than `bytes_max` bytes, and too old if
-        its youngest batch is older than `age_s`. None is no limit. Only segments that are sealed
-        and synced are found, and never the last one.
+        Segments are outdated while all together exceed `bytes_max` bytes, or if their newest batch
+        is older than `age_s`. None is no limit. Only sealed and synced segments are returned, and
+        never the last one.
         """
         self._check()
         end, ranges = self._segments.all[0].base, Ranges()
         for segment in self._segments.all:
             too_much = bytes_max is not None and self._segments.active.end - end > bytes_max
             too_old = age_s is not None and now_s - segment.closed_s > age_s
-            settled = segment.number < self._segments.unsettled[0].number
-            if not settled or not (too_much or too_old):
+            synced = segment.number < self._segments.unsynced[0].number
+            if not synced or not (too_much or too_old):
                 break
             end = segment.end
             self._add_ranges(ranges, segment.number)
         if end == self._segments.all[0].base:
             return None
-        return Outdated(end, self._index.firsts_without(ranges, before=end), ranges)
+        return Outdated(end, self._index.firsts_after(ranges, before=end), ranges)
 
     def _add_ranges(self, ranges: Ranges, number: int) -> None:
-        """Add where the slots are that a segment changed."""
-        # The sidecar tells where to look; without one, look everywhere.
+        """Add the slots that a segment changed; all slots if it has no sidecar."""
         sidecar = decode_sidecar(self._files.read_sidecar(number))
         if sidecar is None:
             ranges |= dict.fromkeys(self._index.topics, (0, SLOT_MAX))
@@ -322,12 +318,12 @@ class Journal:
             ranges[topic] = (min(start, part.start), max(stop, following))
 
     def drop(self, old: Outdated) -> None:
-        """Drop segments that `find_old` found, with all their events; records stay.
+        """Drop segments that `find_old` returned, with all their events; records stay.
 
-        Callers that need their content must have it on disk before.
+        A caller that still needs their content must store it durably first.
         """
         self._check()
-        self._index.forget(old.ranges, before=old.end)
+        self._index.remove_before(old.ranges, before=old.end)
         self._drop_oldest(sum(segment.base < old.end for segment in self._segments.all))
 
     def drop_empty(self) -> int:
@@ -335,7 +331,7 @@ class Journal:
         self._check()
         count = 0
         for segment in self._segments.all:
-            if segment.number >= self._segments.unsettled[0].number:
+            if segment.number >= self._segments.unsynced[0].number:
                 break
             sidecar = decode_sidecar(self._files.read_sidecar(segment.number))
             if sidecar is None or sidecar.parts:
@@ -345,25 +341,25 @@ class Journal:
         return count
 
     def _drop_oldest(self, count: int) -> None:
-        """Drop so many segments; those before the first one of the manifest are not missed."""
+        """Drop a number of segments; first the manifest stops requiring them."""
         if count:
-            self._note(first=self._segments.all[count].number, end=None)
+            self._write_manifest(first=self._segments.all[count].number, end=None)
         for _ in range(count):
             self._segments.drop_oldest()
             self._files.sync()
 
     def seal(self, *, age_s: float, now_s: float) -> None:
-        """Begin a new segment if the last one was begun longer ago: a quiet log grows old too."""
+        """Create a new segment if the active one is older, so that quiet logs expire too."""
         self.write()
         active = self._segments.active
-        if self._begun_s is None:
-            self._begun_s = now_s  # Opened, not begun: as good as new.
-        elif active.size > active.body and now_s - self._begun_s > age_s:
-            self._begin_segment()
+        if self._active_since_s is None:
+            self._active_since_s = now_s  # Recovered: count from now.
+        elif active.size > active.body and now_s - self._active_since_s > age_s:
+            self._create_segment()
 
     @property
     def size_bytes(self) -> int:
-        """Return how much the segments take on the disk, sidecars not included."""
+        """Return the bytes of all segments on the disk, without sidecars."""
         return self._segments.active.end - self._segments.all[0].base
 
     @property
@@ -373,21 +369,21 @@ class Journal:
 
     @property
     def batch_count(self) -> int:
-        """Return how many batches the whole log has had."""
+        """Return the number of batches ever appended."""
         return self._appended
 
     @property
     def topic_count(self) -> int:
-        """Return how many topics have had events."""
+        """Return the number of topics that have had events."""
         return len(self._index.topics)
 
     @property
     def segment_count(self) -> int:
-        """Return in how many segments the log is."""
+        """Return the number of segments."""
         return len(self._segments.all)
 
     def close(self) -> None:
-        """Write and sync everything, unless the journal failed, and unlock it."""
+        """Write and sync everything, unless the journal failed, and release the lock."""
         if self._closed:
             return
         try:
@@ -396,8 +392,8 @@ class Journal:
                 self.sync()
                 active = self._segments.active
                 end = End(active.number, active.size, self._appended + 1)
-                with suppress(OSError):  # Nothing is lost: it is opened as if it had been killed.
-                    self._note(first=self._segments.all[0].number, end=end)
+                with suppress(OSError):  # Nothing is lost: the next open treats it as killed.
+                    self._write_manifest(first=self._segments.all[0].number, end=end)
         finally:
             with self._syncing:
                 self._closed = True
@@ -412,20 +408,20 @@ class Journal:
 
     def _check(self) -> None:
         if self.failed is not None or self._closed:
-            self._refuse()
+            self._raise_unusable()
 
-    def _refuse(self) -> NoReturn:
+    def _raise_unusable(self) -> NoReturn:
         if self.failed is None:
-            raise BadInput(f"{self.directory} is closed")
+            raise BadInput(f"the journal in {self.directory} is closed: open it again")
         raise JournalFailed(
-            f"{self.directory} takes nothing more since an earlier error ({self.failed}): "
-            "open it anew"
+            f"the journal in {self.directory} is read-only after an earlier error "
+            f"({self.failed}): open it again"
         ) from self.failed
 
-    def _begin_segment(self) -> None:
-        """Seal the last segment and begin the next one, without waiting for the disk."""
+    def _create_segment(self) -> None:
+        """Seal the active segment and create the next one, without waiting for the disk."""
         segments, now_s, following = self._segments, self._clock(), self._appended + 1
-        self._begun_s = now_s
+        self._active_since_s = now_s
         snapshot = Snapshot(self._records, self._index.next_slots())
         if segments.all:
             segments.active.seal(
@@ -435,15 +431,15 @@ class Journal:
                 closed_s=now_s,
             )
         try:
-            begun = segments.begin(
+            created = segments.create(
                 first_batch=following, durable=self._durable, created_s=now_s, snapshot=snapshot
             )
         except BaseException as error:
             self.failed = error
             raise
         with self._state:
-            segments.take(begun)
-        self._start = self._end = begun.end
+            segments.activate(created)
+        self._start = self._end = created.end
 
     def _read(self, topic: str, slot: int, offset: int, ahead: int) -> bytes:
         batch = self._buffered.get(offset)

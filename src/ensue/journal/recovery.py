@@ -1,26 +1,24 @@
-"""Opening a journal: what is there, what was never finished, and what is damaged.
+"""Recovery of a journal when it is opened: find unfinished writes and damage.
 
-Sealed segments are known by their sidecars, so only what comes from the last `.log` on is read. A
-sidecar that is missing or damaged is made anew from its segment. These things can be wrong with the
-rest:
+A sidecar replaces reading its sealed segment, so recovery reads only from the last `.log` on. It
+rebuilds a missing or damaged sidecar from its segment. The rest can be in these states:
 
-- It ends within a batch, or a `.next` is not even whole up to its first batch. No client has a
-  receipt for what is missing: it is cut off, and every segment behind it removed.
-- Bytes can't be read, and a frame behind them knows that they were on the disk: `LogDamaged`.
-- A segment of which the name says that it is whole is not: `LogDamaged`.
-- The log ends before the last batch that was synced, as a process that was killed left it in
-  `lock`: `LogDamaged`.
-- The log begins behind the first segment of the manifest, ends before the place at which it was
-  closed, or a sidecar tells of a segment that is not there: `LogDamaged`. Segments before the first
-  one were being dropped.
+- It ends within a batch, or a `.next` is torn before its first batch. No client has a receipt for
+  what is missing: the torn part is truncated, and every later segment removed.
+- Bytes can't be read, and a later frame says that they were durable: `LogDamaged`.
+- A `.log` with a successor is not whole: `LogDamaged`.
+- The log ends before the last synced batch, which a killed process left in `lock`: `LogDamaged`.
+- The first segment of the manifest is missing, the log ends before the end in the manifest, or a
+  sidecar shows that the next segment existed and it does not: `LogDamaged`. Segments before the
+  first one of the manifest are leftovers of a drop.
 
-With `accept_loss` that is not raised, but noted: the journal goes on with the longest run of whole
-segments up to the last one that can be read. Every segment is read for that; files it does without
-get the suffix `.lost`.
+With `accept_loss` damage is recorded instead of raised. The journal continues with the longest run
+of whole segments up to the last readable one. For that, every segment is read; unused files get the
+suffix `.lost`.
 
 A journal of a release without manifests gets one when it is opened.
 
-Memory: the segment that is read is in memory as a whole.
+Memory: one whole segment at a time.
 """
 
 import os
@@ -30,7 +28,7 @@ from typing import Literal
 import msgspec
 
 from ensue.core.errors import BadInput, LogDamaged
-from ensue.journal.files import Files, damaged
+from ensue.journal.files import Files, damaged, missing
 from ensue.journal.format import (
     FORMAT,
     HEAD,
@@ -45,7 +43,7 @@ from ensue.journal.format import (
     decode_sidecar,
     decode_snapshot,
     merge,
-    promises,
+    proves_durable,
     read_frame,
     salted,
 )
@@ -55,16 +53,15 @@ from ensue.journal.segments import Segment, Segments
 __all__ = ["Accept", "Recovery"]
 
 _HEAD_READ_BYTES = 512
-"""More than a head takes."""
+"""Larger than any head."""
 
 
 Accept = Literal["nothing", "events", "all"]
-"""What may be lost: events of sealed segments, with those before them; or also the tail, with
-records."""
+"""Acceptable losses: nothing; sealed segments with their events; or the tail too, with records."""
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """The bytes of a segment that is whole up to its first batch."""
+class _LoadedSegment(msgspec.Struct, frozen=True):
+    """The bytes of a segment with a valid head and snapshot."""
 
     path: Path
     data: bytes
@@ -73,7 +70,7 @@ class _Found(msgspec.Struct, frozen=True):
     body: int
 
     def segment(self) -> Segment:
-        """Return the segment, as yet without batches."""
+        """Return the segment, without its batches."""
         return Segment(
             number=self.head.segment,
             path=self.path,
@@ -85,10 +82,10 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class Recovery:
-    """What an earlier process left in a directory, read once.
+    """The state that an earlier process left in a directory.
 
-    `segments` is None if there was nothing: then a first segment is to be begun. `lost` says what
-    was accepted as lost; `tail_lost` whether that may include records.
+    `segments` is None for a new journal, which needs a first segment. `lost` lists accepted losses;
+    `tail_lost` says whether they may include records.
     """
 
     def __init__(self, files: Files, *, accept_loss: Accept = "nothing") -> None:
@@ -105,7 +102,7 @@ class Recovery:
         logs, nexts = files.numbers(".log"), files.numbers(".next")
         last = self._find_last(logs, nexts)
         if last is None:
-            self._begin_anew(nexts)
+            self._start_empty(nexts)
             return
         self._check_manifest(last)
         logs = self._check_end(self._check_start(logs), nexts)
@@ -114,14 +111,14 @@ class Recovery:
         self.segments = Segments(files, salt=last.head.salt)
         try:
             for number in logs[:-1]:
-                self._take_sealed(number)
-            self.segments.resume(self._take_tail(last, nexts))
+                self._recover_sealed(number)
+            self.segments.resume(self._recover_tail(last, nexts))
         except BaseException:
             self.segments.close()
             raise
 
-    def _lose(self, error: LogDamaged, *, tail: bool = False) -> None:
-        """Raise, unless losses are accepted."""
+    def _report_loss(self, error: LogDamaged, *, tail: bool = False) -> None:
+        """Raise the error, or record it if such losses are accepted."""
         if self._accept_loss == "nothing" or (tail and self._accept_loss != "all"):
             raise error
         self.lost.append(str(error))
@@ -131,17 +128,17 @@ class Recovery:
         try:
             return self._files.read_manifest()
         except LogDamaged as error:
-            self._lose(error)
+            self._report_loss(error)
             return None
 
-    def _find_last(self, logs: list[int], nexts: list[int]) -> "_Found | None":
+    def _find_last(self, logs: list[int], nexts: list[int]) -> "_LoadedSegment | None":
         """Return the last `.log`, or the last readable one if losses are accepted."""
         files = self._files
         while logs:
             try:
-                return self._find(files.log(logs[-1]))
+                return self._load(files.log(logs[-1]))
             except LogDamaged as error:
-                self._lose(error, tail=True)
+                self._report_loss(error, tail=True)
             for number in nexts:
                 files.set_aside(files.next(number))
             nexts.clear()
@@ -150,58 +147,60 @@ class Recovery:
                 files.index(logs[-1]).unlink(missing_ok=True)
         return None
 
-    def _begin_anew(self, nexts: list[int]) -> None:
-        """Remove the rest of a journal whose creation was interrupted."""
+    def _start_empty(self, nexts: list[int]) -> None:
+        """Remove the files of a journal whose creation was interrupted."""
         files, manifest = self._files, self.manifest
-        missing = 0
+        absent = 0
         if any(number > 1 for number in nexts):
-            missing = nexts[-1] - 1
-        elif files.made or (manifest is not None and not nexts):
-            missing = 1 if manifest is None else manifest.first
-        if missing and not self.lost:
-            self._lose(damaged(files.log(missing), 0, "it is missing"), tail=True)
+            absent = nexts[-1] - 1
+        elif files.created or (manifest is not None and not nexts):
+            absent = 1 if manifest is None else manifest.first
+        if absent and not self.lost:
+            self._report_loss(missing(files.log(absent)), tail=True)
         self.manifest = None
         files.manifest.unlink(missing_ok=True)
-        files.sync()  # First: a manifest without a segment is a loss.
+        files.sync()  # First: a manifest without a segment counts as a loss.
         for number in nexts:
             files.next(number).unlink()
 
-    def _check_manifest(self, last: "_Found") -> None:
-        """Refuse a log without the manifest that it had, or with that of another."""
+    def _check_manifest(self, last: "_LoadedSegment") -> None:
+        """Check that the log has its own manifest."""
         files, manifest = self._files, self.manifest
         if manifest is None:
             if last.head.manifest and not self.lost:
-                self._lose(damaged(files.manifest, 0, "it is missing"))
+                self._report_loss(missing(files.manifest))
         elif manifest.salt != last.head.salt:
-            self._lose(damaged(files.manifest, 0, f"it is not the one of {last.path.name}"))
+            self._report_loss(
+                damaged(files.manifest, 0, f"it belongs to another log than {last.path.name}")
+            )
             self.manifest = None
 
     def _check_start(self, logs: list[int]) -> list[int]:
-        """Refuse a log whose first segments are missing; return its segments, without gaps."""
+        """Check that the first segments exist; return the segments without gaps."""
         files, manifest = self._files, self.manifest
         if manifest is not None:
             if manifest.first not in logs:
-                self._lose(damaged(files.log(manifest.first), 0, "it is missing"))
-            elif logs[0] < manifest.first:  # They were being dropped.
+                self._report_loss(missing(files.log(manifest.first)))
+            elif logs[0] < manifest.first:  # A drop was interrupted.
                 while logs[0] < manifest.first:
                     files.remove(logs.pop(0))
                 files.sync()
         gaps = [number for number in logs[1:] if number - 1 not in logs]
         if gaps:
-            self._lose(damaged(files.log(gaps[0] - 1), 0, "it is missing"))
+            self._report_loss(missing(files.log(gaps[0] - 1)))
             for number in logs[: logs.index(gaps[-1])]:
                 files.set_aside(files.log(number))
             logs = logs[logs.index(gaps[-1]) :]
         return logs
 
     def _check_end(self, logs: list[int], nexts: list[int]) -> list[int]:
-        """Refuse a log whose last segments are missing."""
+        """Check that the last segments exist."""
         files, manifest = self._files, self.manifest
         sidecar, following = files.index(logs[-1]), logs[-1] + 1
         sealed = sidecar.exists() and following not in nexts
         end = None if manifest is None else manifest.end
         if (sealed and manifest is not None) or (end is not None and logs[-1] < end.segment):
-            self._lose(damaged(files.log(following), 0, "it is missing"), tail=True)
+            self._report_loss(missing(files.log(following)), tail=True)
         if sealed:
             sidecar.unlink()
         return logs
@@ -212,7 +211,7 @@ class Recovery:
         for number in reversed(logs[:-1]):
             path = files.log(number)
             try:
-                found = self._find(path)
+                found = self._load(path)
                 head, at = found.head, found.body
                 for frame in batches(
                     found.data, at, base=head.base, salt=head.salt, number=head.first_batch
@@ -221,14 +220,14 @@ class Recovery:
                 if at != len(found.data):
                     raise damaged(path, at, "a batch can't be read, and segments follow")
             except LogDamaged as error:
-                self._lose(error)
+                self._report_loss(error)
                 for each in logs[: logs.index(number) + 1]:
                     files.set_aside(files.log(each))
                 return logs[logs.index(number) + 1 :]
         return logs
 
-    def _take_sealed(self, number: int) -> None:
-        """Take in a segment before the last `.log`, by its sidecar."""
+    def _recover_sealed(self, number: int) -> None:
+        """Recover a segment before the last `.log`, from its sidecar."""
         assert self.segments is not None
         path = self._files.log(number)
         sidecar = decode_sidecar(self._files.read_sidecar(number))
@@ -253,8 +252,8 @@ class Recovery:
         self._add(segment, next_batch=sidecar.next_batch)
 
     def _scan(self, path: Path, *, closed_s: float) -> Sidecar:
-        """Make a sidecar anew."""
-        found = self._find(path)
+        """Rebuild a sidecar from its segment."""
+        found = self._load(path)
         segment = found.segment()
         segment.size, next_batch = self._replay(found, {})
         if segment.size != len(found.data):
@@ -270,8 +269,8 @@ class Recovery:
         assert made is not None
         return made
 
-    def _take_tail(self, found: _Found, nexts: list[int]) -> list[Segment]:
-        """Take in the last `.log`, and what follows it without a gap; cut off the rest."""
+    def _recover_tail(self, found: _LoadedSegment, nexts: list[int]) -> list[Segment]:
+        """Recover the last `.log` and the segments that follow it; truncate the rest."""
         assert self.segments is not None
         taken: list[Segment] = []
         while True:
@@ -283,7 +282,8 @@ class Recovery:
             taken.append(segment)
             following = self._following(segment, len(found.data), nexts)
             if following is None:
-                self._cut(segment, found.data, [each for each in nexts if each > segment.number])
+                later = [each for each in nexts if each > segment.number]
+                self._truncate(segment, found.data, later)
                 return taken
             segment.seal(
                 parts=self.index.take_changes(),
@@ -293,8 +293,8 @@ class Recovery:
             )
             found = following
 
-    def _following(self, segment: Segment, size: int, nexts: list[int]) -> _Found | None:
-        """Return the segment that goes on where this one ends, if it was begun for good."""
+    def _following(self, segment: Segment, size: int, nexts: list[int]) -> _LoadedSegment | None:
+        """Return the segment that starts where this one ends, if it is valid."""
         if segment.size < size or segment.number + 1 not in nexts:
             return None
         found = self._read(self._files.next(segment.number + 1))
@@ -302,22 +302,22 @@ class Recovery:
             return None
         return found if found.head.base == segment.end else None
 
-    def _cut(self, segment: Segment, data: bytes, behind: list[int]) -> None:
-        """Remove what follows the last whole batch, unless it shows that something was lost."""
+    def _truncate(self, segment: Segment, data: bytes, later: list[int]) -> None:
+        """Remove everything after the last whole batch, unless it was durable."""
         assert self.segments is not None
         salt, end, number = self.segments.salt, segment.size, self.next_batch
-        lost = promises(data, end, base=segment.base, salt=salt, number=number)
-        for each in behind:
-            later = self._files.next(each).read_bytes()
-            head = read_frame(later, 0, HEAD, start=0)
+        lost = proves_durable(data, end, base=segment.base, salt=salt, number=number)
+        for each in later:
+            following = self._files.next(each).read_bytes()
+            head = read_frame(following, 0, HEAD, start=0)
             if head is not None:
                 base = decode_head(head.payload).base
                 lost = lost or head.durable >= number
-                lost = lost or promises(later, 0, base=base, salt=salt, number=number)
-        self._check_cut(segment, lost=lost)
+                lost = lost or proves_durable(following, 0, base=base, salt=salt, number=number)
+        self._check_truncation(segment, lost=lost)
         self._files.index(segment.number).unlink(missing_ok=True)
-        self._files.sync()  # First: the sidecar says that a segment follows.
-        for each in reversed(behind):
+        self._files.sync()  # First: the sidecar shows that another segment follows.
+        for each in reversed(later):
             if self.tail_lost:
                 self._files.set_aside(self._files.next(each))
             else:
@@ -326,44 +326,45 @@ class Recovery:
             if self.tail_lost:
                 segment.path.with_name(f"{segment.path.name}.lost").write_bytes(data)
             os.truncate(segment.path, end)
-        # The names first: a segment that is cut must not be followed by what went beyond the cut.
+        # Before any write: no removed segment may reappear after the truncated one.
         self._files.sync()
 
-    def _check_cut(self, segment: Segment, *, lost: bool) -> None:
-        """Refuse to cut off what is known to have been there."""
+    def _check_truncation(self, segment: Segment, *, lost: bool) -> None:
+        """Report a loss if the first batch to be truncated was durable."""
         end = None if self.manifest is None else self.manifest.end
         number = self.next_batch
         if lost:
             why = f"batch {number} can't be read, and a later one says that it was synced"
         elif end is not None and number < end.next_batch:
-            why = f"batch {number} can't be read, and the log was closed with batch {end.next_batch - 1}"
+            last = end.next_batch - 1
+            why = f"batch {number} can't be read, and the log was closed with batch {last}"
         elif number <= self._files.synced:
             why = f"batch {number} can't be read, and batch {self._files.synced} was synced"
         else:
             return
-        self._lose(damaged(segment.path, segment.size, why), tail=True)
+        self._report_loss(damaged(segment.path, segment.size, why), tail=True)
 
     def _add(self, segment: Segment, *, next_batch: int) -> None:
-        """Add a segment, if it follows the one before."""
+        """Add a segment; raise if it does not follow the one before."""
         assert self.segments is not None
         if self.segments.all:
             before = self.segments.all[-1]
             if (segment.base, segment.first_batch) != (before.end, self.next_batch):
                 why = (
-                    f"it starts with batch {segment.first_batch} at {segment.base} of the log, "
-                    f"but the segment before it ends before batch {self.next_batch} at {before.end}"
+                    f"it starts with batch {segment.first_batch} at offset {segment.base}, "
+                    f"expected batch {self.next_batch} at offset {before.end}"
                 )
                 raise damaged(segment.path, 0, why)
         self.segments.add(segment)
         self.next_batch = next_batch
 
-    def _replay(self, found: _Found, records: dict[str, bytes]) -> tuple[int, int]:
+    def _replay(self, found: _LoadedSegment, records: dict[str, bytes]) -> tuple[int, int]:
         """Replay the batches of a segment; return their end and the next number."""
         head, at, number = found.head, found.body, found.head.first_batch
         for frame in batches(found.data, at, base=head.base, salt=head.salt, number=number):
             plan = self.index.plan(decode_batch(frame.payload), limited=False)
             self.index.apply(plan, head.base + at)
-            merge(records, plan.others)
+            merge(records, plan.records)
             at, number = frame.end, frame.number + 1
         return at, number
 
@@ -371,16 +372,15 @@ class Recovery:
         with path.open("rb") as file:
             return _checked_head(path, file.read(_HEAD_READ_BYTES))[0]
 
-    def _find(self, path: Path) -> _Found:
+    def _load(self, path: Path) -> _LoadedSegment:
         found = self._read(path)
         if found is None:
-            # The head is small, the snapshot may not be.
             _, end = _checked_head(path, path.read_bytes()[:_HEAD_READ_BYTES])
             raise damaged(path, end, "its snapshot can't be read")
         return found
 
-    def _read(self, path: Path) -> _Found | None:
-        """Read a segment; None if it is not whole up to its first batch."""
+    def _read(self, path: Path) -> _LoadedSegment | None:
+        """Read a segment; None if its head or snapshot is torn."""
         data = path.read_bytes()
         frame = read_frame(data, 0, HEAD, start=0)
         if frame is None:
@@ -390,19 +390,20 @@ class Recovery:
         snapshot = read_frame(data, body, SNAPSHOT, start=start)
         if snapshot is None:
             return None
-        return _Found(path, data, head, decode_snapshot(snapshot.payload), snapshot.end)
+        return _LoadedSegment(path, data, head, decode_snapshot(snapshot.payload), snapshot.end)
 
 
 def _checked_head(path: Path, data: bytes) -> tuple[Head, int]:
-    """Return the head of a segment and where it ends."""
+    """Return the head of a segment, and the offset after it."""
     frame = read_frame(data, 0, HEAD, start=0)
     if frame is None:
         raise damaged(path, 0, "its head can't be read")
     head = decode_head(frame.payload)
     if head.format != FORMAT:
         raise BadInput(
-            f"{path} is of format {head.format}; this release reads {FORMAT}: install a newer one"
+            f"{path} has format {head.format}; this release reads format {FORMAT}: install a "
+            "newer one"
         )
     if head.segment != int(path.stem):
-        raise damaged(path, 0, f"it says that it is segment {head.segment}")
+        raise damaged(path, 0, f"it contains segment {head.segment}")
     return head, frame.end

@@ -1,9 +1,9 @@
-"""The segments of an open journal: finding, reading, beginning, syncing and dropping them.
+"""The segments of an open journal: find, read, create, sync and drop them.
 
-Everything here but `settle` is for the one thread that has the journal. `settle` may run in
-another: it touches only segments that are not settled, and those are neither closed nor dropped.
+Only the thread that owns the journal may call these functions, except `sync`. That may run in
+another thread: it uses only unsynced segments, which are neither closed nor dropped.
 
-Limits: `OPEN_FILES_MAX` files of settled segments are kept open.
+Limits: `OPEN_FILES_MAX` files of synced segments stay open.
 """
 
 import os
@@ -34,13 +34,13 @@ __all__ = ["OPEN_FILES_MAX", "Segment", "Segments"]
 
 OPEN_FILES_MAX = 64
 READ_BYTES = 4 * 1024
-"""What is read at once for one event."""
+"""Bytes per read for one event."""
 READ_AHEAD_BYTES = 256 * 1024
-"""What is read at once for a row of them."""
+"""Bytes per read for consecutive events."""
 
 
 class Segment:
-    """One segment. `size` is what has been written of it; `body` is where its batches start."""
+    """One segment. `size` counts its written bytes; `body` is where its batches start."""
 
     __slots__ = (
         "base",
@@ -64,31 +64,31 @@ class Segment:
         self.body = body
         self.first_batch = first_batch
         self.closed_s = 0.0
-        """When it got its last batch, once it is sealed."""
+        """When it was sealed."""
         self.descriptor = -1
         self.sidecar = b""
-        """What `settle` is to write beside it."""
+        """The sidecar that `Segments.sync` will write."""
 
     @property
     def end(self) -> int:
-        """Where it ends in the whole log."""
+        """Where it ends in the log."""
         return self.base + self.size
 
     def open(self, *, writable: bool = False) -> int:
-        """Return a descriptor to read it by."""
+        """Return the file descriptor; open the file if needed."""
         if self.descriptor < 0:
             flags = os.O_RDWR | os.O_APPEND if writable else os.O_RDONLY
             self.descriptor = os.open(self.path, flags | os.O_CLOEXEC)
         return self.descriptor
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the file."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     def seal(self, *, parts: dict[str, Part], next_batch: int, salt: int, closed_s: float) -> None:
-        """Take note that nothing more comes, and of what its sidecar will say."""
+        """Mark the segment as complete, and encode its sidecar."""
         self.closed_s = closed_s
         payload = encode(
             Sidecar(
@@ -106,42 +106,43 @@ class Segment:
 
 
 class Segments:
-    """All segments, the oldest first. The last one is written to.
+    """All segments, the oldest first. The last one is active: it takes new batches.
 
-    `unsettled` are those from the last that is called `.log` on: all before them is on the disk.
+    `unsynced` starts with the last `.log`: everything before it is durable.
     """
 
     def __init__(self, files: Files, *, salt: int) -> None:
         self.files = files
         self.salt = salt
         self.all: list[Segment] = []
-        self.unsettled: list[Segment] = []
+        self.unsynced: list[Segment] = []
         self._bases: list[int] = []
         self._open: dict[int, Segment] = {}
-        """Settled ones that are open, the one used last at the end."""
-        self._written: list[Segment] = []
-        """Those that were written to since, and are open for that."""
+        """Open synced segments, the most recently used one last."""
+        self._writable: list[Segment] = []
+        """Segments that are open for writing."""
         self._window = b""
+        """The bytes of the last read."""
         self._window_at = 0
-        """Where in the whole log the bytes that were read last are from."""
+        """Offset of the window in the log."""
         self._batch: Batch = {}
         self._batch_at = -1
 
     @property
     def active(self) -> Segment:
-        """Return the one that is written to."""
+        """Return the segment that takes new batches."""
         return self.all[-1]
 
     def add(self, segment: Segment) -> None:
-        """Take a segment in, behind all others."""
+        """Add a segment after all others."""
         assert not self.all or segment.base == self.all[-1].end
         self.all.append(segment)
         self._bases.append(segment.base)
 
-    def begin(
+    def create(
         self, *, first_batch: int, durable: int, created_s: float, snapshot: Snapshot
     ) -> Segment:
-        """Begin a new segment and hand its start to the operating system. It is not synced."""
+        """Create the file of the next segment and write its start, without a sync."""
         number = self.all[-1].number + 1 if self.all else 1
         base = self.all[-1].end if self.all else 0
         head = encode(
@@ -170,33 +171,33 @@ class Segments:
         segment.descriptor = os.open(segment.path, flags, 0o644)
         try:
             write_all(segment.descriptor, lead + header)
-            write_all(segment.descriptor, payload)  # By itself: it may be too large to copy.
+            write_all(segment.descriptor, payload)  # Apart: it may be too large to copy.
         except BaseException:
             segment.close()
             raise
         return segment
 
-    def take(self, segment: Segment) -> None:
-        """Write to the segment that was begun from now on."""
+    def activate(self, segment: Segment) -> None:
+        """Make a created segment the active one."""
         self.add(segment)
-        self.unsettled.append(segment)
-        self._written.append(segment)
-        while self._written[0].number < self.unsettled[0].number:
-            before = self._written.pop(0)
+        self.unsynced.append(segment)
+        self._writable.append(segment)
+        while self._writable[0].number < self.unsynced[0].number:
+            before = self._writable.pop(0)
             if before.descriptor >= 0:
                 self._descriptor(before)
 
     def resume(self, segments: Sequence[Segment]) -> None:
-        """Go on writing where recovery ended: these are the last ones, and not settled yet."""
+        """Resume writing after recovery; these are the last segments, all unsynced."""
         for segment in segments:
             segment.open(writable=True)
-        self.unsettled.extend(segments)
-        self._written.extend(segments)
+        self.unsynced.extend(segments)
+        self._writable.extend(segments)
 
-    def settle(self, segments: Sequence[Segment]) -> None:
-        """Make segments durable, in their order, and give them the names that say so.
+    def sync(self, segments: Sequence[Segment]) -> None:
+        """Make segments durable, in order, and rename them to `.log`.
 
-        The caller takes all but the last of them out of `unsettled` afterwards.
+        Afterwards the caller removes all but the last of them from `unsynced`.
         """
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
             os.fsync(segment.descriptor)
@@ -204,14 +205,15 @@ class Segments:
                 self.files.confirm(segment.number)
                 segment.path = self.files.log(segment.number)
             if following is not None and segment.sidecar:
-                self.files.sync()  # The segment behind it has its name before the sidecar says so.
+                # First: a sidecar shows that the next segment exists.
+                self.files.sync()
                 self.files.write_sidecar(segment.number, segment.sidecar)
                 segment.sidecar = b""
 
     def drop_oldest(self) -> Segment:
-        """Remove the oldest segment, which must be settled."""
+        """Remove the oldest segment, which must be synced."""
         segment = self.all[0]
-        assert segment.number < self.unsettled[0].number
+        assert segment.number < self.unsynced[0].number
         self.files.remove(segment.number)
         self._open.pop(segment.number, None)
         segment.close()
@@ -220,7 +222,7 @@ class Segments:
         return segment
 
     def batch(self, offset: int, *, ahead: int = READ_BYTES) -> Batch:
-        """Read the batch at a place of the whole log, checking that it is as it was written."""
+        """Read the batch at an offset of the log, and verify its checksum."""
         if offset == self._batch_at:
             return self._batch
         at = offset - self._window_at
@@ -238,7 +240,7 @@ class Segments:
         return self._batch
 
     def close(self) -> None:
-        """Let go of every file."""
+        """Close all files."""
         for segment in self.all:
             segment.close()
 
@@ -246,7 +248,7 @@ class Segments:
         return self.all[bisect_right(self._bases, offset) - 1]
 
     def _read(self, offset: int, ahead: int) -> None:
-        """Read at least the whole frame at a place, as far as there is one."""
+        """Read at least the whole frame at an offset into the window."""
         segment = self._find(offset)
         descriptor = self._descriptor(segment)
         at = offset - segment.base
@@ -257,8 +259,8 @@ class Segments:
         self._window, self._window_at = data, offset
 
     def _descriptor(self, segment: Segment) -> int:
-        """Open a segment; close the least recently read one if there are many."""
-        if segment.number >= self.unsettled[0].number:
+        """Open a segment; close the least recently used one beyond the limit."""
+        if segment.number >= self.unsynced[0].number:
             return segment.open()
         self._open.pop(segment.number, None)
         self._open[segment.number] = segment
