@@ -4,8 +4,8 @@ import asyncio
 import logging
 import random
 import re
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.store.helpers import everything, numbers
@@ -164,7 +164,8 @@ def test_true_records_each_run_to_a_new_dated_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # Two runs within one second.
-    monkeypatch.setattr(time, "strftime", lambda _: "2026-05-04T12-30-00")
+    clock = SimpleNamespace(strftime=lambda _: "2026-05-04T12-30-00")
+    monkeypatch.setattr("ensue.runtime.hub_memory.time", clock)
 
     async def main() -> Path | None:
         async with ensue.connect("memory://", record=True) as bus:
