@@ -1,4 +1,4 @@
-"""Who has which number, where nodes are processes: the registry."""
+"""The membership registry: numbers, evictions, lost entries and terms."""
 
 import pytest
 from tests.protocols.causal.registered_group import (
@@ -23,20 +23,20 @@ from ensue.protocols.membership.registry import AGAIN, RETURN_NS, SWEEPS
 # -- The registry -------------------------------------------------------------------------------
 
 
-def test_numbers_are_given_in_turn_and_everybody_is_told() -> None:
+def test_numbers_are_consecutive_and_all_members_are_notified() -> None:
     desk = Desk()
     ((peer, first),) = desk.enrol("a~1")
     assert (peer, members(first).names) == ("a~1", ("a~1",))
     told = dict(desk.enrol("b~1"))
     assert members(told["b~1"]).names == ("a~1", "b~1")
-    # Whoever was there is told what is new, and where it belongs.
+    # Members get the new entries, and their position.
     assert (members(told["a~1"]).first, members(told["a~1"]).names) == (1, ("b~1",))
-    # Asked again, as an answer may be lost, nobody gets a second number.
+    # Repeated requests get no second number.
     ((_, again),) = desk.enrol("b~1")
     assert members(again).total == 2
 
 
-def test_a_restarted_registry_goes_on_with_its_lists() -> None:
+def test_restarted_registry_resumes_with_its_lists() -> None:
     desk = Desk()
     for name in ("a~1", "b~1", "c~1"):
         desk.enrol(name)
@@ -46,17 +46,17 @@ def test_a_restarted_registry_goes_on_with_its_lists() -> None:
     assert (desk.registry.epoch, desk.registry.names) == (epoch, ["a~1", "b~1", "c~1"])
     assert desk.registry.gone == [1]
     assert desk.registry.present == ("a~1", "c~1")
-    assert desk.enrol("d~1") == [], "first those who were there"
+    assert desk.enrol("d~1") == [], "former members have to poll first"
     desk.ask("a~1")
     assert desk.enrol("d~1") == []
     desk.ask("c~1")
     assert members(dict(desk.enrol("d~1"))["d~1"]).names[3] == "d~1"
     desk.start()
     desk.wait(RETURN_NS + MS)
-    assert members(dict(desk.enrol("e~1"))["e~1"]).names[4] == "e~1", "or who had the time to ask"
+    assert members(dict(desk.enrol("e~1"))["e~1"]).names[4] == "e~1", "or had the time to poll"
 
 
-def test_who_leaves_or_is_silent_for_long_is_gone_and_never_comes_back_under_its_name() -> None:
+def test_departed_or_expired_member_can_not_return_under_its_name() -> None:
     desk = Desk()
     for name in ("a~1", "b~1", "c~1"):
         desk.enrol(name)
@@ -64,11 +64,11 @@ def test_who_leaves_or_is_silent_for_long_is_gone_and_never_comes_back_under_its
     told = dict(desk.hear("a~1", Deregister(epoch=epoch)))
     assert set(told) == {"a~1", "b~1", "c~1"}
     assert members(told["b~1"]).gone == (0,)
-    # It says so until it is told that this is known, and that answer may be lost.
+    # It repeats `Deregister` until it is confirmed: the answer may be lost.
     ((peer, again),) = desk.hear("a~1", Deregister(epoch=epoch))
     assert (peer, again) == ("a~1", told["a~1"])
     assert isinstance(again, Evicted)
-    assert desk.hear("b~1", Deregister(epoch=epoch + 1)) == [], "of another cube"
+    assert desk.hear("b~1", Deregister(epoch=epoch + 1)) == [], "of another epoch"
     assert desk.registry.present == ("b~1", "c~1")
     desk.wait(EXPIRE_NS - SECOND)
     desk.ask("b~1")
@@ -84,7 +84,7 @@ def test_who_leaves_or_is_silent_for_long_is_gone_and_never_comes_back_under_its
             assert isinstance(answer, Evicted)
 
 
-def test_a_number_is_given_again_only_when_nobody_is_left_who_knows_it() -> None:
+def test_number_is_reused_only_when_no_member_knows_it() -> None:
     desk = Desk()
     desk.enrol("a~1")
     desk.enrol("b~1")
@@ -95,14 +95,14 @@ def test_a_number_is_given_again_only_when_nobody_is_left_who_knows_it() -> None
         desk.hear(name, Deregister(epoch=epoch))
     ((_, answer),) = desk.enrol("d~1")
     assert (members(answer).names, members(answer).epoch) == (("d~1",), epoch + 1)
-    # Somebody of the old cube who comes back means nothing here, whatever the number.
+    # A member of an earlier epoch is unknown here, whatever its number.
     ((_, told),) = desk.hear("b~1", Register(epoch=epoch, known=3, gone=0))
     assert isinstance(told, Evicted)
     desk.start()
     assert (desk.registry.epoch, desk.registry.names) == (epoch + 1, ["d~1"])
 
 
-def test_a_cube_with_no_numbers_left_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_without_free_numbers_rejects_new_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "NODES_MAX", 2)
     desk = Desk()
     desk.enrol("a~1")
@@ -112,7 +112,7 @@ def test_a_cube_with_no_numbers_left_says_so(monkeypatch: pytest.MonkeyPatch) ->
     assert "all 2 numbers" in answer.reason
 
 
-def test_a_registry_that_knows_less_than_a_node_does_not_pretend() -> None:
+def test_registry_that_lost_entries_evicts_members_that_know_more() -> None:
     desk = Desk()
     desk.enrol("a~1")
     epoch = desk.registry.epoch
@@ -128,7 +128,7 @@ def test_a_registry_that_knows_less_than_a_node_does_not_pretend() -> None:
     assert isinstance(answer, Evicted)
 
 
-def test_a_registry_that_stood_still_takes_nobody_for_gone() -> None:
+def test_stopped_registry_evicts_no_member() -> None:
     desk = Desk()
     for name in ("a~1", "b~1"):
         desk.enrol(name)
@@ -138,11 +138,11 @@ def test_a_registry_that_stood_still_takes_nobody_for_gone() -> None:
         assert desk.registry.present == ("a~1", "b~1")
         desk.ask("a~1")
     desk.wait(EXPIRE_NS)
-    assert desk.registry.present == (), "but who is silent while it looks is gone"
+    assert desk.registry.present == (), "silence while the registry runs counts"
 
 
 def lost_name() -> tuple[Desk, dict[str, KnownMembers]]:
-    """Return a registry that lost whom it enrolled last, and what the others know."""
+    """Return a registry that lost its last entry, and the lists of the others."""
     desk = Desk()
     known: dict[str, KnownMembers] = {name: KnownMembers() for name in ("a~1", "b~1", "c~1")}
     for _ in range(2):
@@ -154,9 +154,9 @@ def lost_name() -> tuple[Desk, dict[str, KnownMembers]]:
     return desk, known
 
 
-def test_a_registry_that_lost_a_name_gives_its_number_to_nobody_while_somebody_knows_it() -> None:
+def test_lost_number_is_not_reused_while_a_member_knows_it() -> None:
     desk, known = lost_name()
-    assert desk.enrol("d~1") == [], "before those who were there have asked"
+    assert desk.enrol("d~1") == [], "before former members have polled"
     for name, lists in known.items():
         answer = dict(desk.hear(name, lists.question()))[name]
         assert isinstance(answer, Evicted)
@@ -164,12 +164,13 @@ def test_a_registry_that_lost_a_name_gives_its_number_to_nobody_while_somebody_k
     assert desk.registry.present == ()
     ((_, answer),) = desk.enrol("d~1")
     assert members(answer).names == ("d~1",)
-    assert members(answer).epoch != known["a~1"].epoch, "where numbers begin anew"
+    assert members(answer).epoch != known["a~1"].epoch, "a new epoch"
 
 
 @pytest.mark.parametrize("told_first", [False, True])
-def test_who_comes_late_after_a_loss_does_not_take_one_for_the_other(*, told_first: bool) -> None:
-    """Who knew the lost name was silent until its number was given again; it knows as many names as the registry."""
+def test_late_member_after_a_loss_does_not_confuse_two_names(*, told_first: bool) -> None:
+    """The member that knew the lost name polls after the number is reused, with equal list
+    lengths."""
     desk, known = lost_name()
     node = RegisteredNode(
         name="a~1", registry=REGISTRY, members=known["a~1"], config=CONFIG, now_ns=desk.now_ns
@@ -180,7 +181,7 @@ def test_who_comes_late_after_a_loss_does_not_take_one_for_the_other(*, told_fir
     assert [peer for peer, _ in told] == ["a~1", "b~1", "d~1"]
     assert len(desk.registry.names) == 3
     if told_first:
-        # Of whoever comes next: it would get the number after that of the lost one.
+        # An update for the next client: its number follows the lost one.
         told = [one for one in desk.enrol("e~1") if one[0] == "a~1"]
     else:
         told = desk.hear("a~1", known["a~1"].question())
@@ -193,15 +194,15 @@ def test_who_comes_late_after_a_loss_does_not_take_one_for_the_other(*, told_fir
         if isinstance(each, Send):
             assert each.peer == REGISTRY
             desk.hear("a~1", each.frame)
-    assert "a~1" not in desk.registry.present, "nobody waits for it"
+    assert "a~1" not in desk.registry.present, "no member waits for it"
     assert "d~1" not in known["a~1"].names
     assert "e~1" not in known["a~1"].names
 
 
-def test_who_was_gone_before_its_name_was_told_is_dismissed(
+def test_member_that_left_before_its_name_was_sent_is_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Names come in pieces, and more of them than of those who are gone."""
+    """Names arrive in pieces, and more of them than numbers of departed members."""
     desk = Desk()
     ((_, told),) = desk.enrol("a~1")
     lists = KnownMembers()
@@ -217,10 +218,10 @@ def test_who_was_gone_before_its_name_was_told_is_dismissed(
         ((_, told),) = desk.hear("a~1", lists.question())
         node.receive(told, source=REGISTRY, now_ns=desk.now_ns)
     assert node._cube.names == ["a~1", "b~0", "b~1", "b~2", "b~3"]
-    assert node._cube.everyone == 1, "nobody else is there"
+    assert node._cube.everyone == 1, "no other member is present"
 
 
-def test_strangers_who_are_never_told_of_make_room_for_others() -> None:
+def test_frames_of_unknown_senders_make_room_for_others() -> None:
     lists = KnownMembers()
     names = ("a~1",)
     lists.take(Members(epoch=9, first=0, names=names, total=1, gone_first=0, gone=(), gone_total=0))
@@ -233,7 +234,7 @@ def test_strangers_who_are_never_told_of_make_room_for_others() -> None:
     assert len(client._strangers) < STRANGERS_MAX
 
 
-def test_long_lists_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_are_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "NAMES_MAX", 3)
     monkeypatch.setattr(registry, "GONE_MAX", 2)
     desk = Desk()
@@ -251,7 +252,7 @@ def test_long_lists_are_told_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lists.gone == desk.registry.gone
 
 
-def test_the_first_to_come_decides_what_all_have_to_agree_on() -> None:
+def test_first_member_decides_the_terms() -> None:
     def come(name: str, terms: str) -> Frame:
         (*_, (peer, answer)) = desk.hear(name, KnownMembers(terms).question())
         assert peer == name

@@ -1,4 +1,4 @@
-"""Numbered links: in order and once each, whatever the network does and whoever restarts."""
+"""Numbered links: FIFO and exactly-once despite losses and restarts."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -32,7 +32,7 @@ CODEC = Codec((Note, Aside, LinkData, LinkAck))
 
 
 class Diary:
-    """A node that writes down what it hears, and persists it, and says what it is told to."""
+    """A node that records and persists received frames, and sends what a test asks for."""
 
     def __init__(self, name: str, records: Mapping[str, bytes]) -> None:
         self.name = name
@@ -135,11 +135,11 @@ def test_frames_arrive_once_each_and_in_order() -> None:
     assert right.diary.heard == [10, 20, 30]
 
 
-def test_what_comes_when_a_batch_is_full_is_dropped_and_sent_again() -> None:
+def test_frames_beyond_a_full_batch_are_dropped_and_retransmitted() -> None:
     left, right = ends(batch_bytes_max=len("heard/10heard/20"))
     one, two, three, four = left.say(10, 20, 30, 40)
     right.hear(two, three)
-    # Two of the three that are in turn by now fill the batch: the last one is to be sent again.
+    # Two of the three frames fill the batch: the last one must be retransmitted.
     assert numbers(right.hear(one, four)) == [2]
     assert right.diary.heard == [10, 20]
     assert numbers(right.hear(three)) == [3]
@@ -147,7 +147,7 @@ def test_what_comes_when_a_batch_is_full_is_dropped_and_sent_again() -> None:
     assert right.diary.heard == [10, 20, 30, 40]
 
 
-def test_a_client_that_finds_a_batch_full_is_not_heard() -> None:
+def test_client_frames_are_dropped_while_the_batch_is_full() -> None:
     left, right = ends(batch_bytes_max=len("heard/10heard/20"))
     for frame in left.say(10, 20):
         right.link.receive(frame, source="left", now_ns=0)
@@ -158,7 +158,7 @@ def test_a_client_that_finds_a_batch_full_is_not_heard() -> None:
     assert right.diary.heard == [10, 20, 30]
 
 
-def test_a_frame_is_sent_again_until_it_is_acknowledged() -> None:
+def test_frame_is_retransmitted_until_acknowledged() -> None:
     left, right = ends(retry_ns=100)
     first = left.say(10)
     assert left.link.next_timer_ns() == 100
@@ -183,7 +183,7 @@ def test_waits_double_up_to_a_bound_and_start_small_after_progress() -> None:
     assert left.link.next_timer_ns() == 1100
 
 
-def test_a_loss_is_made_good_in_bursts() -> None:
+def test_lost_frames_are_retransmitted_in_bursts() -> None:
     left, right = ends(burst=2, retry_ns=100)
     frames = left.say(1, 2, 3, 4, 5)
     assert left.timer(100) == frames[:2]
@@ -192,7 +192,7 @@ def test_a_loss_is_made_good_in_bursts() -> None:
     assert left.hear(*right.hear(*frames[2:4])[-1:]) == frames[4:]
 
 
-def test_an_acknowledgement_of_what_is_known_changes_nothing() -> None:
+def test_duplicate_acknowledgement_changes_nothing() -> None:
     left, right = ends()
     (frame,) = left.say(10)
     (acknowledgement,) = right.hear(frame)
@@ -200,7 +200,7 @@ def test_an_acknowledgement_of_what_is_known_changes_nothing() -> None:
     assert numbers(left.say(20)) == [2]
 
 
-def test_only_so_many_early_frames_are_kept() -> None:
+def test_early_frames_have_a_limit() -> None:
     left, right = ends(early_max=2)
     frames = left.say(1, 2, 3, 4, 5)
     right.hear(frames[1], frames[2], frames[3], frames[4])
@@ -209,19 +209,19 @@ def test_only_so_many_early_frames_are_kept() -> None:
     assert right.diary.heard == [1, 2, 3, 4, 5]
 
 
-def test_at_the_limit_clients_are_not_heard_until_the_backlog_shrinks() -> None:
+def test_client_frames_are_dropped_until_the_backlog_shrinks() -> None:
     left, right = ends(unacknowledged_max=2)
     frames = left.say(1, 2)
     left.link.receive(Note(number=77), source="client", now_ns=0)
     assert left.diary.heard == []
     left.hear(*right.say(5))
-    assert left.diary.heard == [5]  # Who has a link is heard all the same.
+    assert left.diary.heard == [5]  # Linked peers are still served.
     left.hear(*right.hear(*frames))
     left.link.receive(Note(number=77), source="client", now_ns=0)
     assert left.diary.heard == [5, 77]
 
 
-def test_frames_that_need_no_order_travel_as_they_are() -> None:
+def test_unnumbered_frames_are_sent_unchanged() -> None:
     left, right = ends()
     left.diary.say("right", Aside(number=9))
     assert left.hear(LinkAck(number=0)) == [Aside(number=9)]
@@ -229,21 +229,21 @@ def test_frames_that_need_no_order_travel_as_they_are() -> None:
     assert right.diary.heard == [9]
 
 
-def test_frames_to_others_travel_as_they_are() -> None:
+def test_frames_to_unlinked_peers_are_sent_unchanged() -> None:
     left, _ = ends()
     left.diary.say("client", Note(number=9))
     left.link.handle_timer(now_ns=0)
     assert list(left.link.take_effects()) == [Send("client", Note(number=9))]
 
 
-def test_a_numbered_frame_from_a_stranger_is_not_unwrapped() -> None:
+def test_numbered_frame_from_an_unlinked_peer_is_not_unwrapped() -> None:
     _, right = ends()
-    with pytest.raises(AssertionError):  # The diary gets it as it is, and does not know it.
+    with pytest.raises(AssertionError):  # The node gets it unwrapped, and does not know it.
         right.link.receive(LinkData(number=1, payload=b""), source="stranger", now_ns=0)
     assert right.disk == {}
 
 
-def test_a_payload_that_can_not_be_read_is_as_good_as_lost() -> None:
+def test_undecodable_payload_counts_as_lost() -> None:
     left, right = ends()
     one, two = left.say(10, 20)
     assert numbers(right.hear(LinkData(number=1, payload=b"junk"))) == [0]
@@ -253,7 +253,7 @@ def test_a_payload_that_can_not_be_read_is_as_good_as_lost() -> None:
     assert right.diary.heard == [10, 20]
 
 
-def test_an_early_payload_that_can_not_be_read_is_not_acknowledged() -> None:
+def test_undecodable_early_payload_is_not_acknowledged() -> None:
     left, right = ends()
     one, two, three = left.say(10, 20, 30)
     right.hear(LinkData(number=2, payload=b"junk"), three)
@@ -264,7 +264,7 @@ def test_an_early_payload_that_can_not_be_read_is_not_acknowledged() -> None:
     assert right.diary.heard == [10, 20, 30]
 
 
-def test_the_timer_of_the_node_is_kept_too() -> None:
+def test_timer_of_the_wrapped_node_fires() -> None:
     left, _ = ends(retry_ns=100)
     left.diary.timer_ns = 50
     assert left.link.next_timer_ns() == 50
@@ -286,7 +286,7 @@ def test_a_frame_is_acknowledged_together_with_its_effects() -> None:
     assert {"heard/10", "link/in/left", Send} == set(kinds)
 
 
-def test_a_restarted_sender_sends_again_what_was_not_acknowledged() -> None:
+def test_restarted_sender_retransmits_unacknowledged_frames() -> None:
     left, right = ends()
     one, _two = left.say(10, 20)
     left.hear(*right.hear(one))
@@ -297,7 +297,7 @@ def test_a_restarted_sender_sends_again_what_was_not_acknowledged() -> None:
     assert numbers(left.say(30)) == [3]
 
 
-def test_a_restarted_receiver_knows_what_it_has_heard() -> None:
+def test_restarted_receiver_remembers_received_numbers() -> None:
     left, right = ends()
     frames = left.say(10, 20)
     right.hear(*frames)
@@ -313,7 +313,7 @@ def test_an_acknowledged_frame_leaves_no_record() -> None:
     assert set(left.disk) == {"link/next/right"}
 
 
-def test_a_link_that_need_not_last_persists_nothing() -> None:
+def test_non_durable_link_persists_nothing() -> None:
     link = Linked(lambda own: Diary("left", own), peers=["right"], codec=CODEC, durable=False)
     assert isinstance(link.inner, Diary)
     link.inner.say("right", Note(number=1))
@@ -325,7 +325,7 @@ def test_a_link_that_need_not_last_persists_nothing() -> None:
 @pytest.mark.parametrize(
     "config", [{}, {"acknowledge_ns": 5, "group_bytes": 60}], ids=["single", "grouped"]
 )
-def test_any_mixture_of_losses_repetitions_and_restarts_is_survived(
+def test_frames_arrive_once_despite_losses_duplicates_and_restarts(
     config: dict[str, int], seed: int
 ) -> None:
     random = Random(seed)
@@ -363,7 +363,7 @@ def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
         LinkConfig(**{field: 0})
 
 
-def test_an_acknowledgement_waits_for_a_frame_to_go_with_but_not_for_ever() -> None:
+def test_acknowledgement_waits_for_a_frame_but_not_forever() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
     one, two, three = left.say(10, 20, 30)
     assert right.hear(one, two, now_ns=5) == []
@@ -375,17 +375,17 @@ def test_an_acknowledgement_waits_for_a_frame_to_go_with_but_not_for_ever() -> N
     data, acknowledgement = right.say(40, now_ns=210)
     assert isinstance(data, LinkData)
     assert acknowledgement == LinkAck(number=3)
-    assert right.link.next_timer_ns() == 1210, "only what was sent is waited for"
+    assert right.link.next_timer_ns() == 1210, "waits only for sent frames"
 
 
-def test_what_comes_together_is_acknowledged_together() -> None:
+def test_frames_that_arrive_together_are_acknowledged_together() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000, burst=8)
     frames = left.say(*range(1, 8))
     assert right.hear(*frames[:3]) == []
-    assert right.hear(*frames[3:]) == [LinkAck(number=4)], "half a burst is enough to say so"
+    assert right.hear(*frames[3:]) == [LinkAck(number=4)], "half a burst is acknowledged at once"
 
 
-def test_what_comes_twice_is_acknowledged_at_once() -> None:
+def test_duplicate_is_acknowledged_at_once() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
     (one,) = left.say(10)
     assert right.hear(one) == []
@@ -393,11 +393,11 @@ def test_what_comes_twice_is_acknowledged_at_once() -> None:
     assert right.diary.heard == [10]
 
 
-def test_acknowledged_frames_are_let_go_with_the_next_thing_that_is_persisted() -> None:
+def test_acknowledged_frames_are_removed_with_the_next_record() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
     right.hear(*left.say(10, 20))
     left.link.receive(LinkAck(number=2), source="right", now_ns=0)
-    assert left.link.take_effects() == [], "nothing is worth a sync"
+    assert left.link.take_effects() == [], "causes no sync"
     assert left.link.next_timer_ns() is None
     assert {key for key in left.disk if key.startswith("link/out/")} == {
         "link/out/1/right",
@@ -407,7 +407,7 @@ def test_acknowledged_frames_are_let_go_with_the_next_thing_that_is_persisted() 
     assert {key for key in left.disk if key.startswith("link/out/")} == {"link/out/3/right"}
 
 
-def test_frames_that_were_acknowledged_before_a_crash_change_nothing_when_they_come_again() -> None:
+def test_retransmission_of_acknowledged_frames_after_a_crash_changes_nothing() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
     right.hear(*left.say(10, 20), now_ns=0)
     left.hear(*right.timer(100))
@@ -422,7 +422,7 @@ def test_frames_that_were_acknowledged_before_a_crash_change_nothing_when_they_c
     assert right.diary.heard == [10, 20, 30]
 
 
-def test_so_many_acknowledged_frames_are_let_go_without_waiting() -> None:
+def test_many_acknowledged_frames_are_removed_without_waiting() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000, unacknowledged_max=2)
     right.hear(*left.say(10, 20))
     left.hear(LinkAck(number=1))
@@ -431,7 +431,7 @@ def test_so_many_acknowledged_frames_are_let_go_without_waiting() -> None:
     assert not any(key.startswith("link/out/") for key in left.disk)
 
 
-def test_whoever_is_forgotten_is_acknowledged_first() -> None:
+def test_forgotten_peer_is_acknowledged_first() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
     assert right.hear(*left.say(10)) == []
     right.link.unlink("left")
@@ -440,18 +440,18 @@ def test_whoever_is_forgotten_is_acknowledged_first() -> None:
 
 
 @pytest.mark.parametrize("acknowledge_ns", [-1, 100, 101])
-def test_an_acknowledgement_comes_before_a_frame_is_sent_again(acknowledge_ns: int) -> None:
+def test_acknowledgement_is_sent_before_the_retransmission_is_due(acknowledge_ns: int) -> None:
     with pytest.raises(ConfigurationError, match=r"acknowledge_ns must be .* below retry_ns"):
         LinkConfig(acknowledge_ns=acknowledge_ns, retry_ns=100)
 
 
-def test_what_goes_to_a_peer_at_a_time_travels_under_one_number() -> None:
+def test_frames_to_a_peer_in_one_batch_share_a_number() -> None:
     left, right = ends(group_bytes=1000)
     group = left.say(10, 20, 30)
     assert numbers(group) == [1]
     (single,) = left.say(40)
     assert isinstance(single, LinkData)
-    assert single.payload == CODEC.encode(Note(number=40)), "one by itself is as it was"
+    assert single.payload == CODEC.encode(Note(number=40)), "a single frame is not wrapped"
     assert numbers(right.hear(single)) == []
     assert numbers(right.hear(*group)) == [2]
     assert right.diary.heard == [10, 20, 30, 40]
@@ -461,7 +461,7 @@ def test_what_goes_to_a_peer_at_a_time_travels_under_one_number() -> None:
     assert left.link.next_timer_ns() is None
 
 
-def test_a_group_is_sent_again_until_it_is_acknowledged_and_handed_over_once() -> None:
+def test_group_is_retransmitted_until_acknowledged_and_received_once() -> None:
     left, right = ends(acknowledge_ns=50, retry_ns=100, group_bytes=1000)
     lost = left.say(10, 20)
     assert left.link.next_timer_ns() == 100
@@ -475,7 +475,7 @@ def test_a_group_is_sent_again_until_it_is_acknowledged_and_handed_over_once() -
     assert left.link.next_timer_ns() is None
 
 
-def test_an_acknowledgement_goes_with_a_group() -> None:
+def test_acknowledgement_travels_with_a_group() -> None:
     left, right = ends(acknowledge_ns=50, retry_ns=100, group_bytes=1000)
     assert right.hear(*left.say(10, 20)) == []
     group, acknowledgement = right.say(30, 40)
@@ -483,7 +483,7 @@ def test_an_acknowledgement_goes_with_a_group() -> None:
     assert acknowledgement == LinkAck(number=1)
 
 
-def test_a_group_has_so_many_bytes_or_a_single_frame() -> None:
+def test_group_is_bounded_by_bytes_unless_it_is_one_frame() -> None:
     size = len(CODEC.encode(Note(number=10)))
     left, right = ends(group_bytes=2 * size)
     frames = left.say(10, 20, 30, 40, 50)
@@ -498,7 +498,7 @@ def test_a_group_has_so_many_bytes_or_a_single_frame() -> None:
     assert len(small.say(10, 20)) == 2
 
 
-def test_a_group_has_so_many_frames() -> None:
+def test_group_is_bounded_by_frames() -> None:
     left, right = ends(group_bytes=10**6)
     frames = left.say(*range(GROUP_MAX + 1))
     assert len(frames) == 2
@@ -506,7 +506,7 @@ def test_a_group_has_so_many_frames() -> None:
     assert right.diary.heard == list(range(GROUP_MAX + 1))
 
 
-def test_frames_without_a_number_stay_behind_those_that_were_sent_before() -> None:
+def test_unnumbered_frames_do_not_overtake_earlier_frames() -> None:
     left, _ = ends(group_bytes=1000)
     left.diary.say("right", Note(number=10), Aside(number=20), Note(number=30))
     first, aside, last = left.hear(LinkAck(number=0))
@@ -514,7 +514,7 @@ def test_frames_without_a_number_stay_behind_those_that_were_sent_before() -> No
     assert aside == Aside(number=20)
 
 
-def test_a_group_of_which_a_frame_cannot_be_read_is_as_good_as_lost() -> None:
+def test_group_with_an_undecodable_frame_counts_as_lost() -> None:
     left, right = ends(group_bytes=1000)
     note = CODEC.encode(Note(number=10))
     assert right.hear(LinkData(number=1, payload=packed([note, b"\x02junk"]))) == [
@@ -537,12 +537,12 @@ def test_a_group_of_which_a_frame_cannot_be_read_is_as_good_as_lost() -> None:
         packed([b"x"] * (GROUP_MAX + 1)),
     ],
 )
-def test_a_payload_that_is_no_group_is_refused(payload: bytes) -> None:
+def test_malformed_group_is_refused(payload: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match=r"numbered frames can't|frames under one number"):
         unpacked(payload, "somebody")
 
 
-def test_whoever_is_forgotten_is_sent_nothing_that_has_no_number_yet() -> None:
+def test_forgotten_peer_gets_no_pending_frames() -> None:
     left, _ = ends(group_bytes=1000)
     left.diary.say("right", Note(number=10))
     left.link.receive(LinkAck(number=0), source="right", now_ns=0)

@@ -1,4 +1,4 @@
-"""Records kept far away: whole batches, one owner at a time, and nothing let go before it is safe."""
+"""State store and remote state: atomic batches, one owner, effects wait until stored."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -28,13 +28,13 @@ Writes = Mapping[str, bytes | None]
 
 
 class Word(Frame, frozen=True, tag=101):
-    """What the node says behind a batch."""
+    """The frame that the node sends after a batch."""
 
     number: int
 
 
 class Clerk:
-    """A node that persists what it is told to, and says a word behind each batch."""
+    """A node that persists what a test asks for, and sends a word after each batch."""
 
     def __init__(self, name: str, records: Records) -> None:
         self.name = name
@@ -101,7 +101,7 @@ class Office:
         return self.hear(frame, source)
 
     def safe(self, source: str = "desk") -> dict[str, bytes]:
-        """What a newcomer under the name would be told if the state store restarted now."""
+        """The records that a new client would recall if the state store restarted now."""
         copy = StateStore(name="store", config=self.config, records=dict(self.disk))
         copy.receive(Recall(number=2**53), source=source, now_ns=0)
         (told,) = (
@@ -120,14 +120,14 @@ def desk(number: int = 7, *, now_ns: int = 0) -> RemoteState[Clerk]:
 
 
 def opened(office: Office, number: int = 7) -> RemoteState[Clerk]:
-    """A client that has its records."""
+    """Return a client that has its records."""
     kept = desk(number)
     answer(kept, *asked(office, kept))
     return kept
 
 
 def asked(office: Office, kept: RemoteState[Clerk]) -> list[Frame]:
-    """Let the state store hear what a client says to it; return the answers."""
+    """Pass a client's requests to the state store; return the answers."""
     answers: list[Frame] = []
     for effect in kept.take_effects():
         if isinstance(effect, Send) and effect.peer == "store":
@@ -156,7 +156,7 @@ def to_store(effects: Sequence[Effect]) -> list[Frame]:
 # -- The state store -------------------------------------------------------------------------------
 
 
-def test_what_was_remembered_is_recalled() -> None:
+def test_remembered_records_are_recalled() -> None:
     office = Office()
     assert office.recall(1) == Recalled(number=1, epoch=1, records={})
     assert office.remember(1, 1, a=b"1", b=b"2") == [Remembered(epoch=1, number=1)]
@@ -164,7 +164,7 @@ def test_what_was_remembered_is_recalled() -> None:
     assert office.recall(2) == Recalled(number=2, epoch=2, records={"a": b"3"})
 
 
-def test_a_recall_asked_again_is_answered_again_and_begins_nothing() -> None:
+def test_repeated_recall_starts_no_new_epoch() -> None:
     office = Office()
     office.recall(1)
     office.remember(1, 1, a=b"1")
@@ -172,7 +172,7 @@ def test_a_recall_asked_again_is_answered_again_and_begins_nothing() -> None:
     assert office.remember(1, 2, a=b"2") == [Remembered(epoch=1, number=2)]
 
 
-def test_a_second_recall_begins_an_epoch_and_the_first_is_told_superseded() -> None:
+def test_second_recall_starts_an_epoch_and_fences_the_first() -> None:
     office = Office()
     first, second = office.recall(1), office.recall(2)
     assert second.epoch > first.epoch
@@ -184,7 +184,7 @@ def test_a_second_recall_begins_an_epoch_and_the_first_is_told_superseded() -> N
     assert office.safe() == {"a": b"new"}
 
 
-def test_a_question_that_comes_late_takes_nothing_back() -> None:
+def test_late_recall_does_not_take_the_name_back() -> None:
     office = Office()
     first, second = office.recall(1), office.recall(2)
     office.restart()
@@ -193,24 +193,24 @@ def test_a_question_that_comes_late_takes_nothing_back() -> None:
     assert office.remember(first.epoch, 1, a=b"old") == [
         NotKept(epoch=first.epoch, reason="superseded")
     ]
-    # Not for ever: what is known of earlier ones is bounded.
+    # Memory of earlier requests is bounded.
     for number in range(3, 4 + ASKED_MAX):
         office.recall(number)
     assert office.recall(1).records == {"a": b"new"}
 
 
-def test_changes_are_made_once_and_in_order() -> None:
+def test_changes_apply_once_and_in_order() -> None:
     office = Office()
     office.recall(1)
     office.remember(1, 1, a=b"1")
     office.remember(1, 2, a=b"2")
-    # Repeated, or ahead of one that was lost: the answer says how far it has come.
+    # Repeated, or after a lost one: the answer has the last applied number.
     assert office.remember(1, 1, a=b"1") == [Remembered(epoch=1, number=2)]
     assert office.remember(1, 4, a=b"4") == [Remembered(epoch=1, number=2)]
     assert office.safe() == {"a": b"2"}
 
 
-def test_names_do_not_meet_whatever_characters_they_hold() -> None:
+def test_names_do_not_collide_whatever_characters_they_contain() -> None:
     office = Office()
     names = ("a", "a/b", "a/b/c", "1/a", "", "ä/2")
     for index, name in enumerate(names):
@@ -225,7 +225,7 @@ def test_names_do_not_meet_whatever_characters_they_hold() -> None:
         }
 
 
-def test_a_state_store_that_restarts_knows_records_epochs_and_numbers() -> None:
+def test_restarted_state_store_knows_records_epochs_and_numbers() -> None:
     office = Office()
     office.recall(1)
     office.remember(1, 1, a=b"1")
@@ -239,13 +239,13 @@ def test_a_state_store_that_restarts_knows_records_epochs_and_numbers() -> None:
     assert office.remember(1, 3, a=b"3") == [NotKept(epoch=1, reason="superseded")]
 
 
-def test_nobody_is_known_before_a_recall() -> None:
+def test_name_is_unknown_before_its_recall() -> None:
     office = Office()
     assert office.remember(1, 1, a=b"1") == [NotKept(epoch=1, reason="forgotten")]
     assert office.disk == {}
 
 
-def test_beyond_names_max_newcomers_are_refused_and_the_others_go_on() -> None:
+def test_beyond_names_max_new_names_are_refused_and_known_ones_continue() -> None:
     office = Office(names_max=2)
     office.recall(1, "a")
     office.recall(1, "b")
@@ -257,14 +257,15 @@ def test_beyond_names_max_newcomers_are_refused_and_the_others_go_on() -> None:
     assert office.recall(1, "c").epoch == 1
 
 
-def test_beyond_records_max_a_batch_is_refused_whole() -> None:
+def test_batch_beyond_records_max_is_refused_whole() -> None:
     office = Office(records_max=2)
     office.recall(1)
     office.remember(1, 1, a=b"1", b=b"2")
     assert office.remember(1, 2, a=b"3", c=b"4") == [
         NotKept(
             epoch=1,
-            reason="the records of the durable subscription are too many or too large (limit records_max=2): "
+            reason="the records of the durable subscription are too many or too large "
+            "(limit records_max=2): "
             "give it fewer topics",
         ),
     ]
@@ -272,7 +273,7 @@ def test_beyond_records_max_a_batch_is_refused_whole() -> None:
     assert office.remember(1, 2, a=b"3") == [Remembered(epoch=1, number=2)]
 
 
-def test_dismissing_forgets_everything_and_only_the_owner_can() -> None:
+def test_dismiss_removes_all_records_and_only_the_owner_can() -> None:
     office = Office()
     office.recall(1)
     office.remember(1, 1, a=b"1")
@@ -284,7 +285,7 @@ def test_dismissing_forgets_everything_and_only_the_owner_can() -> None:
     assert dict(office.store.names()) == {}
 
 
-def test_one_from_before_the_name_was_dismissed_can_change_nothing_of_its_successors() -> None:
+def test_client_of_a_dismissed_epoch_can_not_change_later_records() -> None:
     office = Office()
     stalled = office.recall(5)
     office.hear(Dismiss(epoch=office.recall(6).epoch))
@@ -299,7 +300,7 @@ def test_one_from_before_the_name_was_dismissed_can_change_nothing_of_its_succes
     assert office.safe() == {"a": b"new"}
 
 
-def test_a_state_store_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
+def test_state_store_has_no_timer_and_ignores_stray_frames() -> None:
     office = Office()
     office.store.handle_timer(now_ns=10**12)
     assert office.store.next_timer_ns() is None
@@ -307,10 +308,10 @@ def test_a_state_store_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
     assert office.hear(Remembered(epoch=1, number=1)) == []
 
 
-# -- Whose records they are ---------------------------------------------------------------------------
+# -- Remote state ------------------------------------------------------------------------
 
 
-def test_a_node_is_built_once_its_records_have_come() -> None:
+def test_node_is_built_when_its_records_arrive() -> None:
     office = Office()
     office.recall(1)
     office.remember(1, 1, a=b"1")
@@ -322,14 +323,14 @@ def test_a_node_is_built_once_its_records_have_come() -> None:
     assert kept.take_effects() == [Resumed()]
 
 
-def test_an_answer_to_another_question_or_of_somebody_else_builds_nothing() -> None:
+def test_answer_to_another_recall_or_from_another_peer_is_ignored() -> None:
     kept = desk(7)
     answer(kept, Recalled(number=6, epoch=1, records={}))
     kept.receive(Recalled(number=7, epoch=1, records={}), source="stranger", now_ns=0)
     assert kept.inner is None
 
 
-def test_nothing_behind_a_persist_is_let_go_before_it_is_remembered() -> None:
+def test_effects_after_a_persist_wait_until_it_is_remembered() -> None:
     office = Office()
     kept = opened(office)
     kept.take_effects()
@@ -337,7 +338,7 @@ def test_nothing_behind_a_persist_is_let_go_before_it_is_remembered() -> None:
     effects = kept.take_effects()
     assert words(effects) == []
     (frame,) = to_store(effects)
-    # What has nothing to persist waits for what came before it all the same.
+    # Effects without a persist still wait for earlier ones.
     clerk(kept).write({}, 2)
     assert words(kept.take_effects()) == []
     assert kept.unremembered == 2
@@ -346,7 +347,7 @@ def test_nothing_behind_a_persist_is_let_go_before_it_is_remembered() -> None:
     assert kept.unremembered == 0
 
 
-def test_what_has_nothing_before_it_to_be_remembered_goes_at_once() -> None:
+def test_effects_without_a_persist_before_them_are_released_at_once() -> None:
     kept = opened(Office())
     kept.take_effects()
     clerk(kept).write({}, 1)
@@ -355,7 +356,7 @@ def test_what_has_nothing_before_it_to_be_remembered_goes_at_once() -> None:
     assert to_store(effects) == []
 
 
-def test_batches_that_come_meanwhile_are_remembered_together_whole_and_in_order() -> None:
+def test_batches_made_meanwhile_are_remembered_together_in_order() -> None:
     office = Office()
     kept = opened(office)
     kept.take_effects()
@@ -373,7 +374,7 @@ def test_batches_that_come_meanwhile_are_remembered_together_whole_and_in_order(
     assert office.safe() == {"a": b"5", "n3": b"", "n4": b"", "n5": b""}
 
 
-def test_what_got_no_answer_is_asked_again() -> None:
+def test_unanswered_requests_are_repeated() -> None:
     office = Office()
     kept = desk()
     (recall,) = to_store(kept.take_effects())
@@ -391,7 +392,7 @@ def test_what_got_no_answer_is_asked_again() -> None:
     assert words(kept.take_effects()) == [1]
 
 
-def test_after_a_lost_connection_both_ask_again_at_once() -> None:
+def test_lost_connection_repeats_requests_of_wrapper_and_node_at_once() -> None:
     kept = opened(Office())
     kept.take_effects()
     clerk(kept).write({"a": b"1"}, 1)
@@ -405,14 +406,14 @@ def test_after_a_lost_connection_both_ask_again_at_once() -> None:
     assert to_store(waiting.take_effects()) == [recall]
 
 
-def test_a_node_with_nothing_to_ask_still_repeats_itself() -> None:
+def test_node_repeats_even_if_the_wrapper_has_no_request() -> None:
     kept = opened(Office())
     kept.take_effects()
     kept.repeat(now_ns=5)
     assert clerk(kept).repeats == 1
 
 
-def test_an_answer_to_an_earlier_change_lets_nothing_go() -> None:
+def test_answer_to_an_earlier_change_releases_nothing() -> None:
     office = Office()
     kept = opened(office)
     kept.take_effects()
@@ -426,7 +427,7 @@ def test_an_answer_to_an_earlier_change_lets_nothing_go() -> None:
     assert words(kept.take_effects()) == []
 
 
-def test_whoever_is_superseded_stops_and_says_why() -> None:
+def test_superseded_client_stops_with_the_reason() -> None:
     office = Office()
     kept = opened(office)
     kept.take_effects()
@@ -447,7 +448,7 @@ def test_whoever_is_superseded_stops_and_says_why() -> None:
     assert office.safe() == {}
 
 
-def test_a_word_meant_for_another_epoch_stops_nobody() -> None:
+def test_refusal_for_another_epoch_is_ignored() -> None:
     office = Office()
     office.recall(1)
     kept = opened(office)
@@ -457,7 +458,7 @@ def test_a_word_meant_for_another_epoch_stops_nobody() -> None:
     assert not kept.stopped
 
 
-def test_a_limit_of_the_state_store_stops_it_and_is_named() -> None:
+def test_limit_of_the_state_store_stops_the_client_and_is_named() -> None:
     office = Office(names_max=1)
     office.recall(1, "other")
     kept = desk()
@@ -475,7 +476,7 @@ def test_a_limit_of_the_state_store_stops_it_and_is_named() -> None:
     assert "records_max" in refuse.reason
 
 
-def test_dismissed_it_ends_when_it_is_finished_and_all_is_remembered() -> None:
+def test_dismissed_client_ends_when_all_is_remembered() -> None:
     office = Office()
     kept = opened(office)
     kept.take_effects()
@@ -489,7 +490,7 @@ def test_dismissed_it_ends_when_it_is_finished_and_all_is_remembered() -> None:
     assert words(effects) == [1]
     (dismiss,) = to_store(effects)
     assert isinstance(dismiss, Dismiss)
-    # It was lost: asked again, and nothing else is done until the answer comes.
+    # Lost: it is repeated, and nothing else happens until the answer arrives.
     clerk(kept).write({"a": b"2"}, 2)
     assert kept.take_effects() == []
     due_ns = kept.next_timer_ns()
@@ -505,7 +506,7 @@ def test_dismissed_it_ends_when_it_is_finished_and_all_is_remembered() -> None:
     assert kept.next_timer_ns() is None
 
 
-def test_frames_and_timers_of_the_node_reach_it() -> None:
+def test_frames_and_timers_reach_the_wrapped_node() -> None:
     kept = opened(Office())
     kept.take_effects()
     clerk(kept).timer_ns = 42
@@ -515,13 +516,13 @@ def test_frames_and_timers_of_the_node_reach_it() -> None:
     assert (clerk(kept).timers, clerk(kept).heard) == ([42], [Word(number=3)])
 
 
-# -- On a channel that loses, repeats and reorders ----------------------------------------------------
+# -- On a channel that loses, repeats and reorders -------------------------------------------------
 
 
 class World:
-    """Clients of one name, one after the other, and a state store, with a bad line between them.
+    """Successive clients of one name and a state store, with a lossy line between them.
 
-    The model is a list of dictionaries: what the records are after each batch.
+    The model is a list of dictionaries: the records after each batch.
     """
 
     def __init__(self, seed: int) -> None:
@@ -529,15 +530,15 @@ class World:
         self.office = Office()
         self.now_ns = 0
         self.states: list[dict[str, bytes]] = [{}]
-        self.let_go = 0
+        self.released = 0
         """The last batch whose word has left."""
         self.line: list[tuple[str, int, Frame]] = []
-        """Where to, which incarnation of the client, and what."""
+        """Target, incarnation of the client, and frame."""
         self.incarnation = 0
         self.kept = desk(1)
 
     def crash(self) -> None:
-        """The client dies, and comes back; it finds the state after some whole batch."""
+        """Crash and restart the client; it recalls the state after some whole batch."""
         self.incarnation += 1
         self.kept = desk(self.incarnation + 1, now_ns=self.now_ns)
 
@@ -578,8 +579,8 @@ class World:
     def drain(self) -> None:
         effects = self.kept.take_effects()
         for word in words(effects):
-            assert word == self.let_go + 1, "words leave in order, and none is left out"
-            self.let_go = word
+            assert word == self.released + 1, "words are sent in order without gaps"
+            self.released = word
         for frame in to_store(effects):
             self.line.append(("store", self.incarnation, frame))
 
@@ -590,10 +591,10 @@ class World:
         place = random.randrange(len(self.line)) if random.random() < 0.5 else 0
         target, incarnation, frame = self.line[place]
         if random.random() < 0.8:
-            del self.line[place]  # Else it comes again.
+            del self.line[place]  # Otherwise it is duplicated.
         if random.random() < 0.2:
             return  # Lost.
-        # What was meant for an earlier incarnation may reach the present one.
+        # Frames for an earlier incarnation may reach the current one.
         if target == "store" or incarnation == self.incarnation or random.random() < 0.5:
             self.pass_on(target, incarnation, frame)
 
@@ -607,27 +608,27 @@ class World:
             self.take_up(clerk(self.kept).records)
 
     def take_up(self, records: dict[str, bytes]) -> None:
-        """The state that a new incarnation finds is the model's from here on."""
+        """Continue the model from the state that a new incarnation recalls."""
         assert records in self.states, "half a batch"
         place = self.states.index(records)
-        assert place >= self.let_go, "what was behind a word is remembered"
+        assert place >= self.released, "batches before a sent word are remembered"
         del self.states[place + 1 :]
-        self.let_go = place
+        self.released = place
 
     def judge(self) -> None:
         safe = self.office.safe()
         if self.kept.inner is None:
-            return  # What counts is what it will find.
+            return  # Only the recalled state matters.
         assert safe in self.states, "half a batch"
-        assert self.states.index(safe) >= self.let_go, "let go before it was safe"
+        assert self.states.index(safe) >= self.released, "released before it was stored"
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_whatever_the_line_does_batches_are_whole_in_order_and_safe_first(seed: int) -> None:
+def test_batches_are_atomic_ordered_and_stored_before_release(seed: int) -> None:
     world = World(seed)
     for _ in range(250):
         world.step()
-    # A good line at last, and nobody but a new incarnation: everything comes through.
+    # With a reliable line and one incarnation, every frame arrives.
     world.crash()
     world.line = []
     for turn in range(20):
@@ -643,11 +644,11 @@ def test_whatever_the_line_does_batches_are_whole_in_order_and_safe_first(seed: 
     world.drain()
     assert not world.kept.stopped
     assert world.kept.unremembered == 0
-    assert world.let_go == len(world.states) - 1
+    assert world.released == len(world.states) - 1
     assert world.office.safe() == world.states[-1]
 
 
-def test_while_the_state_store_is_away_the_node_rests_before_too_much_waits() -> None:
+def test_node_rests_while_the_state_store_is_unreachable() -> None:
     office = Office()
     kept = opened(office)
     kept.take_effects()
@@ -655,7 +656,7 @@ def test_while_the_state_store_is_away_the_node_rests_before_too_much_waits() ->
     node.write({"a": b"1"}, 0)
     (remember,) = to_store(kept.take_effects())
 
-    # It says a word to each frame, as a subscriber delivers each event.
+    # It sends a word for each frame, as a subscriber delivers each event.
     heard = 0
     for number in range(1, HELD_MAX + 1_000):
         kept.receive(Word(number=number), source="log", now_ns=number)
@@ -663,7 +664,7 @@ def test_while_the_state_store_is_away_the_node_rests_before_too_much_waits() ->
             heard = len(node.heard)
             node.effects.append(Send("peer", Word(number=number)))
         assert not words(kept.take_effects())
-    assert len(node.heard) == HELD_MAX - 1, "with the word behind the batch, all that may wait"
+    assert len(node.heard) == HELD_MAX - 1, "with the word after the batch, the limit is reached"
 
     node.timer_ns = 5
     assert kept.next_timer_ns() == RETRY_NS, (
@@ -674,7 +675,7 @@ def test_while_the_state_store_is_away_the_node_rests_before_too_much_waits() ->
     assert (node.timers, node.repeats) == ([], 0)
 
     answer(kept, *office.hear(remember))
-    assert words(kept.take_effects()) == list(range(HELD_MAX)), "what waited, and in its order"
+    assert words(kept.take_effects()) == list(range(HELD_MAX)), "the waiting words, in order"
     assert kept.next_timer_ns() == 5
     kept.receive(Word(number=0), source="log", now_ns=0)
     assert len(node.heard) == HELD_MAX

@@ -1,4 +1,4 @@
-"""A fan-out: topics and nothing more."""
+"""The fan-out: events to current listeners, without log or order."""
 
 from ensue.core.event import Event, Stamp
 from ensue.protocols.interface import Effect, Multicast, Send
@@ -33,7 +33,7 @@ class Bench:
         return list(self.node.take_effects())
 
 
-def test_an_event_goes_to_whoever_listens_as_it_is_and_is_answered() -> None:
+def test_event_is_sent_unchanged_to_all_listeners_and_accepted() -> None:
     bench = Bench()
     for name in ("a", "b"):
         assert bench.hear(AttachRequest(topic="t", from_slot=0), name) == [Send(name, attached())]
@@ -46,7 +46,7 @@ def test_an_event_goes_to_whoever_listens_as_it_is_and_is_answered() -> None:
     assert bench.node.passed_on == 1
 
 
-def test_nothing_is_kept_for_who_comes_later_and_nobody_is_sent_to_twice() -> None:
+def test_later_listeners_get_no_earlier_events_and_none_gets_duplicates() -> None:
     bench = Bench()
     assert bench.hear(Put(event=event())) == [
         Send("p", Accepted(topic="t", event=event().id, slot=0))
@@ -57,7 +57,7 @@ def test_nothing_is_kept_for_who_comes_later_and_nobody_is_sent_to_twice() -> No
     assert bench.hear(Put(event=event(2)))[1] == Multicast("t", ("a",), Notify(event=event(2)))
 
 
-def test_who_detaches_or_is_gone_gets_nothing_more() -> None:
+def test_detached_or_forgotten_listener_gets_nothing() -> None:
     bench = Bench()
     for name in ("a", "b"):
         for topic in ("t", "u"):
@@ -74,7 +74,7 @@ def test_who_detaches_or_is_gone_gets_nothing_more() -> None:
     assert bench.node.attachments == 0
 
 
-def test_more_listeners_than_the_limit_are_declined_in_words() -> None:
+def test_listeners_beyond_the_limit_are_declined_with_a_reason() -> None:
     bench = Bench(attachments_max=1)
     bench.hear(AttachRequest(topic="t", from_slot=0), "a")
     (answer,) = bench.hear(AttachRequest(topic="t", from_slot=0), "b")
@@ -94,7 +94,7 @@ def test_stray_frames_change_nothing() -> None:
 
 
 def agreed(bench: Bench, terms: str, source: str, now_ns: int = 0) -> str:
-    """Return the terms that a peer is told when it asks for others, or for the same."""
+    """Return the terms that a peer gets as the answer to its own."""
     bench.node.receive(Agree(terms=terms), source=source, now_ns=now_ns)
     (effect,) = bench.node.take_effects()
     assert isinstance(effect, Send)
@@ -123,7 +123,7 @@ def test_a_client_that_is_alone_may_change_its_terms() -> None:
     assert agreed(bench, "two", "a") == "two"
 
 
-def test_a_client_whose_connection_is_lost_counts_as_there_for_a_while() -> None:
+def test_terms_of_a_disconnected_client_count_for_a_while() -> None:
     bench = Bench()
     agreed(bench, "one", "a", 5)
     bench.node.forget("a", now_ns=5)
@@ -134,7 +134,7 @@ def test_a_client_whose_connection_is_lost_counts_as_there_for_a_while() -> None
     assert agreed(bench, "one", "a", 5 + 2 * ABSENCE_NS) == "two"
 
 
-def test_a_clock_that_goes_back_keeps_nobody_out_for_longer() -> None:
+def test_backward_clock_does_not_prolong_old_terms() -> None:
     bench = Bench()
     agreed(bench, "one", "a", 10 * ABSENCE_NS)
     bench.node.forget("a", now_ns=10 * ABSENCE_NS)

@@ -1,4 +1,4 @@
-"""The event notification service: one event a slot, kept or not, sent to whoever attached."""
+"""Topic logs: one event per slot, retained or not, sent to attached peers."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -51,7 +51,7 @@ def event(slot: int | None, name: str = "e", *, topic: str = "t", void: bool = F
 
 
 class Service:
-    """A log, what it persisted, and the frames it sends as pairs of peer and frame."""
+    """A log, its records, and the frames it sends as pairs of peer and frame."""
 
     def __init__(self, config: TopicLogConfig | None = None) -> None:
         self.config = config or TopicLogConfig()
@@ -96,7 +96,7 @@ def taken(what: Event, slot: int, to: str = "p") -> tuple[str, Frame]:
 def attached(
     first: int, following: int, *, sent: int | None = None, to: str = "s", topic: str = "t"
 ) -> tuple[str, Frame]:
-    """The answer to attaching; all there is was sent with it unless told otherwise."""
+    """Return the answer to an attach; by default all events were sent with it."""
     sent = following if sent is None else sent
     return to, Attached(topic=topic, first=first, next=following, sent=sent)
 
@@ -105,10 +105,10 @@ def notice(what: Event, to: str = "s") -> tuple[str, Frame]:
     return to, Notify(event=what)
 
 
-# -- Slots ------------------------------------------------------------------------------------------
+# -- Slots -----------------------------------------------------------------------------------------
 
 
-def test_an_event_is_accepted_and_sent_to_whoever_is_attached() -> None:
+def test_event_is_accepted_and_sent_to_attached_peers() -> None:
     service = Service()
     assert service.attach("s") == [attached(1, 1)]
     assert service.attach("r") == [attached(1, 1, to="r")]
@@ -116,7 +116,7 @@ def test_an_event_is_accepted_and_sent_to_whoever_is_attached() -> None:
     assert service.put(e) == [accepted(e, 1), notice(e), notice(e, to="r")]
 
 
-def test_the_same_event_put_again_is_accepted_again_and_sent_to_nobody() -> None:
+def test_repeated_event_is_accepted_again_and_not_sent() -> None:
     service = Service()
     service.attach("s")
     e = event(1)
@@ -125,7 +125,7 @@ def test_the_same_event_put_again_is_accepted_again_and_sent_to_nobody() -> None
 
 
 @pytest.mark.parametrize("keeps_log", [True, False])
-def test_the_first_event_of_a_slot_stays_and_another_reaches_nobody(keeps_log: bool) -> None:
+def test_first_event_of_a_slot_stays_and_another_is_refused(keeps_log: bool) -> None:
     service = Service(TopicLogConfig(keeps_log=keeps_log))
     service.attach("s")
     service.put(event(1, "first"))
@@ -143,7 +143,7 @@ def test_a_void_and_its_original_compete_for_one_slot(void_first: bool) -> None:
     assert service.put(winner) == [accepted(winner, 1)]
 
 
-def test_a_void_of_the_same_name_is_another_event() -> None:
+def test_void_with_the_same_id_is_another_event() -> None:
     service = Service()
     service.put(event(1, "x"))
     void = event(1, "x", void=True)
@@ -164,14 +164,14 @@ def test_an_event_without_a_stamp_gets_another_slot_each_time() -> None:
     assert service.put(e) == [accepted(e, 2)]
 
 
-def test_a_stamp_without_an_entry_for_its_own_topic_is_nobodys() -> None:
+def test_stamp_without_an_entry_for_its_own_topic_is_ignored() -> None:
     service = Service()
     service.attach("s")
     odd = Event(topic="t", payload=b"", publisher="p", publisher_seq=1, stamp=Stamp({"u": 1}))
     assert service.put(odd) == []
 
 
-def test_slots_of_topics_are_apart() -> None:
+def test_slots_of_topics_are_independent() -> None:
     service = Service()
     service.attach("s", topic="t")
     e = event(1, topic="u")
@@ -179,7 +179,7 @@ def test_slots_of_topics_are_apart() -> None:
     assert service.log.ends() == {"t": 0, "u": 1}
 
 
-# -- Attaching --------------------------------------------------------------------------------------
+# -- Attaching -------------------------------------------------------------------------------------
 
 
 def test_attaching_from_a_slot_sends_everything_from_there_on() -> None:
@@ -191,14 +191,14 @@ def test_attaching_from_a_slot_sends_everything_from_there_on() -> None:
     assert service.attach("r", 0) == [attached(1, 4, to="r")]
 
 
-def test_a_slot_not_taken_yet_is_passed_over() -> None:
+def test_empty_slot_is_skipped() -> None:
     service = Service()
     e = event(3)
     service.put(e)
     assert service.attach("s", 1) == [notice(e), attached(1, 4)]
 
 
-def test_no_more_than_a_batch_is_sent_at_a_time() -> None:
+def test_one_batch_is_sent_at_a_time() -> None:
     service = Service(TopicLogConfig(batch_max=2))
     for slot in range(1, 6):
         service.put(event(slot, f"e{slot}"))
@@ -210,7 +210,7 @@ def test_no_more_than_a_batch_is_sent_at_a_time() -> None:
     assert service.attach("s", 5) == [notice(event(5, "e5")), attached(1, 6)]
 
 
-def test_detaching_ends_it() -> None:
+def test_detached_peer_gets_nothing() -> None:
     service = Service()
     service.attach("s")
     service.hear(DetachRequest(topic="t"), "s")
@@ -226,17 +226,17 @@ def test_attaching_twice_sends_once() -> None:
     assert len(service.put(event(1))) == 2
 
 
-def test_without_a_log_nothing_is_sent_again() -> None:
+def test_without_a_log_events_are_not_retransmitted() -> None:
     service = Service(TopicLogConfig(keeps_log=False))
     service.put(event(1))
     assert service.attach("s", 1) == [attached(2, 2)]
     assert [each.payload for _, each in service.log.contents()] == [b""]
 
 
-# -- Retention --------------------------------------------------------------------------------------
+# -- Retention -------------------------------------------------------------------------------------
 
 
-def test_beyond_retained_max_the_oldest_is_dropped_and_attaching_says_so() -> None:
+def test_beyond_retained_max_the_oldest_is_dropped_and_attach_reports_it() -> None:
     service = Service(TopicLogConfig(retained_max=2))
     events = [event(slot, f"e{slot}") for slot in range(1, 5)]
     for each in events:
@@ -257,7 +257,7 @@ def test_a_slot_that_was_dropped_stays_taken(topic: str, restarted: bool) -> Non
     assert service.put(late) == [taken(late, 1)]
 
 
-def test_a_restarted_service_still_says_what_can_not_be_had() -> None:
+def test_restarted_log_still_reports_dropped_slots() -> None:
     service = Service(TopicLogConfig(retained_max=2))
     events = [event(slot, f"e{slot}") for slot in range(1, 6)]
     for each in events:
@@ -266,11 +266,11 @@ def test_a_restarted_service_still_says_what_can_not_be_had() -> None:
     assert service.attach("s", 1) == [notice(events[3]), notice(events[4]), attached(4, 6)]
 
 
-# -- Restarts ---------------------------------------------------------------------------------------
+# -- Restarts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("topic", ["t", "with/slash", "1/t"])
-def test_a_restarted_service_has_its_events_and_who_was_attached(topic: str) -> None:
+def test_restarted_log_has_its_events_and_attached_peers(topic: str) -> None:
     service = Service()
     service.attach("a/peer", topic=topic)
     first = event(1, "first", topic=topic)
@@ -287,7 +287,7 @@ def test_a_restarted_service_has_its_events_and_who_was_attached(topic: str) -> 
     ]
 
 
-def test_records_come_back_the_same_in_whatever_order_they_are_read() -> None:
+def test_records_restore_the_same_state_in_any_order() -> None:
     service = Service(TopicLogConfig(retained_max=2))
     for peer in ("r", "s", "q"):
         service.attach(peer)
@@ -303,7 +303,7 @@ def test_records_come_back_the_same_in_whatever_order_they_are_read() -> None:
     assert answers[0] == answers[1]
 
 
-def test_who_detached_stays_detached_after_a_restart() -> None:
+def test_detached_peer_stays_detached_after_a_restart() -> None:
     service = Service()
     service.attach("s")
     service.hear(DetachRequest(topic="t"), "s")
@@ -311,17 +311,17 @@ def test_who_detached_stays_detached_after_a_restart() -> None:
     assert len(service.put(event(1))) == 1
 
 
-def test_a_service_that_need_not_last_persists_nothing() -> None:
+def test_non_durable_log_persists_nothing() -> None:
     service = Service(TopicLogConfig(durable=False))
     service.attach("s")
     assert len(service.put(event(1))) == 2
     assert service.disk == {}
 
 
-# -- The rest ---------------------------------------------------------------------------------------
+# -- Other behavior --------------------------------------------------------------------------------
 
 
-def test_a_service_keeps_no_time_and_ignores_stray_frames() -> None:
+def test_log_has_no_timer_and_ignores_stray_frames() -> None:
     service = Service()
     assert service.hear(Notify(event=event(1)), "s") == []
     service.log.handle_timer(now_ns=10)
@@ -329,7 +329,7 @@ def test_a_service_keeps_no_time_and_ignores_stray_frames() -> None:
     assert list(service.log.take_effects()) == []
 
 
-def test_effects_meant_for_the_service_become_its_frames() -> None:
+def test_effects_for_a_topic_log_become_its_frames() -> None:
     e = event(1)
     assert request_for(Broadcast(e)) == Put(event=e)
     assert request_for(Attach("t", 3)) == AttachRequest(topic="t", from_slot=3)
@@ -342,11 +342,11 @@ def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
         TopicLogConfig(**{field: 0})  # type: ignore[arg-type]
 
 
-# -- Which topics there are -------------------------------------------------------------------------
+# -- Surveys ------------------------------------------------------------------------
 
 
 class Disk:
-    """Somebody else who keeps the events."""
+    """A store of events outside the log."""
 
     def __init__(self, records: Mapping[str, bytes]) -> None:
         self.slots: dict[str, dict[int, bytes]] = {}
@@ -366,7 +366,7 @@ class Disk:
 
 
 class Kept(Service):
-    """A log whose events somebody else keeps; none of them stay in memory for long."""
+    """A log whose events are in a store; few of them stay in memory."""
 
     def __init__(self, config: TopicLogConfig | None = None) -> None:
         super().__init__(config or TopicLogConfig(cached_max=4))
@@ -388,7 +388,7 @@ class Kept(Service):
 def survey(
     service: Service, *patterns: str, topic: str = "*", start: int = 0
 ) -> dict[str, tuple[int, int]]:
-    """All that there is, page by page."""
+    """Return all topics, page by page."""
     found: dict[str, tuple[int, int]] = {}
     while True:
         asked = Fetch(topic=topic, start=start, stop=0, survey=patterns or ("*",))
@@ -404,7 +404,7 @@ def survey(
 
 
 @pytest.mark.parametrize("page", [1, 2, 100])
-def test_a_survey_tells_the_topics_that_have_had_events(page: int) -> None:
+def test_survey_lists_topics_with_events(page: int) -> None:
     service = Service(TopicLogConfig(fetch_max=page))
     service.attach("s", topic="nothing yet")
     for topic, count in (("a", 3), ("b.c", 1), ("b.d.e", 2), ("bx", 1)):
@@ -424,7 +424,7 @@ def test_a_survey_tells_the_topics_that_have_had_events(page: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_a_survey_ends_before_the_first_slot_that_is_not_filled(kind: type[Service]) -> None:
+def test_survey_ends_before_the_first_empty_slot(kind: type[Service]) -> None:
     for seed in range(40):
         draw = Random(seed)
         service = kind()
@@ -449,11 +449,11 @@ def test_a_survey_ends_before_the_first_slot_that_is_not_filled(kind: type[Servi
             assert survey(service) == {"t": (first, expected)}, seed
 
 
-# -- Stamps that are made whole ---------------------------------------------------------------------
+# -- Stamps that are made whole --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("ahead_max", "apart_max"), [(1, 8), (3, 40)])
-def test_stamps_are_made_whole_now_and_then_where_events_are_kept_elsewhere(
+def test_stamps_are_made_whole_periodically_if_a_store_keeps_events(
     ahead_max: int, apart_max: int
 ) -> None:
     for seed in range(20):
@@ -492,7 +492,7 @@ def test_stamps_are_made_whole_now_and_then_where_events_are_kept_elsewhere(
             assert since < apart_max, (seed, slot)
 
 
-def test_stamps_stay_as_they_are_where_all_events_are_in_memory() -> None:
+def test_stamps_stay_unchanged_if_all_events_are_in_memory() -> None:
     service = Service(TopicLogConfig(whole_every=2))
     for slot in range(1, 10):
         each = msgspec.structs.replace(event(slot, f"e{slot}"), stamp=Stamp({"t": slot}, slot == 1))
@@ -502,7 +502,7 @@ def test_stamps_stay_as_they_are_where_all_events_are_in_memory() -> None:
     ]
 
 
-def test_a_topic_that_is_slow_among_others_is_made_whole_for_them() -> None:
+def test_slow_topic_gets_a_whole_stamp_after_events_of_others() -> None:
     service = Kept(TopicLogConfig(cached_max=4, gives_places=True))
     service.put(event(1, "first", topic="slow"))
     for slot in range(1, WHOLE_PLACES):
@@ -517,7 +517,7 @@ def test_a_topic_that_is_slow_among_others_is_made_whole_for_them() -> None:
     assert msgspec.msgpack.decode(encoded, type=Event).stamp == Stamp({"slow": 2}, whole=True)
 
 
-# -- Trimming and fetching --------------------------------------------------------------------------
+# -- Trimming and fetching -------------------------------------------------------------------------
 
 
 def fetch(
@@ -547,7 +547,7 @@ def trim(service: Service, first: int, topic: str = "t") -> None:
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_fetching_gives_a_range_and_attaches_nobody(kind: type[Service]) -> None:
+def test_fetch_returns_a_range_and_attaches_no_peer(kind: type[Service]) -> None:
     service = kind()
     every = filled(service, 9)
     assert names(fetch(service)) == every
@@ -558,7 +558,7 @@ def test_fetching_gives_a_range_and_attaches_nobody(kind: type[Service]) -> None
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_fetching_stops_before_a_slot_that_is_not_filled(kind: type[Service]) -> None:
+def test_fetch_stops_before_an_empty_slot(kind: type[Service]) -> None:
     service = kind()
     for slot in (1, 2, 4, 5):
         service.put(event(slot, f"e{slot}"))
@@ -614,7 +614,7 @@ def test_an_answer_that_names_topics_is_bounded_by_bytes() -> None:
     assert seen == 100
 
 
-def test_fetching_what_nobody_has_published_gives_nothing_and_makes_no_topic() -> None:
+def test_fetch_of_an_unused_topic_returns_nothing_and_creates_none() -> None:
     service = Service()
     answer = fetch(service, topic="nowhere")
     assert (answer.events, answer.first, answer.next, answer.end) == ((), 1, 1, 1)
@@ -623,7 +623,7 @@ def test_fetching_what_nobody_has_published_gives_nothing_and_makes_no_topic() -
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_fetching_from_a_place_passes_over_what_was_put_out_before(kind: type[Service]) -> None:
+def test_fetch_from_a_place_skips_earlier_events(kind: type[Service]) -> None:
     service = kind(TopicLogConfig(gives_places=True, cached_max=2))
     for slot in range(1, 11):
         service.put(event(slot, f"t{slot}"))  # Places 1, 3, 5, …
@@ -635,7 +635,7 @@ def test_fetching_from_a_place_passes_over_what_was_put_out_before(kind: type[Se
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_whoever_begins_in_the_middle_is_told_what_stamps_before_it_said(
+def test_reader_from_the_middle_gets_a_whole_first_stamp(
     kind: type[Service],
 ) -> None:
     service = kind(TopicLogConfig(gives_places=True, cached_max=2))
@@ -657,9 +657,7 @@ def test_whoever_begins_in_the_middle_is_told_what_stamps_before_it_said(
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_what_was_trimmed_can_not_be_had_and_everybody_is_told(
-    kind: type[Service], restarted: bool
-) -> None:
+def test_trimmed_events_are_reported_to_every_reader(kind: type[Service], restarted: bool) -> None:
     service = kind()
     filled(service, 8)
     trim(service, 5)
@@ -675,7 +673,7 @@ def test_what_was_trimmed_can_not_be_had_and_everybody_is_told(
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_trimmed_beyond_its_end_a_topic_goes_on_there(kind: type[Service]) -> None:
+def test_topic_trimmed_beyond_its_end_continues_there(kind: type[Service]) -> None:
     service = kind()
     filled(service, 3)
     trim(service, 10)
@@ -686,11 +684,11 @@ def test_trimmed_beyond_its_end_a_topic_goes_on_there(kind: type[Service]) -> No
     assert names(fetch(service)) == ["e10"]
 
 
-# -- Places, caches and listeners -------------------------------------------------------------------
+# -- Places, caches and listeners ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_places_count_all_events_one_by_one_and_go_on_after_a_restart(kind: type[Service]) -> None:
+def test_places_count_all_events_and_continue_after_a_restart(kind: type[Service]) -> None:
     service = kind(TopicLogConfig(gives_places=True, cached_max=2))
     service.attach("s", topic="t")
     service.attach("s", topic="u")
@@ -709,7 +707,7 @@ def test_places_count_all_events_one_by_one_and_go_on_after_a_restart(kind: type
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_places_go_on_after_a_restart_even_if_nothing_is_kept_any_more(
+def test_places_continue_after_a_restart_with_an_empty_log(
     kind: type[Service],
 ) -> None:
     service = kind(TopicLogConfig(gives_places=True))
@@ -728,13 +726,13 @@ def test_a_repeated_or_refused_event_takes_no_place() -> None:
     assert [each.place for _, each in service.log.contents()] == [1, 2]
 
 
-def test_without_places_events_stay_as_they_came() -> None:
+def test_without_places_events_stay_unchanged() -> None:
     service = Service()
     filled(service, 3)
     assert [each.place for _, each in service.log.contents()] == [0, 0, 0]
 
 
-def test_events_beyond_the_cache_come_from_who_keeps_them() -> None:
+def test_events_beyond_the_cache_are_read_from_the_store() -> None:
     service = Kept(TopicLogConfig(cached_max=2, batch_max=100))
     every = filled(service, 20)
     sent = service.attach("s", 1)
@@ -746,7 +744,7 @@ def test_events_beyond_the_cache_come_from_who_keeps_them() -> None:
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
-def test_who_asks_for_more_than_a_batch_hears_of_nothing_new_until_it_has_caught_up(
+def test_lagging_peer_gets_no_new_events_until_it_caught_up(
     kind: type[Service],
 ) -> None:
     service = kind(TopicLogConfig(batch_max=2, cached_max=2))
@@ -760,7 +758,7 @@ def test_who_asks_for_more_than_a_batch_hears_of_nothing_new_until_it_has_caught
     assert service.put(seventh) == [accepted(seventh, 7), notice(seventh)]
 
 
-def test_an_event_for_many_is_one_multicast_with_its_bytes_as_persisted() -> None:
+def test_event_for_many_peers_is_one_multicast_with_its_persisted_bytes() -> None:
     service = Service(TopicLogConfig(gives_places=True))
     for peer in ("r", "s"):
         service.attach(peer)
@@ -774,7 +772,7 @@ def test_an_event_for_many_is_one_multicast_with_its_bytes_as_persisted() -> Non
     assert msgspec.msgpack.decode(multicast.encoded, type=Notify) == multicast.frame
 
 
-def test_without_a_log_the_payload_is_sent_and_not_what_is_persisted() -> None:
+def test_without_a_log_the_event_is_sent_without_persisted_bytes() -> None:
     service = Service(TopicLogConfig(keeps_log=False))
     service.attach("s")
     service.log.receive(Put(event=event(1, "payload")), source="p", now_ns=0)
@@ -784,7 +782,7 @@ def test_without_a_log_the_payload_is_sent_and_not_what_is_persisted() -> None:
     assert not multicast.encoded
 
 
-def test_beyond_listeners_max_nobody_is_sent_what_is_new_and_all_can_ask() -> None:
+def test_listeners_beyond_the_limit_get_no_new_events_but_can_fetch() -> None:
     service = Service(TopicLogConfig(listeners_max=1))
     service.attach("s")
     service.attach("late")
@@ -797,7 +795,7 @@ def test_beyond_listeners_max_nobody_is_sent_what_is_new_and_all_can_ask() -> No
     assert service.put(second) == [accepted(second, 2), notice(second, to="late")]
 
 
-def test_whoever_is_forgotten_is_detached_from_everything() -> None:
+def test_forgotten_peer_is_detached_from_all_topics() -> None:
     service = Service()
     for topic in ("t", "u"):
         service.attach("s", topic=topic)

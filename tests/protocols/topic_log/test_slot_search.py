@@ -1,4 +1,4 @@
-"""Slots of events that were put out before a restart, found in the log."""
+"""Slot search: find the slots of events published before a restart."""
 
 from ensue.core.event import Event
 from ensue.protocols.topic_log import slot_search
@@ -29,7 +29,7 @@ def event(publisher: str, number: int, topic: str = "t") -> Event:
     return Event(topic=topic, payload=b"", publisher=publisher, publisher_seq=number)
 
 
-def test_every_slot_is_read_once_at_the_most() -> None:
+def test_every_slot_is_read_at_most_once() -> None:
     log, search = Log(*"abacab"), SlotSearch()
     assert [log.find(search, "a", number) for number in (3, 1, 2)] == [5, 1, 3]
     assert log.find(search, "b", 2) == 6
@@ -38,7 +38,7 @@ def test_every_slot_is_read_once_at_the_most() -> None:
     assert log.reads == [6, 5, 4, 3, 2, 1]
 
 
-def test_an_event_that_is_not_there_has_no_slot() -> None:
+def test_unknown_event_has_no_slot() -> None:
     log, search = Log(*"aab"), SlotSearch()
     assert log.find(search, "a", 3) == 0
     assert log.reads == [3, 2], "an earlier event of the same publisher ends the search"
@@ -47,7 +47,7 @@ def test_an_event_that_is_not_there_has_no_slot() -> None:
     assert log.reads == [3, 2, 1]
 
 
-def test_slots_that_are_gone_empty_or_void_are_passed() -> None:
+def test_trimmed_empty_and_void_slots_are_skipped() -> None:
     log, search = Log(*"aaaa"), SlotSearch()
     del log.events[3]
     log.events[2] = Event(topic="t", payload=b"", publisher="s", publisher_seq=2, void=True)

@@ -20,7 +20,7 @@ def accepted(what: Event) -> Accepted:
     return Accepted(topic=what.topic, event=what.id, slot=1)
 
 
-def test_an_event_goes_out_at_once_without_a_stamp() -> None:
+def test_event_is_sent_at_once_without_a_stamp() -> None:
     publisher = UnorderedPublisher(name="p")
     e = publisher.publish("t", b"x", now_ns=5, key=b"k", headers={"h": "v"})
     assert drain(publisher) == [Publish(e), Broadcast(e)]
@@ -39,7 +39,7 @@ def test_events_are_numbered_per_topic() -> None:
     assert ids == ["p/t/1", "p/u/1", "p/t/2"]
 
 
-def test_an_event_is_repeated_until_the_ens_has_it() -> None:
+def test_event_is_repeated_until_the_topic_log_has_it() -> None:
     publisher = UnorderedPublisher(name="p")
     assert publisher.next_timer_ns() is None
     e = publisher.publish("t", b"", now_ns=0)
@@ -55,7 +55,7 @@ def test_an_event_is_repeated_until_the_ens_has_it() -> None:
     assert publisher.next_timer_ns() is None
 
 
-def test_only_what_is_due_is_repeated() -> None:
+def test_only_due_events_are_repeated() -> None:
     publisher = UnorderedPublisher(name="p")
     first = publisher.publish("t", b"", now_ns=0)
     second = publisher.publish("t", b"", now_ns=10)
@@ -77,7 +77,7 @@ def test_an_event_settles_once() -> None:
     assert publisher.unsettled_count == 0
 
 
-def test_a_publisher_has_nobody_to_say_goodbye_to() -> None:
+def test_publisher_sends_nothing_when_it_leaves() -> None:
     publisher = UnorderedPublisher(name="p")
     publisher.publish("t", b"", now_ns=0)
     drain(publisher)

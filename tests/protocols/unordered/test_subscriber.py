@@ -42,7 +42,7 @@ def hear(subscriber: UnorderedSubscriber, what: Event) -> list[Effect]:
     return drain(subscriber)
 
 
-def test_a_topic_is_joined_when_the_ens_has_attached_it() -> None:
+def test_topic_is_joined_when_the_topic_log_attached_it() -> None:
     subscriber = UnorderedSubscriber(name="s")
     subscriber.subscribe(["t"], now_ns=0)
     assert drain(subscriber) == [Attach("t", 0)]
@@ -52,7 +52,7 @@ def test_a_topic_is_joined_when_the_ens_has_attached_it() -> None:
     assert subscriber.topics == ("t",)
 
 
-def test_attaching_is_asked_for_again_until_answered() -> None:
+def test_attach_request_is_repeated_until_answered() -> None:
     subscriber = UnorderedSubscriber(name="s")
     subscriber.subscribe(["t"], now_ns=0)
     drain(subscriber)
@@ -63,7 +63,7 @@ def test_attaching_is_asked_for_again_until_answered() -> None:
     assert subscriber.next_timer_ns() is None
 
 
-def test_asking_for_a_topic_twice_changes_nothing() -> None:
+def test_subscribing_twice_changes_nothing() -> None:
     subscriber = joined("t")
     subscriber.subscribe(["t"], now_ns=0)
     subscriber.receive(Attached(topic="t", first=1, next=1, sent=1), source="ens", now_ns=0)
@@ -78,14 +78,14 @@ def test_events_are_delivered_as_they_arrive() -> None:
     assert subscriber.held_count == 0
 
 
-def test_what_was_seen_before_is_dropped() -> None:
+def test_duplicates_are_dropped() -> None:
     subscriber = joined("t")
     for each in (event(2), event(1), event(1, publisher="q")):
         assert len(hear(subscriber, each)) == 1
         assert hear(subscriber, each) == [Discard(each, "duplicate")]
 
 
-def test_what_there_is_no_room_for_is_dropped_and_counted() -> None:
+def test_events_without_room_are_dropped_and_counted() -> None:
     subscriber = joined("t")
     hear(subscriber, event(1))
     subscriber.pause()
@@ -130,7 +130,7 @@ def test_a_subscriber_ignores_stray_frames_and_acknowledgements() -> None:
     assert drain(subscriber) == []
 
 
-def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEEN_MAX", 4)
     subscriber = joined("t")
     hear(subscriber, event(1))
@@ -141,7 +141,7 @@ def test_only_so_many_numbers_are_remembered(monkeypatch: pytest.MonkeyPatch) ->
     assert hear(subscriber, event(7)) == [Discard(event(7), "duplicate")]
 
 
-def test_earlier_events_of_a_publisher_first_heard_late_are_still_delivered() -> None:
+def test_earlier_events_of_a_publisher_are_delivered_after_later_ones() -> None:
     subscriber = joined("t")
     late = module.SEEN_MAX
     hear(subscriber, event(late))
