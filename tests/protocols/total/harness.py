@@ -1,10 +1,10 @@
-"""A tiny network for the real objects: nothing moves and no time passes unless a test says so.
+"""A small network of real nodes; tests deliver each frame and advance the time.
 
-`Net` holds a chain of sequencer nodes, one event notification service called `ens`, publishers and
+`Net` holds a chain of sequencers, one node with all topic logs called `ens`, publishers and
 subscribers. Every step of a node is atomic: its records are written, then its frames leave, then
 its outcomes are noted. Frames between nodes of the chain arrive in order (or, with `linked`, travel
 over numbered links, and then those frames can be lost too). All other frames arrive in any order.
-An event is called by its payload.
+Events are named by their payload.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ __all__ = ["Net", "Parcel", "only", "sent"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Parcel:
-    """A frame under way; `number` is its place among all that were ever sent."""
+    """A frame in flight; `number` is its place among all sent frames."""
 
     number: int
     source: str
@@ -72,13 +72,13 @@ Pick = Callable[[list[Parcel]], Parcel]
 
 
 def sent(node: Node, kind: type[Frame] = Frame) -> list[Frame]:
-    """Drain a node that stands alone, and list the frames of a kind that it sends."""
+    """Drain a node without a network; list the frames of one type that it sends."""
     effects = node.take_effects()
     return [e.frame for e in effects if isinstance(e, Send) and isinstance(e.frame, kind)]
 
 
 def only(kind: type[Frame], *, to: str = "", about: str = "") -> Rule:
-    """Match the frames of a kind, to a process if named, that carry the event if named."""
+    """Match frames by type and, if given, by receiver and event."""
 
     def rule(parcel: Parcel) -> bool:
         event = getattr(parcel.frame, "event", None)
@@ -133,13 +133,13 @@ class Net:
     # -- Who is there ---------------------------------------------------------------------------
 
     def publisher(self, name: str) -> Publisher:
-        """Return the publisher, put into place when first named."""
+        """Return the publisher, created at the first call."""
         node = self._client(self.publisher_type, name)
         assert isinstance(node, Publisher)
         return node
 
     def subscriber(self, name: str, **options: bool) -> Subscriber:
-        """Return the subscriber, put into place with its options when first named."""
+        """Return the subscriber, created with its options at the first call."""
         node = self._client(self.subscriber_type, name, **options)
         assert isinstance(node, Subscriber)
         return node
@@ -176,7 +176,7 @@ class Net:
         self._carry_out(subscriber)
 
     def confirm(self, publisher: str) -> None:
-        """Let a publisher confirm at once what is settled."""
+        """Let a publisher confirm settled events at once."""
         self.publisher(publisher).confirm_all()
         self._carry_out(publisher)
 
@@ -191,7 +191,7 @@ class Net:
     # -- What the network does ------------------------------------------------------------------
 
     def arrivals(self) -> list[Parcel]:
-        """What may arrive next, the oldest first."""
+        """Frames that may arrive next, the oldest first."""
         free: list[Parcel] = []
         channels: dict[tuple[str, str], Parcel] = {}
         for parcel in self.under_way:
@@ -204,7 +204,7 @@ class Net:
         return free
 
     def deliver(self, parcel: Parcel) -> None:
-        """Let one frame arrive. One to a process that is down is lost."""
+        """Deliver one frame. It is lost if the receiver has crashed."""
         self.under_way.remove(parcel)
         node = self.nodes.get(parcel.target)
         if node is not None:
@@ -213,12 +213,12 @@ class Net:
             self._carry_out(parcel.target)
 
     def settle(self, pick: Pick = min) -> None:
-        """Deliver everything, and what comes of it, until nothing free is under way."""
+        """Deliver all frames and their answers until none is in flight."""
         while choices := self.arrivals():
             self.deliver(pick(choices))
 
     def roundtrip(self) -> None:
-        """Deliver what is under way now and the answers to it, but not the answers to those."""
+        """Deliver the frames in flight and their answers, but no further answers."""
         for _ in range(2):
             for parcel in self.arrivals():
                 self.deliver(parcel)
@@ -227,24 +227,24 @@ class Net:
         return [parcel for parcel in self.under_way if only(kind, to=to, about=about)(parcel)]
 
     def drop(self, kind: type[Frame], *, to: str = "", about: str = "") -> None:
-        """Lose the frames under way that match."""
+        """Lose matching frames in flight."""
         for parcel in self.find(kind, to=to, about=about):
             self.under_way.remove(parcel)
 
     def repeat(self, parcel: Parcel) -> None:
-        """Put a copy of a frame, which may have arrived long ago, under way."""
+        """Send a copy of a frame, which may have arrived long ago."""
         self._send(parcel.source, parcel.target, parcel.frame)
 
     @contextmanager
     def holding(self, kind: type[Frame], *, to: str = "", about: str = "") -> Iterator[None]:
-        """Keep frames that match under way meanwhile."""
+        """Delay matching frames within the block."""
         rule = only(kind, to=to, about=about)
         self._held_back.append(rule)
         yield
         self._held_back.remove(rule)
 
     def come_to_rest(self, pick: Pick = min) -> None:
-        """Deliver everything, and let time pass until lost requests have been repeated."""
+        """Deliver all frames, and advance the time until lost requests are repeated."""
         self.settle(pick)
         for _ in range(RETRIES_MAX):
             if not self.waiting():
@@ -252,7 +252,7 @@ class Net:
             self.pass_time(self.config.retry_ns, pick=pick)
 
     def pass_time(self, by_ns: int, *, settle: bool = True, pick: Pick = min) -> None:
-        """Let time pass: every timer fires when due, and what it sends arrives (or stays)."""
+        """Advance the time: timers fire when due, and their frames arrive (or stay)."""
         until_ns = self.now_ns + by_ns
         while True:
             dues = [
@@ -273,14 +273,14 @@ class Net:
         del self.nodes[name]
 
     def restart(self, name: str) -> None:
-        """Come back, from a crash or on the spot, with what was persisted and nothing else."""
+        """Restart a process, crashed or not, from its persisted records."""
         self.nodes[name] = self._builders[name](dict(self.disks[name]))
         self._carry_out(name)
 
     # -- What came of it ------------------------------------------------------------------------
 
     def delivered(self, subscriber: str) -> list[str]:
-        """What was delivered, in order; an exclamation mark says that it was tagged."""
+        """Delivered events in order; an exclamation mark marks tagged ones."""
         return [f"{event}{'!' if why else ''}" for event, why in self._told(subscriber, Deliver)]
 
     def discarded(self, subscriber: str) -> list[tuple[str, str]]:
@@ -296,11 +296,11 @@ class Net:
         return dict(self.subscriber(subscriber).queue.clock)
 
     def group(self, topic: str) -> set[str]:
-        """The sequencing group of a topic, as its own node sees it."""
+        """The sequencing group of a topic, as its node has it."""
         return {topic, *self.stage(self.placement.node(topic)).groups.partners(topic)}
 
     def about(self, parcel: Parcel) -> list[str]:
-        """Name the events, or `<subscriber>#<change>`, that a request, reply or notice is about."""
+        """Name the events, or `<subscriber>#<change>`, of a frame."""
         source, target = parcel.source, parcel.target
         match parcel.frame:
             case StampRequest(number=number, topics=topics):
@@ -322,7 +322,7 @@ class Net:
         return [self._requests[key] for key in keys]
 
     def waiting(self) -> list[str]:
-        """Say who still waits for what."""
+        """List which process still waits for what."""
         found: list[str] = []
         for name, node in self.nodes.items():
             if isinstance(node, Subscriber):

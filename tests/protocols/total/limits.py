@@ -1,4 +1,4 @@
-"""What nodes say of limits that are reached."""
+"""Refusal texts for reached limits."""
 
 LATER = "try again when some have ended"
 

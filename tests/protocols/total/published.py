@@ -2,7 +2,7 @@
 
 Figures 15 to 19 of the paper, nothing corrected, so that tests can show where they hang. Comments
 give figure and lines. Messages wait in FIFO channels, one for each ordered pair of processes; the
-event notification service (ENS) loses nothing and reorders everything. Whoever drives a `World`
+event notification service (ENS) loses nothing and reorders everything. The driver of a `World`
 picks what arrives next.
 
 Where the figures leave a choice, this reading takes the one that hangs less:
@@ -10,7 +10,7 @@ Where the figures leave a choice, this reading takes the one that hangs less:
 - `isNext` looks only at topics the subscriber has, unless `whole_stamp` asks for the printed test;
 - delivering an event takes the clock to the event's stamp (Figure 17 lines 14 and 25 print the old
   value, with which no clock would ever move);
-- a manager that hears two values for a topic of lower rank keeps the higher one, also from a
+- a manager that gets two values for a topic of lower rank keeps the higher one, also from a
   subscription (Figure 18b line 5 prints a union);
 - a new subscriber forgets events of its new topic stamped before it joined (section 3.4; Figure 18
   leaves them in the buffer).
@@ -55,7 +55,7 @@ class Arrival(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The clock value an event waits for, and the value the subscriber has (None: no such clock)."""
+    """The clock value an event waits for, and the subscriber's value (None: no such clock)."""
 
     wanted: int | None
     has: int | None
@@ -327,7 +327,7 @@ class World:
             self.deliver(pick(choices))
 
     def waiting(self) -> dict[tuple[str, str], dict[str, Need]]:
-        """Who waits for what: subscriber and event to the clocks that are not as they must be."""
+        """Subscriber and event to the clocks that the event waits for."""
         return {
             (subscriber.name, held.name): subscriber.needs(held)
             for subscriber in self.subscribers.values()

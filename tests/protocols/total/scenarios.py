@@ -4,7 +4,8 @@ A scenario is plain data and names no message of any protocol, so that the publi
 corrected ones can be run through the very same situation. How to run one:
 
 - `topics` stand in the paper's rank order, the highest first. Stamp requests climb from the lowest
-  rank to the highest, so the stages stand in the order of `chain`: one stage a topic, named like it.
+  rank to the highest, so the stages are in the order of `chain`: one stage per topic, with its
+  name.
 - `subscriptions` are in place before the first action, with every counter at zero.
 - `actions` happen in turn, without waiting for one another, except that `Settle` lets everything
   that is under way arrive first. What is under way at the end arrives too.
@@ -54,14 +55,14 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The publisher of an event has waited too long for the stamp, and asks once more."""
+    """The publisher of an event repeats its stamp request."""
 
     event: str
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A publisher stops for good. What it has sent stays under way."""
+    """A publisher crashes. Frames it has sent stay in flight."""
 
     publisher: str
 
@@ -77,7 +78,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """A subscriber gives a topic up."""
+    """A subscriber leaves a topic."""
 
     name: str
     subscriber: str
@@ -103,7 +104,7 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One situation; the module says how to run it."""
+    """One situation; the module docstring describes how to run it."""
 
     name: str
     erratum: int

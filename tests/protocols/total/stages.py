@@ -1,4 +1,4 @@
-"""A sequencer node on its own: what its tests ask of it and read from it."""
+"""Helpers for tests of a single sequencer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ def ask(
 def change(
     target: Sequencer, number: int, old: str = "", new: str = "", *, subscriber: str = "s"
 ) -> list[Frame]:
-    """Ask for a change; topics are written as one word."""
+    """Request a change; topics are written as one word."""
     frame = ChangeRequest(number=number, old=tuple(old), new=tuple(new))
     target.receive(frame, source=subscriber, now_ns=0)
     return sent(target)

@@ -1,7 +1,7 @@
-"""The tiny network of `harness`, with stations: each node of the chain keeps the log of its topics.
+"""The network of `harness` with stations: each node of the chain keeps the log of its topics.
 
-Attaching, fetching and putting go to the station that hosts the topic. Places are given, as a server
-gives them.
+Attach, fetch and put requests go to the station that hosts the topic. Events get places, as on a
+server.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,9 +59,9 @@ class StationNet(Net):
     def reader(
         self, name: str, *, start: int | None = None, acknowledge_each: bool = False
     ) -> Subscriber:
-        """Return the subscriber, put into place with its start when first named.
+        """Return the subscriber, created with its start at the first call.
 
-        Named again with another start, it keeps the new one for when it restarts.
+        A later call with another start changes the start for its next restart.
         """
 
         def build(records: dict[str, bytes]) -> Node:
@@ -91,7 +91,7 @@ class StationNet(Net):
         self._carry_out(subscriber)
 
     def repeat_all(self, client: str) -> None:
-        """Have a client do again at once what it would do again in a while."""
+        """Let a client repeat all its requests now."""
         node = self.nodes[client]
         assert isinstance(node, Publisher | Subscriber)
         node.repeat(now_ns=self.now_ns)
@@ -103,7 +103,7 @@ class StationNet(Net):
         self._carry_out(name)
 
     def put_out(self, station: str) -> list[str]:
-        """What the logs of a station have, by place: the one order that everybody else got it in."""
+        """The events of a station by place: the order of every other subscriber."""
         events = [event for _, event in self.station(station).log.contents() if not event.void]
         return [event.payload.decode() for event in sorted(events, key=lambda each: each.place)]
 
@@ -115,7 +115,7 @@ class StationNet(Net):
         return [(each.topics, each.reason) for each in outcomes if isinstance(each, Refuse)]
 
     def waiting(self) -> list[str]:
-        """Say who still waits for what."""
+        """List which process still waits for what."""
         ends: dict[str, int] = {}
         for node in self.nodes.values():
             if isinstance(node, Station):

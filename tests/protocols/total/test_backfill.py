@@ -1,6 +1,6 @@
-"""A subscription that starts in the past: all that is kept, in the order it was put out, then what is new.
+"""Backfill: retained events in the order of publication, then new ones.
 
-The order that counts is the log's own: the places of the events at the one station that keeps them.
+The expected order is that of the log: the places of the events at their station.
 """
 
 from itertools import pairwise
@@ -17,10 +17,16 @@ from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.frames import Changed
 
 ONE = {"station": ["a", "b", "c"]}
+FAULTS = ("lose", "repeat", "pause", "resume", "acknowledge", "time")
+TRIM_ACTIONS = (
+    *("publish", "publish", "publish", "arrive", "arrive", "trim", "crash", "join"),
+    *FAULTS,
+)
+LOG_ACTIONS = ("publish", "publish", "join", "arrive", "arrive", "arrive", "crash", *FAULTS)
 
 
 def published(net: StationNet, count: int, topics: str = "ab", *, first: int = 1) -> list[str]:
-    """Publish events on topics in turn, and let them go out; return their names in order."""
+    """Publish events on topics in turn; return their names in order."""
     names = [f"e{number}" for number in range(first, first + count)]
     for index, name in enumerate(names):
         net.publish("p", topics[index % len(topics)], name)
@@ -29,15 +35,15 @@ def published(net: StationNet, count: int, topics: str = "ab", *, first: int = 1
 
 
 def questions(net: StationNet) -> list[tuple[str, int]]:
-    """What logs were asked for: topic and first slot."""
+    """The fetches that logs got: topic and first slot."""
     frames = [each.frame for each in net.handled]
     return [(frame.topic, frame.start) for frame in frames if isinstance(frame, Fetch)]
 
 
-# -- From the start -----------------------------------------------------------------------------------
+# -- From the start --------------------------------------------------------------------------------
 
 
-def test_everything_kept_comes_by_place_and_then_what_is_new() -> None:
+def test_retained_events_are_delivered_by_place_before_new_ones() -> None:
     net = StationNet(ONE)
     old = published(net, 7)
     net.reader("s", start=1)
@@ -49,7 +55,7 @@ def test_everything_kept_comes_by_place_and_then_what_is_new() -> None:
     assert net.positions("s") == list(range(1, 13))
 
 
-def test_nothing_is_lost_or_doubled_across_the_cut_while_publishing_goes_on() -> None:
+def test_no_event_is_lost_or_duplicated_across_the_cut() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2, batch_max=2))
     published(net, 6)
     net.reader("s", start=1)
@@ -66,7 +72,7 @@ def test_nothing_is_lost_or_doubled_across_the_cut_while_publishing_goes_on() ->
     assert sorted(net.delivered("s")) == sorted(f"e{each}" for each in range(1, 41))
 
 
-def test_what_comes_from_behind_the_cut_is_held_until_all_before_it_is_delivered() -> None:
+def test_events_after_the_cut_are_held_until_all_before_it_are_delivered() -> None:
     net = StationNet(ONE)
     old = published(net, 4)
     net.reader("s", start=1)
@@ -79,7 +85,7 @@ def test_what_comes_from_behind_the_cut_is_held_until_all_before_it_is_delivered
     assert net.delivered("s") == old + new
 
 
-def test_it_starts_at_a_place() -> None:
+def test_backfill_starts_at_a_place() -> None:
     net = StationNet(ONE)
     names = published(net, 9, "abb")
     for place in range(1, 11):
@@ -90,7 +96,7 @@ def test_it_starts_at_a_place() -> None:
         assert net.delivered(reader) == names[place - 1 :], place
 
 
-def test_what_a_stamp_counts_from_before_the_place_to_start_at_is_not_waited_for() -> None:
+def test_events_before_the_start_place_are_not_waited_for() -> None:
     # Two that are ordered together count what the reader passes over; the third has nothing to
     # do with them, and must not get ahead meanwhile.
     net = StationNet(ONE)
@@ -103,7 +109,7 @@ def test_what_a_stamp_counts_from_before_the_place_to_start_at_is_not_waited_for
     assert net.delivered("s") == names[1:]
 
 
-def test_topics_that_nobody_has_published_on_are_joined_at_once() -> None:
+def test_topics_without_events_are_joined_at_once() -> None:
     net = StationNet(ONE)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -112,7 +118,7 @@ def test_topics_that_nobody_has_published_on_are_joined_at_once() -> None:
     assert published(net, 2) == net.delivered("s")
 
 
-def test_what_is_no_longer_kept_is_passed_over() -> None:
+def test_trimmed_events_are_skipped() -> None:
     net = StationNet(ONE)
     names = published(net, 8)
     net.trim("a", 3)  # e1 and e3 are gone.
@@ -127,7 +133,7 @@ def test_what_is_no_longer_kept_is_passed_over() -> None:
     assert names[0] not in net.delivered("s")
 
 
-def test_a_log_trimmed_while_it_is_read_costs_no_more_than_what_was_trimmed() -> None:
+def test_trim_during_backfill_costs_only_trimmed_events() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     published(net, 10, "a")
     net.reader("s", start=1)
@@ -141,7 +147,7 @@ def test_a_log_trimmed_while_it_is_read_costs_no_more_than_what_was_trimmed() ->
     assert delivered == sorted(set(delivered), key=lambda name: int(name[1:]))
 
 
-def test_lost_questions_and_answers_are_asked_again() -> None:
+def test_lost_fetches_and_answers_are_repeated() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 6)
     net.reader("s", start=1)
@@ -158,7 +164,7 @@ def test_lost_questions_and_answers_are_asked_again() -> None:
     assert net.delivered("s") == old
 
 
-def test_nothing_is_asked_for_that_is_on_its_way() -> None:
+def test_events_in_flight_are_not_requested() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 24, "abc")
     net.reader("s", start=1)
@@ -169,7 +175,7 @@ def test_nothing_is_asked_for_that_is_on_its_way() -> None:
     assert len(asked) == len(set(asked)) == 3 * 4
 
 
-def test_what_was_fetched_before_a_pause_is_not_fetched_again() -> None:
+def test_events_fetched_before_a_pause_are_not_fetched_again() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=4))
     old = published(net, 8) + published(net, 3, "a", first=9)
     net.reader("s", start=1)
@@ -186,7 +192,7 @@ def test_what_was_fetched_before_a_pause_is_not_fetched_again() -> None:
     assert sorted(questions(net)) == [("a", 1), ("a", 5), ("b", 1), ("b", 1)]
 
 
-def test_a_question_that_gets_no_answer_is_repeated_ever_less_often() -> None:
+def test_unanswered_fetch_is_repeated_with_backoff() -> None:
     net = StationNet(ONE)
     published(net, 2, "a")
     net.reader("s", start=1)
@@ -200,7 +206,7 @@ def test_a_question_that_gets_no_answer_is_repeated_ever_less_often() -> None:
     assert waits == [1, 2, 4, 8, 8]
 
 
-def test_an_answer_that_comes_twice_or_late_changes_nothing() -> None:
+def test_duplicate_or_late_answer_changes_nothing() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 6)
     net.reader("s", start=1)
@@ -212,7 +218,7 @@ def test_an_answer_that_comes_twice_or_late_changes_nothing() -> None:
     assert net.delivered("s") == old
 
 
-def test_voids_are_stepped_over() -> None:
+def test_voids_are_skipped() -> None:
     # A subscription to both makes stamps that two stations fill, so events can be voided.
     net = StationNet({"s1": ["a"], "s2": ["b"]})
     net.subscribe("both", "a", "b")
@@ -230,11 +236,11 @@ def test_voids_are_stepped_over() -> None:
     assert ("", "void") in net.discarded("s")
 
 
-# -- Joining ------------------------------------------------------------------------------------------
+# -- Joining ---------------------------------------------------------------------------------------
 
 
-def test_a_topic_counts_as_joined_from_its_cut_on_and_its_past_follows() -> None:
-    """Whoever waits for the topic must be able to read meanwhile, however long the past is."""
+def test_topic_is_joined_at_its_cut_and_its_past_follows() -> None:
+    """The application must be able to read meanwhile, however long the past is."""
     net = StationNet(ONE)
     old = published(net, 4)
     net.reader("s", start=1)
@@ -249,7 +255,7 @@ def test_a_topic_counts_as_joined_from_its_cut_on_and_its_past_follows() -> None
     assert kinds == [Join, Join] + [Deliver] * len(old)
 
 
-def test_a_topic_left_while_its_past_is_read_delivers_no_more() -> None:
+def test_topic_left_during_backfill_delivers_nothing_more() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     published(net, 12)
     net.reader("s", start=1)
@@ -265,7 +271,7 @@ def test_a_topic_left_while_its_past_is_read_delivers_no_more() -> None:
     assert [each.topic for each in net.outcomes["s"] if isinstance(each, Leave)] == ["a"]
 
 
-def test_leaving_the_topic_that_others_wait_for_lets_them_go_on() -> None:
+def test_leaving_a_topic_releases_topics_that_wait_for_it() -> None:
     net = StationNet(ONE)
     old = published(net, 3, "a")
     published(net, 3, "b", first=4)
@@ -283,7 +289,7 @@ def test_leaving_the_topic_that_others_wait_for_lets_them_go_on() -> None:
     assert net.delivered("s") == old + new
 
 
-def test_topics_of_two_stations_are_refused_in_words() -> None:
+def test_topics_of_two_stations_are_refused_with_a_reason() -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"]})
     reader = net.reader("s", start=1)
     with pytest.raises(SubscriptionRefused, match="'a' by s1, 'b' by s2") as refused:
@@ -296,10 +302,10 @@ def test_topics_of_two_stations_are_refused_in_words() -> None:
     assert net.joined("s") == ["a"]
 
 
-# -- Pausing ------------------------------------------------------------------------------------------
+# -- Pausing ---------------------------------------------------------------------------------------
 
 
-def test_a_pause_in_the_middle_stops_it_and_resuming_goes_on_there() -> None:
+def test_pause_during_backfill_stops_it_and_resume_continues_there() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 10)
     net.reader("s", start=1)
@@ -317,7 +323,7 @@ def test_a_pause_in_the_middle_stops_it_and_resuming_goes_on_there() -> None:
     assert net.delivered("s") == old + new
 
 
-def test_a_pause_behind_the_cut_drops_what_comes_and_asks_for_it_again() -> None:
+def test_pause_after_the_cut_drops_events_and_requests_them_again() -> None:
     net = StationNet(ONE)
     net.reader("s", start=1)
     net.subscribe("s", "a", "b")
@@ -332,7 +338,7 @@ def test_a_pause_behind_the_cut_drops_what_comes_and_asks_for_it_again() -> None
     assert net.delivered("s") == names
 
 
-def test_pausing_while_a_cut_is_on_its_way_loses_nothing() -> None:
+def test_pause_while_a_cut_is_in_flight_loses_nothing() -> None:
     net = StationNet(ONE)
     old = published(net, 4)
     net.reader("s", start=1)
@@ -347,11 +353,11 @@ def test_pausing_while_a_cut_is_on_its_way_loses_nothing() -> None:
     assert net.delivered("s") == old + new
 
 
-# -- Crashes ------------------------------------------------------------------------------------------
+# -- Crashes ---------------------------------------------------------------------------------------
 
 
 def resumed_behind(net: StationNet, reader: str, position: int) -> list[str]:
-    """Crash and restart a reader; return what it delivers then."""
+    """Crash and restart a reader; return its later deliveries."""
     before = len(net.delivered(reader))
     net.crash(reader)
     net.restart(reader)
@@ -361,7 +367,7 @@ def resumed_behind(net: StationNet, reader: str, position: int) -> list[str]:
 
 
 @pytest.mark.parametrize("acknowledged", range(11))
-def test_a_crash_in_the_middle_resumes_behind_the_last_acknowledged(acknowledged: int) -> None:
+def test_crash_during_backfill_resumes_after_the_last_acknowledged(acknowledged: int) -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 10, "aab")
     net.reader("s", start=1, acknowledge_each=True)
@@ -372,10 +378,10 @@ def test_a_crash_in_the_middle_resumes_behind_the_last_acknowledged(acknowledged
 
 
 @pytest.mark.parametrize("acknowledged", range(1, 7))
-def test_a_topic_whose_past_is_handled_keeps_its_place_while_others_catch_up(
+def test_finished_topic_keeps_its_progress_while_others_catch_up(
     acknowledged: int,
 ) -> None:
-    """All of `a` lies before most of `b`: it is through long before it can be joined."""
+    """All of `a` lies before most of `b`: it is read long before it can be joined."""
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=1))
     old = published(net, 3, "a") + published(net, 9, "b", first=4)
     net.reader("s", start=1, acknowledge_each=True)
@@ -390,7 +396,7 @@ def test_a_topic_whose_past_is_handled_keeps_its_place_while_others_catch_up(
     assert net.delivered("s")[-2:] == new
 
 
-def test_a_crash_in_the_middle_where_delivering_is_handling() -> None:
+def test_crash_during_backfill_without_acknowledgements_resumes_after_delivery() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 10)
     net.reader("s", start=1)
@@ -401,7 +407,7 @@ def test_a_crash_in_the_middle_where_delivering_is_handling() -> None:
     assert resumed_behind(net, "s", count) == old[count:]
 
 
-def test_a_restart_goes_on_at_the_first_start_whatever_it_is_given_then() -> None:
+def test_restart_resumes_at_the_first_start_whatever_it_is_given() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     old = published(net, 10, "a")
     for start, other in ((4, None), (4, 1), (4, 9), (1, 8), (1, None)):
@@ -414,7 +420,7 @@ def test_a_restart_goes_on_at_the_first_start_whatever_it_is_given_then() -> Non
         assert resumed_behind(net, name, 1) == old[start:], name
 
 
-def test_a_restart_before_anything_came_still_starts_where_it_was_to() -> None:
+def test_restart_before_any_answer_keeps_its_start() -> None:
     net = StationNet(ONE)
     old = published(net, 10, "a")
     net.reader("s", start=4, acknowledge_each=True)
@@ -426,11 +432,11 @@ def test_a_restart_before_anything_came_still_starts_where_it_was_to() -> None:
     assert resumed_behind(net, "s", 0) == old[3:]
 
 
-# -- Stamps that others complete ------------------------------------------------------------------------
+# -- Stamps that other stations complete -----------------------------------------------------------
 
 
 def put_late(seed: int) -> StationNet:
-    """Have publishers put out events of topics of one station, whose stamps another completes, in any order."""
+    """Publish events of one station, whose stamps another completes, in any order."""
     draw = Random(seed)
     net = StationNet({"low": ["a", "b", "c"], "high": ["d"]})
     net.subscribe("everything", "a", "b", "c", "d")
@@ -447,8 +453,8 @@ def put_late(seed: int) -> StationNet:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whoever_begins_at_a_place_gets_the_order_of_the_stamps(seed: int) -> None:
-    """What the stamp of the first event leaves out was said by one that is passed over."""
+def test_reader_from_a_place_gets_the_order_of_the_stamps(seed: int) -> None:
+    """Entries left out of the first stamp are in that of a skipped event."""
     net = put_late(seed)
     for start in range(2, 25):
         net.reader(f"from-{start}", start=start)
@@ -458,7 +464,7 @@ def test_whoever_begins_at_a_place_gets_the_order_of_the_stamps(seed: int) -> No
     assert net.disagreements() == []
 
 
-def test_what_a_stamp_leaves_out_whose_predecessor_is_gone_is_told_by_that_of_the_other() -> None:
+def test_stamp_without_predecessor_is_ordered_by_the_other_stamp() -> None:
     net = StationNet({"low": ["a", "b"], "high": ["d"]})
     net.subscribe("everything", "a", "b", "d")
     net.settle()
@@ -481,11 +487,11 @@ def test_what_a_stamp_leaves_out_whose_predecessor_is_gone_is_told_by_that_of_th
     assert net.disagreements() == []
 
 
-# -- Topics that are added ------------------------------------------------------------------------------
+# -- Added topics -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_topic_added_later_begins_with_what_is_new(restarted: bool) -> None:
+def test_topic_added_later_begins_with_new_events(restarted: bool) -> None:
     net = StationNet(ONE)
     net.subscribe("everything", "a", "b")
     net.settle()
@@ -504,7 +510,7 @@ def test_a_topic_added_later_begins_with_what_is_new(restarted: bool) -> None:
     assert net.disagreements() == []
 
 
-def test_what_is_new_of_a_topic_that_was_added_waits_for_the_past_of_the_first_ones() -> None:
+def test_new_events_of_an_added_topic_wait_for_the_backfill() -> None:
     net = StationNet(ONE)
     old = published(net, 6, "a")
     net.reader("s", start=1)
@@ -538,7 +544,7 @@ def test_a_topic_left_and_joined_again_does_not_repeat_its_past(restarted: bool)
     assert net.delivered("s") == old + new
 
 
-def test_topics_left_before_they_were_joined_do_not_use_the_start_up() -> None:
+def test_topics_left_before_joining_do_not_use_up_the_start() -> None:
     net = StationNet(ONE)
     old = published(net, 4)
     net.reader("s", start=1)
@@ -563,7 +569,7 @@ def test_a_topic_of_another_station_may_be_added_once_the_first_ones_are_joined(
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_older_records_do_not_say_whether_topics_were_joined_and_are_read(answered: bool) -> None:
+def test_records_of_earlier_versions_are_restored(answered: bool) -> None:
     net = StationNet(ONE)
     old = published(net, 4)
     net.reader("s", start=1)
@@ -584,11 +590,11 @@ def test_older_records_do_not_say_whether_topics_were_joined_and_are_read(answer
     assert net.subscriber("s")._start is None
 
 
-# -- Behind what is kept ------------------------------------------------------------------------------
+# -- Falling behind ---------------------------------------------------------------------------
 
 
 def fallen_behind(net: StationNet, name: str, *trimmed: tuple[str, int]) -> None:
-    """Pause a reader, trim logs, and let it go on."""
+    """Pause a reader, trim logs, and resume it."""
     for topic, first in trimmed:
         net.trim(topic, first)
     net.resume(name)
@@ -600,7 +606,7 @@ def missed(net: StationNet, name: str) -> list[tuple[str, int, int]]:
     return [(each.topic, *each.missed) for each in joins if each.missed is not None]
 
 
-def test_who_fell_behind_gets_all_that_is_kept_and_is_told_what_is_not() -> None:
+def test_subscriber_that_fell_behind_gets_retained_events_and_missed_slots() -> None:
     net = StationNet(ONE)
     net.subscribe("s", "a")
     net.settle()
@@ -616,9 +622,7 @@ def test_who_fell_behind_gets_all_that_is_kept_and_is_told_what_is_not() -> None
     assert net.delivered("s")[-2:] == new
 
 
-def test_what_the_others_have_meanwhile_waits_for_what_is_read_of_the_one_that_fell_behind() -> (
-    None
-):
+def test_other_topics_wait_while_a_fallen_one_is_read() -> None:
     net = StationNet(ONE)
     net.subscribe("s", "a", "b")
     net.settle()
@@ -631,7 +635,7 @@ def test_what_the_others_have_meanwhile_waits_for_what_is_read_of_the_one_that_f
     assert missed(net, "s") == [("a", 3, 4)]
 
 
-def test_a_log_that_is_all_gone_is_missed_to_its_end() -> None:
+def test_completely_trimmed_log_is_missed_to_its_end() -> None:
     net = StationNet(ONE)
     net.subscribe("s", "a", "b")
     net.settle()
@@ -643,7 +647,7 @@ def test_a_log_that_is_all_gone_is_missed_to_its_end() -> None:
     assert published(net, 2, first=7) == net.delivered("s")[-2:]
 
 
-def test_who_falls_behind_again_while_it_reads_is_told_again() -> None:
+def test_falling_behind_again_during_backfill_is_reported_again() -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     net.subscribe("s", "a")
     net.settle()
@@ -666,7 +670,7 @@ def test_who_falls_behind_again_while_it_reads_is_told_again() -> None:
 
 
 @pytest.mark.parametrize("held", [Changed, Fetched])
-def test_a_restart_while_it_reads_on_loses_nothing_that_was_not_acknowledged(
+def test_restart_while_catching_up_loses_no_unacknowledged_event(
     held: type[Changed] | type[Fetched],
 ) -> None:
     net = StationNet(ONE)
@@ -693,7 +697,7 @@ def test_a_restart_while_it_reads_on_loses_nothing_that_was_not_acknowledged(
 
 @pytest.mark.parametrize("crash", ["before the cut", "after the cut"])
 @pytest.mark.parametrize("acknowledged", [6, 7, 8])
-def test_what_is_acknowledged_while_it_is_joined_anew_does_not_come_again(
+def test_events_acknowledged_while_rejoining_are_not_redelivered(
     acknowledged: int, crash: str
 ) -> None:
     net = StationNet(ONE)
@@ -723,7 +727,7 @@ def test_what_is_acknowledged_while_it_is_joined_anew_does_not_come_again(
     assert net.positions("s")[before] == acknowledged + 1
 
 
-def test_who_left_a_topic_and_joined_it_again_reads_on_from_there_alone() -> None:
+def test_topic_left_and_rejoined_is_read_from_its_new_cut() -> None:
     net = StationNet(ONE)
     net.reader("s", acknowledge_each=True)
     net.subscribe("s", "a", "b")
@@ -750,7 +754,7 @@ def test_who_left_a_topic_and_joined_it_again_reads_on_from_there_alone() -> Non
     assert ("b", 1, 2) not in missed(net, "s")
 
 
-def test_who_leaves_a_topic_that_fell_behind_misses_nothing_when_it_joins_again() -> None:
+def test_rejoining_a_left_topic_that_fell_behind_reports_nothing_missed() -> None:
     net = StationNet({"one": ["a"], "two": ["b"]})
     net.subscribe("s", "a", "b")
     net.settle()
@@ -769,7 +773,7 @@ def test_who_leaves_a_topic_that_fell_behind_misses_nothing_when_it_joins_again(
     assert missed(net, "s") == []
 
 
-def test_topics_that_are_kept_apart_go_on_with_what_is_new() -> None:
+def test_topics_of_several_stations_continue_with_new_events() -> None:
     net = StationNet({"one": ["a"], "two": ["b"]})
     net.subscribe("s", "a", "b")
     net.settle()
@@ -781,10 +785,10 @@ def test_topics_that_are_kept_apart_go_on_with_what_is_new() -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_who_starts_in_the_past_and_falls_behind_what_is_kept_is_told(crash: bool) -> None:
+def test_backfill_that_falls_behind_is_reported(crash: bool) -> None:
     net = StationNet(ONE, topic_log_config=TopicLogConfig(fetch_max=2))
     published(net, 10, "a")
-    net.trim("a", 3)  # Gone before it came: it never asked for that.
+    net.trim("a", 3)  # Trimmed before it was requested.
     net.reader("s", acknowledge_each=True, start=1)
     net.subscribe("s", "a")
     while len(net.delivered("s")) < 2:
@@ -800,7 +804,7 @@ def test_who_starts_in_the_past_and_falls_behind_what_is_kept_is_told(crash: boo
     assert missed(net, "s") == [("a", 5, 7)]
 
 
-def test_who_starts_at_a_place_and_read_nothing_is_told_from_that_place_on() -> None:
+def test_missed_slots_count_from_the_start_place() -> None:
     net = StationNet(ONE)
     published(net, 10)
     net.reader("s", acknowledge_each=True, start=5)
@@ -816,9 +820,7 @@ def test_who_starts_at_a_place_and_read_nothing_is_told_from_that_place_on() -> 
     assert missed(net, "s") == [("a", 3, 4), ("b", 3, 3)]
 
 
-def test_who_starts_in_the_past_and_comes_back_before_it_was_answered_starts_with_what_is_kept() -> (
-    None
-):
+def test_restart_before_the_first_answer_starts_with_retained_events() -> None:
     net = StationNet(ONE)
     published(net, 6, "a")
     net.reader("s", start=1)
@@ -835,10 +837,10 @@ def test_who_starts_in_the_past_and_comes_back_before_it_was_answered_starts_wit
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_is_trimmed_the_rest_comes_in_order_and_what_does_not_come_is_told(
+def test_random_trims_keep_order_and_report_missed_events(
     seed: int,
 ) -> None:
-    """Random trims, pauses, losses and crashes: every event is delivered, or told as missed."""
+    """Random trims, pauses, losses and crashes: every event is delivered, or reported as missed."""
     random = Random(seed)
     small = TopicLogConfig(fetch_max=random.choice((1, 2, 7)), batch_max=random.choice((1, 3, 256)))
     net = StationNet(ONE, topic_log_config=small)
@@ -865,8 +867,7 @@ def test_whatever_is_trimmed_the_rest_comes_in_order_and_what_does_not_come_is_t
     numbers = iter(range(13, 10_000))
     for _ in range(150):
         name = random.choice(sorted(readers))
-        match random.choice(("publish", "publish", "publish", "arrive", "arrive", "trim", "crash", "join",
-                             "lose", "repeat", "pause", "resume", "acknowledge", "time")):  # fmt: skip
+        match random.choice(TRIM_ACTIONS):
             case "join" if name in net.nodes:
                 net.subscribe(name, "c")
             case "publish":
@@ -919,12 +920,12 @@ def test_whatever_is_trimmed_the_rest_comes_in_order_and_what_does_not_come_is_t
             assert sorted(absent) == sorted(told), (seed, name, "told twice, or delivered as well")
 
 
-# -- Against the log ----------------------------------------------------------------------------------
+# -- Against the log -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_happens_the_order_is_the_logs(seed: int) -> None:
-    """Random publishes, joins, crashes, losses and pauses against the obvious model: the log."""
+def test_backfill_order_equals_the_log_under_random_faults(seed: int) -> None:
+    """Random publishes, joins, crashes, losses and pauses against a simple model: the log."""
     random = Random(seed)
     small = TopicLogConfig(fetch_max=random.choice((1, 2, 7)), batch_max=random.choice((1, 3, 256)))
     net = StationNet(ONE, topic_log_config=small)
@@ -934,8 +935,7 @@ def test_whatever_happens_the_order_is_the_logs(seed: int) -> None:
     numbers = iter(range(1, 10_000))
     paused: set[str] = set()
     for _ in range(120):
-        match random.choice(("publish", "publish", "join", "arrive", "arrive", "arrive", "crash",
-                             "lose", "repeat", "pause", "resume", "acknowledge", "time")):  # fmt: skip
+        match random.choice(LOG_ACTIONS):
             case "publish":
                 net.publish("p", random.choice("abc"), f"e{next(numbers)}")
             case "join" if len(starts) < 4:

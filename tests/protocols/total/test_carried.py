@@ -1,4 +1,4 @@
-"""Publishers whose events go along with the request: out in one step, told once, never twice."""
+"""Events that travel with their request: published in one step, exactly once."""
 
 from collections.abc import Sequence
 from random import Random
@@ -34,7 +34,7 @@ def publisher(**options: object) -> Publisher:
 
 
 def publish(node: Publisher, *payloads: str, topic: str = "t") -> list[OrderRequest]:
-    """Publish in one go; return the requests that leave."""
+    """Publish events together; return the requests."""
     for payload in payloads:
         node.publish(topic, payload.encode(), now_ns=0)
     return requests(node.take_effects())
@@ -61,10 +61,10 @@ def hear(node: Publisher, frame: Frame, *, now_ns: int = 0, source: str = "s") -
     return node.take_effects()
 
 
-# -- A publisher --------------------------------------------------------------------------------------
+# -- A publisher -----------------------------------------------------------------------------------
 
 
-def test_what_is_published_in_one_go_leaves_as_one_request_with_its_events() -> None:
+def test_events_published_together_are_one_request() -> None:
     node = publisher()
     (request,) = publish(node, "a", "b", "c")
     assert (request.number, request.settled, payloads(request)) == (1, 1, ["a", "b", "c"])
@@ -72,7 +72,7 @@ def test_what_is_published_in_one_go_leaves_as_one_request_with_its_events() -> 
     assert (following.number, payloads(following)) == (4, ["d"])
 
 
-def test_large_events_are_parted_into_several_requests_in_order() -> None:
+def test_large_events_are_split_into_several_requests_in_order() -> None:
     node = publisher()
     half = REQUEST_BYTES_MAX // 2 - 100
     for key, headers, payload in (
@@ -96,7 +96,7 @@ def test_large_events_are_parted_into_several_requests_in_order() -> None:
     assert requests(node.take_effects()) == made
 
 
-def test_requests_are_as_small_as_the_way_needs_them() -> None:
+def test_requests_fit_the_frame_limit() -> None:
     config = SequencerConfig(carries=True, durable=False)
     placement = Placement(["s"])
     node = Publisher(name="p", placement=placement, config=config, request_bytes_max=1_000)
@@ -104,7 +104,7 @@ def test_requests_are_as_small_as_the_way_needs_them() -> None:
     assert [each.number for each in made] == [1, 3, 5]
 
 
-def test_an_event_that_is_out_is_settled_with_its_slot_and_nothing_is_confirmed() -> None:
+def test_published_event_settles_with_its_slot_without_confirmation() -> None:
     node = publisher()
     publish(node, "a", "b")
     effects = hear(node, Out(origin="s", slots=((1, 5), (2, 7))))
@@ -117,14 +117,14 @@ def test_an_event_that_is_out_is_settled_with_its_slot_and_nothing_is_confirmed(
     assert not [e for e in node.take_effects() if isinstance(e, Send | Broadcast)]
 
 
-def test_an_event_whose_slot_is_not_known_any_more_is_out_all_the_same() -> None:
+def test_event_with_unknown_slot_settles_as_published() -> None:
     node = publisher()
     publish(node, "a")
     (settle,) = [e for e in hear(node, Out(origin="s", slots=((1, 0),))) if isinstance(e, Settle)]
     assert (settle.verdict, settle.event.stamp) == ("", None)
 
 
-def test_an_answer_that_comes_twice_or_for_nothing_changes_nothing() -> None:
+def test_duplicate_or_unexpected_answer_changes_nothing() -> None:
     node = publisher()
     publish(node, "a")
     answer = Out(origin="s", slots=((1, 1),))
@@ -134,7 +134,7 @@ def test_an_answer_that_comes_twice_or_for_nothing_changes_nothing() -> None:
     assert hear(node, Out(origin="elsewhere", slots=((1, 1),)), source="elsewhere") == []
 
 
-def test_what_got_no_answer_is_sent_again_with_its_events() -> None:
+def test_unanswered_request_is_repeated_with_its_events() -> None:
     node = publisher()
     publish(node, "a", "b", "c")
     hear(node, Out(origin="s", slots=((2, 2),)))
@@ -147,7 +147,7 @@ def test_what_got_no_answer_is_sent_again_with_its_events() -> None:
     ]
 
 
-def test_after_a_lost_connection_everything_unanswered_is_sent_again_at_once() -> None:
+def test_lost_connection_repeats_all_unanswered_requests_at_once() -> None:
     node = publisher()
     publish(node, "a", "b", "c")
     hear(node, Out(origin="s", slots=((1, 1),)))
@@ -156,7 +156,7 @@ def test_after_a_lost_connection_everything_unanswered_is_sent_again_at_once() -
     assert (again.number, again.settled, payloads(again)) == (2, 2, ["b", "c"])
 
 
-def test_a_stamp_for_a_carried_event_is_put_out_by_the_publisher() -> None:
+def test_carried_event_with_a_stamp_is_put_by_its_publisher() -> None:
     node = publisher()
     publish(node, "a")
     stamp = Stamp({"t": 1, "u": 3})
@@ -169,7 +169,7 @@ def test_a_stamp_for_a_carried_event_is_put_out_by_the_publisher() -> None:
     assert hear(node, Out(origin="s", slots=((1, 1),))) == []
 
 
-def test_after_a_lost_connection_what_is_stamped_and_not_accepted_is_put_again() -> None:
+def test_lost_connection_repeats_unaccepted_puts() -> None:
     node = publisher()
     publish(node, "a")
     hear(node, Stamped(origin="s", grants=(Grant(1, Stamp({"t": 1})),)))
@@ -177,7 +177,7 @@ def test_after_a_lost_connection_what_is_stamped_and_not_accepted_is_put_again()
     assert [type(each) for each in node.take_effects()] == [Broadcast]
 
 
-def test_no_more_than_the_window_is_under_way_and_answers_let_more_go() -> None:
+def test_requests_in_flight_are_bounded_by_the_window() -> None:
     node = publisher(window=2)
     (first,) = publish(node, "a", "b", "c", "d")
     assert payloads(first) == ["a", "b"]
@@ -185,7 +185,7 @@ def test_no_more_than_the_window_is_under_way_and_answers_let_more_go() -> None:
     assert (more.number, more.settled, payloads(more)) == (3, 3, ["c", "d"])
 
 
-def test_a_refused_event_is_void_with_the_reason_and_those_behind_it_are_asked_for_again() -> None:
+def test_refused_event_is_void_and_later_ones_are_requested_again() -> None:
     node = publisher()
     publish(node, "a", "b")
     effects = hear(node, Refused(number=1, reason="no room"))
@@ -195,7 +195,7 @@ def test_a_refused_event_is_void_with_the_reason_and_those_behind_it_are_asked_f
     assert (again.number, again.settled, payloads(again)) == (2, 2, ["b"])
 
 
-def test_saying_goodbye_names_the_first_number_that_is_not_settled() -> None:
+def test_carried_leave_names_the_first_unsettled_number() -> None:
     node = publisher()
     publish(node, "a", "b")
     hear(node, Out(origin="s", slots=((1, 1),)))
@@ -204,7 +204,7 @@ def test_saying_goodbye_names_the_first_number_that_is_not_settled() -> None:
     assert frames == [Forget(number=2, publisher=True)]
 
 
-def test_a_durable_publisher_that_restarts_asks_again_and_is_told_once() -> None:
+def test_restarted_durable_publisher_repeats_requests_and_settles_once() -> None:
     net = StationNet({"s": ["t"]})
     net.publish("p", "t", "a")
     net.publish("p", "t", "b")
@@ -224,11 +224,11 @@ def test_a_durable_publisher_that_restarts_asks_again_and_is_told_once() -> None
     ]
 
 
-# -- A node -------------------------------------------------------------------------------------------
+# -- A node ----------------------------------------------------------------------------------------
 
 
-def test_a_node_that_keeps_no_log_makes_stamps_for_carried_events() -> None:
-    """Everybody goes by one configuration; a node that does not carry must lose nothing all the same."""
+def test_node_without_a_log_stamps_carried_events() -> None:
+    """All nodes share one configuration; a node without a log must lose nothing either."""
     node = Sequencer(name="s", placement=Placement(["s"]), config=SequencerConfig())
     event = Event(topic="t", payload=b"x", publisher="p", publisher_seq=1)
     node.receive(OrderRequest(number=1, events=(event,), settled=1), source="p", now_ns=0)
@@ -236,7 +236,7 @@ def test_a_node_that_keeps_no_log_makes_stamps_for_carried_events() -> None:
     assert frames == [Stamped(origin="s", grants=(Grant(1, Stamp({"t": 1})),))]
 
 
-def test_a_plain_request_of_stamps_still_works_where_events_are_carried() -> None:
+def test_stamp_requests_work_where_events_are_carried() -> None:
     net = StationNet({"s": ["t"]})
     station = net.station("s")
     station.receive(StampRequest(number=1, topics=("t",), settled=1), source="p", now_ns=0)
@@ -252,13 +252,13 @@ def test_a_plain_request_of_stamps_still_works_where_events_are_carried() -> Non
     assert station.node.open_count == 0
 
 
-# -- Who is forgotten -------------------------------------------------------------------------------
+# -- Who is forgotten ------------------------------------------------------------------------------
 
 SECOND = 1_000_000_000
 
 
 def full(clients_max: int, **chain: list[str]) -> StationNet:
-    """Stations with room for so many publishers."""
+    """Return stations with a limit of publishers."""
     return StationNet(chain, config=SequencerConfig(carries=True, clients_max=clients_max))
 
 
@@ -268,7 +268,7 @@ def send(net: StationNet, publisher: str, topic: str, event: str) -> None:
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_a_late_copy_of_who_was_forgotten_to_make_room_puts_nothing_out_twice(idle: bool) -> None:
+def test_late_request_of_an_evicted_publisher_publishes_nothing_twice(idle: bool) -> None:
     net = full(2, low=["a", "b"], high=["d"])
     net.subscribe("s", "a")
     net.subscribe("t", "b", "d")
@@ -294,7 +294,7 @@ def test_a_late_copy_of_who_was_forgotten_to_make_room_puts_nothing_out_twice(id
     assert net.delivered("s") == ["p1", "q1", "r1", "p3"]
 
 
-def test_what_was_refused_for_want_of_room_stays_refused_when_there_is_room() -> None:
+def test_request_refused_for_lack_of_room_stays_refused() -> None:
     net = full(1, one=["a"])
     net.subscribe("s", "a")
     net.settle()
@@ -314,7 +314,7 @@ def test_what_was_refused_for_want_of_room_stays_refused_when_there_is_room() ->
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_events_that_are_refused_for_want_of_room_are_out_for_nobody(seed: int) -> None:
+def test_events_refused_for_lack_of_room_reach_no_subscriber(seed: int) -> None:
     net = full(1, one=["a"])
     net.subscribe("s", "a")
     net.settle()
@@ -343,7 +343,7 @@ def test_events_that_are_refused_for_want_of_room_are_out_for_nobody(seed: int) 
     assert net.delivered("s") == out
 
 
-def test_who_was_forgotten_is_told_what_is_out_although_there_is_no_room() -> None:
+def test_evicted_publisher_gets_its_receipts_without_room() -> None:
     net = full(1, one=["a"])
     net.subscribe("s", "a")
     net.settle()
@@ -365,12 +365,12 @@ def test_who_was_forgotten_is_told_what_is_out_although_there_is_no_room() -> No
     assert net.delivered("s") == ["p1", "q1"]
 
 
-# -- Against what anyone can see ----------------------------------------------------------------------
+# -- Against what anyone can see -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_every_event_is_out_once_in_its_publishers_order(seed: int) -> None:
-    """Losses, repetitions, overtaking and crashes of everybody, on one station and on two."""
+def test_events_are_published_once_in_publisher_order_under_faults(seed: int) -> None:
+    """Losses, duplicates, reordering and crashes of all nodes, on one station and on two."""
     random = Random(seed)
     chain = random.choice(({"one": ["a", "b"]}, {"one": ["a"], "two": ["b"]}))
     config = SequencerConfig(

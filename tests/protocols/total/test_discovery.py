@@ -1,4 +1,4 @@
-"""The guide: everybody knows its name, and it tells who the stations are."""
+"""Discovery: the first station answers under a well-known name with the chain."""
 
 from ensue.core.wire import Codec
 from ensue.protocols.interface import Send
@@ -14,7 +14,7 @@ CHAIN = Described(
 )
 
 
-def test_whoever_asks_is_told_with_the_number_of_the_question() -> None:
+def test_discovery_answers_with_the_number_of_the_request() -> None:
     guide = DiscoveryNode(CHAIN)
     guide.receive(Discover(number=5), source="visitor~1", now_ns=0)
     guide.receive(Discover(number=5), source="visitor~1", now_ns=0)
@@ -29,7 +29,7 @@ def test_whoever_asks_is_told_with_the_number_of_the_question() -> None:
     assert guide.take_effects() == []
 
 
-def test_what_is_told_makes_the_same_placement_for_everybody_also_as_bytes() -> None:
+def test_discovery_answer_gives_all_clients_the_same_placement() -> None:
     guide = DiscoveryNode(CHAIN)
     guide.receive(Discover(number=1), source="v", now_ns=0)
     (told,) = guide.take_effects()
@@ -49,13 +49,13 @@ def test_what_is_told_makes_the_same_placement_for_everybody_also_as_bytes() -> 
     assert {placement.node(each) for each in anywhere} == set(placement.nodes)
 
 
-def test_a_closed_chain_is_told_as_such() -> None:
+def test_discovery_reports_a_closed_chain() -> None:
     closed = Described(number=0, nodes=CHAIN.nodes, closed=True, config=CHAIN.config)
     assert not closed.placement().knows("anything")
     assert closed.placement().knows("a")
 
 
-def test_a_guide_keeps_no_time_and_ignores_what_is_not_for_it() -> None:
+def test_discovery_node_has_no_timer_and_ignores_stray_frames() -> None:
     guide = DiscoveryNode(CHAIN)
     guide.handle_timer(now_ns=10**12)
     guide.receive(CHAIN, source="v", now_ns=0)

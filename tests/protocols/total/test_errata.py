@@ -1,8 +1,8 @@
 """The corrected rules where the published ones hang, and the facts that make them fast.
 
 Every scenario that hangs under the published rules (`test_published_rules`) runs here against the
-real objects, with the same arrivals as far as the corrected rules allow them: nobody waits, and
-everybody agrees. Then the facts of the errata, on random runs.
+real objects, with the same arrivals as far as the corrected rules allow: no subscriber
+waits, and all agree. Then the facts of the errata, on random runs.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from ensue.protocols.total.subscriber import Subscriber
 TOPICS = ("T1", "T2", "T3", "T4", "T5", "T6")
 CHAIN = {"low": ["T6", "T5"], "middle": ["T4"], "high": ["T3", "T2"], "top": ["T1"]}
 
-# -- The scenarios ----------------------------------------------------------------------------------
+# -- The scenarios ---------------------------------------------------------------------------------
 
 
 class Player:
-    """Plays a scenario, following its arrivals as far as the rules allow."""
+    """Runs a scenario, with its arrivals as far as the rules allow."""
 
     def __init__(self, scenario: Scenario, config: SequencerConfig) -> None:
         self.scenario = scenario
@@ -82,7 +82,7 @@ class Player:
         ]
 
     def pick(self, choices: list[Parcel]) -> Parcel:
-        """Take the oldest that no rule keeps back; the oldest of all if every one is kept back."""
+        """Return the oldest frame that no rule delays, or the oldest of all."""
         handled = self.handled()
         kept_back = {
             (rule.at, rule.second)
@@ -117,7 +117,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("scenario", "config"), WAYS)
-def test_nobody_waits_and_all_agree_where_the_published_rules_hang(
+def test_corrected_rules_agree_and_finish_where_published_rules_hang(
     scenario: Scenario, config: SequencerConfig
 ) -> None:
     net = Player(scenario, config).play()
@@ -148,11 +148,11 @@ def test_requests_keep_their_order_at_every_stage_that_both_visit() -> None:
     assert at_t3 == at_t1 == ["e4", "e3"]
 
 
-# -- Section 4: position is a sum -------------------------------------------------------------------
+# -- Section 4: position is a sum ------------------------------------------------------------------
 
 
 class Drawn:
-    """A random run: everybody acts at random and everything arrives at random."""
+    """A random run: random actions and random arrivals."""
 
     def __init__(self, seed: int, *, net: Net, changing: bool, subscribers: int = 5) -> None:
         self.random = Random(seed)
@@ -201,7 +201,7 @@ def test_entries_over_a_subscribers_topics_add_up_to_its_position(
         assert sums == list(range(1, len(sums) + 1))
 
 
-def test_leaving_out_what_has_not_changed_makes_stamps_shorter() -> None:
+def test_leaving_out_unchanged_entries_makes_stamps_shorter() -> None:
     sizes = {}
     for leave_out in (False, True):
         config = SequencerConfig(leave_out=leave_out)
@@ -211,7 +211,7 @@ def test_leaving_out_what_has_not_changed_makes_stamps_shorter() -> None:
 
 
 class VectorModel:
-    """Section 3 of the errata, slow and obvious.
+    """Section 3 of the errata, in its simplest form.
 
     What names a topic that is being joined waits for the cut. Only what was here before the
     joining began need not: it was stamped earlier than any cut that can come of it.
@@ -334,16 +334,17 @@ def test_position_rule_agrees_with_the_vector_rule_while_subscriptions_change(
     assert TwinQueue.checks > before + 20
 
 
-# -- Section 5: what a real system needs ------------------------------------------------------------
+# -- Section 5: what a real system needs -----------------------------------------------------------
 
 
 def voids(net: Net, subscriber: str) -> int:
-    """How many placeholders the subscriber has stepped over."""
+    """The number of voids that the subscriber has skipped."""
     return [why for _, why in net.discarded(subscriber)].count("void")
 
 
 def one_topic(**options: int) -> Net:
-    net = Net({"low": ["T2"], "high": ["T1"]}, config=SequencerConfig(**options))  # type: ignore[arg-type]
+    config = SequencerConfig(**options)  # type: ignore[arg-type]
+    net = Net({"low": ["T2"], "high": ["T1"]}, config=config)
     net.subscribe("reader", "T1", "T2")
     net.settle()
     return net
@@ -383,7 +384,7 @@ def test_section_5_a_stamp_not_confirmed_within_its_lease_is_voided() -> None:
 
 
 @pytest.mark.parametrize("told_by", ["the ENS", "the node"])
-def test_section_5_a_late_original_is_dropped_everywhere_and_its_publisher_told(
+def test_section_5_a_late_original_is_dropped_and_its_publisher_notified(
     told_by: str,
 ) -> None:
     net = one_topic()
@@ -409,7 +410,7 @@ def test_section_5_a_late_original_is_dropped_everywhere_and_its_publisher_told(
     assert net.delivered("reader") == net.delivered("other") == ["again"]
 
 
-def test_section_5_an_event_that_was_out_before_its_lease_ran_out_stays() -> None:
+def test_section_5_an_event_published_before_its_lease_ended_stays() -> None:
     net = one_topic()
     net.publish("p", "T2", "e")
     with net.holding(Accepted, to="p"):
@@ -422,7 +423,7 @@ def test_section_5_an_event_that_was_out_before_its_lease_ran_out_stays() -> Non
     assert net.stage("high").open_count == 0
 
 
-def test_section_5_a_void_lost_on_its_way_is_sent_again() -> None:
+def test_section_5_a_lost_void_is_retransmitted() -> None:
     net = one_topic()
     net.publish("doomed", "T2", "lost")
     with net.holding(Stamped):
@@ -462,7 +463,7 @@ def test_section_5_a_node_restarts_with_counters_groups_and_answered_requests(no
     assert len(net.delivered("reader")) == 7
 
 
-def test_section_5_a_restarted_node_still_voids_what_it_had_stamped() -> None:
+def test_section_5_a_restarted_node_still_voids_open_stamps() -> None:
     net = one_topic()
     net.publish("doomed", "T2", "lost")
     with net.holding(Stamped):

@@ -1,4 +1,4 @@
-"""Groups and counters: which entries a stamp carries, against the obvious model."""
+"""Groups and counters: the entries of a stamp, against a simple model."""
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,7 @@ stamps = st.tuples(changes, st.booleans())
 
 
 class Model:
-    """Remembers what was the case at the previous stamp, and compares."""
+    """Keeps the state at the previous stamp, and compares."""
 
     def __init__(self, members: set[str]) -> None:
         self.members = members
@@ -59,7 +59,7 @@ def test_an_entry_is_named_if_its_count_differs_from_the_previous_stamp(
 @pytest.mark.parametrize("strangers", [0, 1, 100])
 @bounded
 @given(st.sets(st.sampled_from(TOPICS), min_size=1), changes)
-def test_looking_at_members_or_walking_back_through_changes_gives_the_same(
+def test_both_ways_of_filling_give_the_same_entries(
     strangers: int, members: set[str], changed: list[str]
 ) -> None:
     """Topics that never change make the group larger, so that one is chosen and then the other."""
@@ -77,7 +77,7 @@ def test_looking_at_members_or_walking_back_through_changes_gives_the_same(
     }
 
 
-def test_both_ways_of_filling_are_taken() -> None:
+def test_both_ways_of_filling_are_used() -> None:
     counters = Counters()
     group = group_of(counters, {"a", "b"})
     group.fill({}, counters, whole=True)
@@ -96,7 +96,7 @@ def test_both_ways_of_filling_are_taken() -> None:
     assert scanned == {"b": 1}
 
 
-def test_what_is_there_already_stays_in_a_stamp() -> None:
+def test_existing_entries_stay_in_a_stamp() -> None:
     counters = Counters()
     group = group_of(counters, {"a"})
     count(counters, "a")

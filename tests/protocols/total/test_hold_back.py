@@ -1,4 +1,4 @@
-"""What a subscriber holds back, and when it lets go."""
+"""The hold-back queues: which events wait, and when they are released."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,7 @@ def joined(queue: HoldBack, **cuts: int) -> HoldBack:
 
 
 def offer(queue: HoldBack, topic: str, *, at: int = 0, **entries: int) -> str:
-    """Offer an event; return what becomes of it, and of what it lets go: `next T2 U1`."""
+    """Offer an event; return its verdict and the released events: `next T2 U1`."""
     outcome: str = queue.offer(event(topic, **entries), entries[topic], at)
     return " ".join([outcome, *ready(queue)])
 
@@ -98,7 +98,7 @@ def test_an_entry_left_out_stands_for_that_of_the_previous_event() -> None:
 
 
 @every_queue
-def test_what_was_seen_before_is_a_duplicate(make: Make) -> None:
+def test_delivered_event_is_a_duplicate(make: Make) -> None:
     queue = joined(make(), T=0)
     assert offer(queue, "T", T=1) == "next"
     assert offer(queue, "T", T=1) == "duplicate"
@@ -107,7 +107,7 @@ def test_what_was_seen_before_is_a_duplicate(make: Make) -> None:
 
 
 @every_queue
-def test_what_came_before_the_cut_is_told_apart_from_a_duplicate(make: Make) -> None:
+def test_event_before_the_cut_is_distinguished_from_a_duplicate(make: Make) -> None:
     queue = joined(make(), T=5)
     assert offer(queue, "T", T=5) == "before_join"
     assert offer(queue, "T", T=6) == "next"
@@ -136,7 +136,7 @@ def test_an_event_that_names_a_topic_being_joined_waits_for_the_cut(make: Make) 
 
 
 @every_queue
-def test_leaving_a_topic_frees_what_waited_for_it(make: Make) -> None:
+def test_leaving_a_topic_releases_events_that_waited_for_it(make: Make) -> None:
     queue = joined(make(), T=0, U=0)
     assert offer(queue, "T", T=1, U=1) == "held"
     assert offer(queue, "U", U=2) == "held"
@@ -168,7 +168,7 @@ def test_a_full_queue_refuses_events_that_wait_for_a_cut(make: Make) -> None:
 
 
 @on_whole_stamps
-def test_force_lets_the_first_go_and_remembers_what_it_gave_up(make: Make) -> None:
+def test_force_releases_the_first_event_and_remembers_skipped_slots(make: Make) -> None:
     queue = joined(make(), T=0, U=0)
     assert offer(queue, "T", T=4, U=1) == "held"
     assert offer(queue, "T", T=3, U=1) == "held"
@@ -188,7 +188,7 @@ def test_force_finds_nothing_in_an_empty_queue(make: Make) -> None:
 
 
 @on_whole_stamps
-def test_only_so_many_given_up_slots_are_remembered(make: Make) -> None:
+def test_remembered_skipped_slots_have_a_limit(make: Make) -> None:
     queue = joined(make(missing_max=2), T=0)
     assert offer(queue, "T", T=5) == "held"
     assert queue.force() is not None
@@ -197,7 +197,7 @@ def test_only_so_many_given_up_slots_are_remembered(make: Make) -> None:
 
 
 @on_whole_stamps
-def test_leaving_a_topic_forgets_its_given_up_slots(make: Make) -> None:
+def test_leaving_a_topic_forgets_its_skipped_slots(make: Make) -> None:
     queue = joined(make(), T=0)
     assert offer(queue, "T", T=2) == "held"
     assert queue.force() is not None
@@ -206,8 +206,8 @@ def test_leaving_a_topic_forgets_its_given_up_slots(make: Make) -> None:
     assert offer(queue, "T", T=1) == "before_join"
 
 
-def test_what_waits_for_a_cut_is_never_jumped_over() -> None:
-    """It would come out later than what follows it, and untagged."""
+def test_event_that_waits_for_a_cut_is_never_overtaken() -> None:
+    """It would be delivered after its successors, and untagged."""
     queue = joined(by_position_whole(), T=0, U=0)
     queue.await_cut("V")
     assert offer(queue, "T", T=1, V=1) == "held"
@@ -218,7 +218,7 @@ def test_what_waits_for_a_cut_is_never_jumped_over() -> None:
 
 
 @every_queue
-def test_the_oldest_is_what_has_been_held_longest(make: Make) -> None:
+def test_oldest_is_the_event_held_longest(make: Make) -> None:
     queue = joined(make(), T=0)
     assert queue.oldest_ns() is None
     offer(queue, "T", at=7, T=3)
@@ -229,7 +229,7 @@ def test_the_oldest_is_what_has_been_held_longest(make: Make) -> None:
 
 
 @every_queue
-def test_the_age_of_what_waits_for_a_cut_does_not_count(make: Make) -> None:
+def test_events_that_wait_for_a_cut_do_not_age(make: Make) -> None:
     queue = joined(make(), T=0)
     queue.await_cut("U")
     offer(queue, "U", at=7, U=1)
@@ -241,7 +241,7 @@ def test_the_age_of_what_waits_for_a_cut_does_not_count(make: Make) -> None:
 
 
 @every_queue
-def test_the_first_missing_slot_is_the_first_that_is_neither_passed_nor_held(make: Make) -> None:
+def test_first_missing_slot_is_neither_delivered_nor_held(make: Make) -> None:
     queue = joined(make(), T=4, U=0)
     offer(queue, "T", T=5, U=1)
     offer(queue, "T", T=6, U=1)
@@ -251,7 +251,7 @@ def test_the_first_missing_slot_is_the_first_that_is_neither_passed_nor_held(mak
 
 
 @every_queue
-def test_a_restarted_queue_goes_on_from_its_clock(make: Make) -> None:
+def test_restarted_queue_resumes_from_its_clock(make: Make) -> None:
     queue = make()
     queue.resume("T", 3, 1)
     queue.resume("U", 1, 0)
@@ -269,7 +269,7 @@ def test_by_vector_topics_that_do_not_name_each_other_do_not_wait() -> None:
     assert offer(queue, "U", U=1) == "next U2"
 
 
-def test_by_vector_a_chain_of_waits_comes_loose_at_once() -> None:
+def test_by_vector_a_chain_of_waits_is_released_at_once() -> None:
     queue = joined(by_vector(), T=0, U=0, V=0)
     assert offer(queue, "V", V=1, U=1) == "held"
     assert offer(queue, "U", U=1, T=1) == "held"

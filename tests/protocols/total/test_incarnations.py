@@ -1,4 +1,4 @@
-"""Lives of one name: a durable subscription that was forgotten and is created anew."""
+"""Incarnations of one name: a durable subscription that is deleted and recreated."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ def change(net: Net, how: str, *topics: str) -> None:
 
 
 def create_anew(net: Net, *, life: int = 0) -> None:
-    """Forget what was kept for the name, and take it up again."""
+    """Delete the records of the name, and create it again."""
 
     def build(records: dict[str, bytes]) -> Subscriber:
         return Subscriber(
@@ -44,7 +44,7 @@ def told_goodbye(net: Net) -> list[str]:
     return [each.target for each in net.handled if isinstance(each.frame, Forget)]
 
 
-def test_whoever_was_visited_before_a_restart_is_told_goodbye_after_it() -> None:
+def test_nodes_visited_before_a_restart_get_the_leave_after_it() -> None:
     net = chain()
     change(net, "subscribe", "d")
     change(net, "subscribe", "a")
@@ -56,7 +56,7 @@ def test_whoever_was_visited_before_a_restart_is_told_goodbye_after_it() -> None
     assert [net.stage(name).changes.seen for name in CHAIN] == [{}, {}, {}]
 
 
-def test_a_goodbye_that_did_not_get_out_before_a_crash_is_said_after_it() -> None:
+def test_leave_not_sent_before_a_crash_is_sent_after_it() -> None:
     net = chain()
     change(net, "subscribe", "a", "d")
     with net.holding(Forget):
@@ -68,7 +68,7 @@ def test_a_goodbye_that_did_not_get_out_before_a_crash_is_said_after_it() -> Non
     assert [net.stage(name).changes.seen for name in CHAIN] == [{}, {}, {}]
 
 
-def test_older_records_name_no_nodes_and_are_read() -> None:
+def test_records_without_node_names_are_restored() -> None:
     net = chain()
     change(net, "subscribe", "a", "d")
     state = msgspec.msgpack.decode(net.disks["s"]["state"])
@@ -83,7 +83,7 @@ def test_older_records_name_no_nodes_and_are_read() -> None:
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("life", [0, 3, 10**18])
 @pytest.mark.parametrize("remembering", ["low", "middle", "high"])
-def test_a_name_created_anew_is_registered_wherever_an_earlier_life_of_it_is_remembered(
+def test_recreated_name_registers_wherever_an_earlier_incarnation_is_known(
     remembering: str, life: int, lost: bool
 ) -> None:
     net = chain()
@@ -109,7 +109,7 @@ def test_a_name_created_anew_is_registered_wherever_an_earlier_life_of_it_is_rem
     assert net.delivered("s") == ["new"]
 
 
-def test_a_name_created_anew_gets_no_cut_of_an_earlier_life() -> None:
+def test_recreated_name_gets_no_cut_of_an_earlier_incarnation() -> None:
     net = chain()
     net.subscribe("t", "a", "b")
     change(net, "subscribe", "a", "b")
@@ -130,8 +130,8 @@ def test_a_name_created_anew_gets_no_cut_of_an_earlier_life() -> None:
     assert net.delivered("s") == ["new"]
 
 
-def test_numbers_of_a_life_are_not_those_of_an_earlier_one_at_another_node() -> None:
-    """Raised by one, a number would meet, elsewhere, the one that the earlier life had there."""
+def test_incarnations_do_not_share_numbers_at_any_node() -> None:
+    """Raised by one, a number would equal one of the earlier incarnation at another node."""
     net = chain()
     with net.holding(Forget):
         for how, topics in (
@@ -152,7 +152,7 @@ def test_numbers_of_a_life_are_not_those_of_an_earlier_one_at_another_node() -> 
     assert net.stage("high").groups.subscriptions == {"s": ("a", "b", "d")}
 
 
-def test_an_answer_to_a_late_change_of_the_same_life_is_not_listened_to() -> None:
+def test_answer_to_a_late_change_of_the_same_incarnation_is_ignored() -> None:
     net = chain()
     change(net, "subscribe", "a", "d")
     first = next(each for each in net.handled if isinstance(each.frame, ChangeFill))

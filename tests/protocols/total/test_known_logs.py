@@ -1,4 +1,4 @@
-"""A durable subscription sees that a log is not the one it has read, and mistakes no restart for that."""
+"""Known logs: replaced or rolled-back logs are detected, restarts are accepted."""
 
 import pytest
 from tests.protocols.total.stationed import StationNet
@@ -25,14 +25,14 @@ def publish(net: StationNet, count: int) -> None:
 
 
 def ask(net: StationNet, question: int, log: Lineage) -> None:
-    """Ask the station, and have it answer at once."""
+    """Request the log identity, and answer at once."""
     node = net.reader("s")
     node.ask_log(question)
     node.learn_log("station", log, now_ns=net.now_ns, question=question)
     net._carry_out("s")
 
 
-def test_events_of_a_new_incarnation_may_come_before_its_answer() -> None:
+def test_events_of_a_new_incarnation_may_precede_its_answer() -> None:
     net, node = network()
     publish(net, 5)
     ask(net, 1, FIRST)
@@ -42,7 +42,7 @@ def test_events_of_a_new_incarnation_may_come_before_its_answer() -> None:
     assert not node.expired
 
 
-def test_an_answer_that_comes_late_confirms_what_was_delivered_when_it_was_asked() -> None:
+def test_late_answer_confirms_progress_at_the_time_of_the_request() -> None:
     net, node = network()
     publish(net, 5)
     node.ask_log(1)
@@ -53,7 +53,7 @@ def test_an_answer_that_comes_late_confirms_what_was_delivered_when_it_was_asked
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_station_that_begins_behind_what_it_confirmed_is_rolled_back(restarts: bool) -> None:
+def test_station_that_restarts_behind_confirmed_progress_is_rolled_back(restarts: bool) -> None:
     net, _ = network()
     publish(net, 5)
     ask(net, 1, FIRST)
@@ -66,10 +66,11 @@ def test_a_station_that_begins_behind_what_it_confirmed_is_rolled_back(restarts:
     told = FIRST.begin(token=12, begun=4)
     node.learn_log("station", told, now_ns=net.now_ns, question=UNASKED)
     assert node.expired
-    assert [effect.reason for effect in node.take_effects()] == [ROLLED_BACK]  # type: ignore[union-attr]
+    reasons = [effect.reason for effect in node.take_effects()]  # type: ignore[union-attr]
+    assert reasons == [ROLLED_BACK]
 
 
-def test_a_new_connection_tells_of_all_that_was_delivered_before() -> None:
+def test_new_connection_covers_all_earlier_deliveries() -> None:
     net, node = network()
     node.learn_log("station", FIRST, now_ns=net.now_ns)
     publish(net, 5)
@@ -81,7 +82,7 @@ def test_a_new_connection_tells_of_all_that_was_delivered_before() -> None:
     assert node.expired
 
 
-def test_few_questions_are_remembered() -> None:
+def test_remembered_requests_have_a_limit() -> None:
     _, node = network()
     for question in range(1, 20):
         node.ask_log(question)

@@ -1,4 +1,4 @@
-"""A sequencer node on its own: leases, and what it is after a restart."""
+"""A single sequencer: leases and restarts."""
 
 import pytest
 from tests.protocols.total.harness import Net
@@ -31,7 +31,7 @@ from ensue.protocols.total.frames import (
 from ensue.protocols.total.leases import Lease
 from ensue.protocols.total.sequencer import Sequencer
 
-# -- Leases -----------------------------------------------------------------------------------------
+# -- Leases ----------------------------------------------------------------------------------------
 
 
 def test_a_lease_runs_from_the_completion_of_the_stamp() -> None:
@@ -54,14 +54,14 @@ def test_a_confirmed_stamp_is_never_voided() -> None:
 
 
 def test_a_confirmation_of_another_slot_leaves_a_stamp_open() -> None:
-    """A confirmation may come late and find another stamp under its number."""
+    """A late confirmation may find another stamp under its number."""
     low = node(lease_ns=100)
     ask(low, 1, "a")
     hear(low, Confirm(origin="low", slots=((1, 7),), settled=2))
     assert [event.slot for event in overdue(low, 100)] == [1]
 
 
-def test_what_is_settled_but_not_confirmed_is_seen_to_before_it_is_forgotten() -> None:
+def test_settled_unconfirmed_stamp_is_resolved_before_it_is_forgotten() -> None:
     disk, low = Disk(), node(lease_ns=100)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     low.receive(Confirm(origin="low", slots=(), settled=2), source="p", now_ns=0)
@@ -73,7 +73,7 @@ def test_what_is_settled_but_not_confirmed_is_seen_to_before_it_is_forgotten() -
     assert not any(key.startswith("lease/") for key in disk)
 
 
-def test_a_void_that_took_the_slot_is_told_to_the_publisher_now_and_later() -> None:
+def test_void_that_took_the_slot_is_reported_to_the_publisher() -> None:
     low = node(lease_ns=100)
     ask(low, 1, "a")
     (void,) = overdue(low, 100)
@@ -85,7 +85,7 @@ def test_a_void_that_took_the_slot_is_told_to_the_publisher_now_and_later() -> N
     assert overdue(low, 10_000_000_000) == []
 
 
-def test_a_void_that_came_too_late_leaves_the_original() -> None:
+def test_late_void_leaves_the_original() -> None:
     low = node(lease_ns=100)
     first = ask(low, 1, "a")
     (void,) = overdue(low, 100)
@@ -94,7 +94,7 @@ def test_a_void_that_came_too_late_leaves_the_original() -> None:
     assert ask(low, 1, "a") == first
 
 
-def test_an_unanswered_void_is_sent_again() -> None:
+def test_unanswered_void_is_retransmitted() -> None:
     low = node(lease_ns=100, retry_ns=10)
     ask(low, 1, "a")
     first = overdue(low, 100)
@@ -102,7 +102,7 @@ def test_an_unanswered_void_is_sent_again() -> None:
     assert overdue(low, 110) == first
 
 
-# -- Restarts ---------------------------------------------------------------------------------------
+# -- Restarts --------------------------------------------------------------------------------------
 
 
 def test_a_lost_connection_shortens_the_lease() -> None:
@@ -125,7 +125,7 @@ def test_a_lost_connection_makes_no_lease_longer() -> None:
     assert low.next_timer_ns() == 100
 
 
-def test_a_publisher_that_is_back_in_time_keeps_its_stamp_and_its_lease() -> None:
+def test_publisher_that_reconnects_in_time_keeps_stamp_and_lease() -> None:
     low = node(lease_ns=100, lease_lost_ns=10)
     ask(low, 1, "a")
     low.lose("p", now_ns=20)
@@ -135,7 +135,7 @@ def test_a_publisher_that_is_back_in_time_keeps_its_stamp_and_its_lease() -> Non
     assert [event.topic for event in overdue(low, 100)] == ["a"]
 
 
-def test_a_publisher_that_is_back_too_late_is_told_that_its_slot_is_void() -> None:
+def test_publisher_that_reconnects_too_late_learns_that_its_slot_is_void() -> None:
     low = node(lease_ns=100, lease_lost_ns=10)
     ask(low, 1, "a")
     low.lose("p", now_ns=20)
@@ -146,7 +146,7 @@ def test_a_publisher_that_is_back_too_late_is_told_that_its_slot_is_void() -> No
     assert ask(low, 1, "a") == [Voided(origin="low", numbers=(1,))]
 
 
-def test_a_stamp_that_is_completed_after_its_publisher_was_lost_has_a_short_lease() -> None:
+def test_stamp_completed_after_the_connection_was_lost_has_a_short_lease() -> None:
     high = node("high", lease_ns=100, lease_lost_ns=10)
     high.lose("p", now_ns=0)
     high.receive(FILL, source="middle", now_ns=5)
@@ -164,7 +164,7 @@ def test_a_confirmed_stamp_of_a_lost_publisher_is_not_voided() -> None:
     assert overdue(low, 100) == []
 
 
-def test_only_so_many_lost_publishers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_lost_publishers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequencer, "LOST_MAX", 2)
     low = node(lease_ns=100, lease_lost_ns=10)
     for publisher in ("p", "q", "p", "r", "s"):
@@ -213,7 +213,7 @@ def test_a_restarted_node_starts_leases_anew() -> None:
     assert again.next_timer_ns() == 1100
 
 
-def test_leases_of_names_with_slashes_have_records_of_their_own() -> None:
+def test_leases_of_names_with_slashes_have_separate_records() -> None:
     keys = {
         Lease(publisher, origin, 1, "t", Stamp({"t": 1}), 0).key
         for publisher, origin in (("b/c", "a"), ("c", "a/b"))
@@ -221,7 +221,7 @@ def test_leases_of_names_with_slashes_have_records_of_their_own() -> None:
     assert len(keys) == 2
 
 
-def test_a_settled_request_leaves_no_record_but_the_counters() -> None:
+def test_settled_request_leaves_only_counter_records() -> None:
     disk, low = Disk(), node()
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     low.receive(Confirm(origin="low", slots=((1, 1),), settled=2), source="p", now_ns=0)
@@ -229,7 +229,7 @@ def test_a_settled_request_leaves_no_record_but_the_counters() -> None:
     assert set(disk) == {"counter/a", "publisher/p"}
 
 
-def test_what_is_asked_for_elsewhere_is_forgotten_once_settled() -> None:
+def test_requests_completed_elsewhere_are_forgotten_once_settled() -> None:
     disk, low = Disk(), node()
     low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
@@ -240,7 +240,7 @@ def test_what_is_asked_for_elsewhere_is_forgotten_once_settled() -> None:
     assert "elsewhere/1/p" not in disk
 
 
-def test_a_node_that_need_not_last_persists_nothing() -> None:
+def test_non_durable_node_persists_nothing() -> None:
     net = Net({"low": ["a"], "high": ["b"]}, config=SequencerConfig(durable=False))
     net.subscribe("s", "a", "b")
     net.settle()

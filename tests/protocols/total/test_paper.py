@@ -3,7 +3,7 @@
 Baldoni, Bonomi, Platania, Querzoni: Efficient Notification Ordering for Geo-Distributed Pub/Sub
 Systems. The rules under test are the corrected ones: a subscription counts nothing and sends no
 dummy events, a request visits every stage on its way, and an entry of zero is not carried. Where a
-figure of the paper shows numbers that follow from an increment on subscription, the tests say so.
+figure of the paper shows numbers that follow from an increment on subscription, a comment notes it.
 
 The paper's ranks T1 → T2 → T3 mean that requests climb from T3 to T1.
 """
@@ -57,7 +57,7 @@ def by_one(subscriptions: Mapping[str, tuple[str, ...]], config: SequencerConfig
 
 
 def lossy(**limits: Any) -> Net:
-    """One topic on an ENS that keeps nothing, and a subscriber of it."""
+    """One topic on a lossy topic log, and its subscriber."""
     net = Net({"TM": ["T"]}, config=SequencerConfig(reliable=False, leave_out=False, **limits))
     net.subscribe("s", "T")
     net.settle()
@@ -77,13 +77,13 @@ def smaller(one: Stamp, other: Stamp) -> bool:
 
 
 def arrive(net: Net, kind: type[Frame], *names: str, to: str) -> None:
-    """Let the frames about the events arrive in this order, and nothing else."""
+    """Deliver only the frames of these events, in this order."""
     for name in names:
         (parcel,) = [p for p in net.find(kind, to=to) if name in net.about(p)]
         net.deliver(parcel)
 
 
-# -- Section 3.4: definitions -----------------------------------------------------------------------
+# -- Section 3.4: definitions ----------------------------------------------------------------------
 
 
 def test_definition_1_group_of_a_topic_is_what_two_subscriptions_share_with_it() -> None:
@@ -139,7 +139,7 @@ def test_definition_4_stamps_of_one_group_are_ordered_by_smaller_than() -> None:
                 assert not smaller(net.stamps[later], net.stamps[earlier])
 
 
-def test_section_3_4_stamp_size_is_one_when_nobody_subscribes_two_topics() -> None:
+def test_section_3_4_stamp_size_is_one_without_common_subscribers() -> None:
     net = by_one({"i": ("T1",), "j": ("T2",), "k": ("T3",)})
     for number, topic in enumerate(("T1", "T2", "T3") * 3):
         net.publish("p", topic, f"e{number}")
@@ -166,7 +166,7 @@ def test_section_3_4_stamp_says_nothing_about_the_producer() -> None:
     assert stamps[0] == stamps[1]
 
 
-# -- Section 3.2: design principles -----------------------------------------------------------------
+# -- Section 3.2: design principles ----------------------------------------------------------------
 
 
 def test_section_3_2_requests_flow_one_way_from_the_lowest_rank_to_the_highest() -> None:
@@ -228,7 +228,7 @@ def test_section_3_2_no_node_keeps_the_subscriptions_of_topics_it_does_not_host(
     assert known == {"TM1": {"i", "k", "far"}, "TM2": {"i", "j"}, "TM3": {"j", "far"}}
 
 
-# -- Section 3.4: Figures 4 and 5 step by step ------------------------------------------------------
+# -- Section 3.4: Figures 4 and 5 step by step -----------------------------------------------------
 
 
 def test_figure_4_first_phase_stamp_is_built_in_stages() -> None:
@@ -281,7 +281,7 @@ def test_figure_4_subscriber_k_adds_t3_and_stamps_of_t3_grow() -> None:
     """Corrected: the subscription raises no number and sends no dummy event.
 
     The paper's e'' is stamped {T2:2, T3:3} because k's subscription counted at T2 and T3.
-    Groups are by one here, so j is left out of the picture and i has no T1 and T2 in common with it.
+    Groups are by one here, so j is omitted and i has no T1 and T2 in common with it.
     """
     net = by_one({"i": ("T3",), "k": ("T2",)})
     net.publish("P", "T2", "e")
@@ -320,7 +320,7 @@ def test_figure_4_subscriber_k_adds_t3_and_stamps_of_t3_grow() -> None:
     assert net.delivered("i") == ["e'", "e''"]
 
 
-def test_figure_5_an_event_that_comes_too_early_is_buffered() -> None:
+def test_figure_5_an_early_event_is_buffered() -> None:
     net = by_two(FIGURE_4)
     for event in ("e1", "e2"):
         net.publish("P", "T2", event)
@@ -334,7 +334,7 @@ def test_figure_5_an_event_that_comes_too_early_is_buffered() -> None:
     assert net.subscriber("k").held_count == 0
 
 
-# -- Section 3.4: subscription management -----------------------------------------------------------
+# -- Section 3.4: subscription management ----------------------------------------------------------
 
 
 def test_section_3_4_events_before_the_cut_are_dropped_and_events_after_it_notified() -> None:
@@ -357,7 +357,7 @@ def test_section_3_4_events_before_the_cut_are_dropped_and_events_after_it_notif
     assert net.delivered("i") == ["before", "after"]
 
 
-def test_section_3_4_subscriber_attaches_to_the_ens_before_it_asks_for_the_cut() -> None:
+def test_section_3_4_subscriber_attaches_to_the_log_before_it_requests_the_cut() -> None:
     net = by_one({"k": ("T1",)})
     start = len(net.handled)
     net.subscribe("k", "T2")
@@ -436,7 +436,7 @@ def test_lemma_2_two_events_of_two_topics_are_notified_in_one_order(
 
 @pytest.mark.parametrize("lost", [AttachRequest, Attached, ChangeRequest, Changed])
 def test_lemma_3_a_subscription_returns(lost: type[Frame]) -> None:
-    """On a reliable ENS; and section 4: whichever message is lost, it is asked for again."""
+    """With a reliable log; and section 4: whichever message is lost is requested again."""
     net = by_one({"i": ("T1", "T3")})
     net.subscribe("k", "T1", "T2")
     with net.holding(lost):
@@ -503,7 +503,7 @@ def test_lemma_6_what_a_new_subscriber_is_notified_of_is_stamped_by_the_new_grou
 
 @pytest.mark.parametrize("seed", range(20))
 def test_theorem_1_any_two_events_are_notified_in_one_order(seed: int) -> None:
-    """Changing subscriptions, three publishers, and everything but the links reorders."""
+    """Changing subscriptions, three publishers, and reordering on all paths but the links."""
     random = Random(seed)
     net = by_one({"i": ("T1", "T2", "T3"), "j": ("T1", "T2"), "k": ("T2", "T3")})
     for number in range(80):
@@ -521,11 +521,11 @@ def test_theorem_1_any_two_events_are_notified_in_one_order(seed: int) -> None:
     assert sum(len(net.delivered(name)) for name in "ijk") > 40
 
 
-# -- Section 4: unreliable ENS ----------------------------------------------------------------------
+# -- Section 4: lossy topic log --------------------------------------------------------------------
 
 
 def lose(net: Net, *events: str) -> None:
-    """Publish events whose notifications never come."""
+    """Publish events whose notifications are lost."""
     for event in events:
         net.publish("P", "T", event)
         with net.holding(Notify, about=event):
@@ -594,11 +594,11 @@ def test_section_4_an_event_in_order_is_never_tagged() -> None:
     assert net.delivered("s") == ["e2", "e3", "e4"]
 
 
-# -- Section 4: reliability -------------------------------------------------------------------------
+# -- Section 4: reliability ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", [StampRequest, Stamped])
-def test_section_4_a_lost_request_is_made_again_until_the_stamp_comes(lost: type[Frame]) -> None:
+def test_section_4_a_lost_request_is_repeated_until_the_stamp_arrives(lost: type[Frame]) -> None:
     net = by_one(FIGURE_4)
     net.publish("P", "T2", "e")
     for _ in range(3):
@@ -646,7 +646,7 @@ def test_section_4_the_state_of_a_manager_survives_its_failure(victim: str) -> N
     assert net.waiting() == []
 
 
-# -- Section 4: ordering features -------------------------------------------------------------------
+# -- Section 4: ordering features ------------------------------------------------------------------
 
 
 def test_section_4_events_of_one_publisher_on_one_topic_are_fifo() -> None:
@@ -688,7 +688,7 @@ def test_section_4_groups_by_one_keep_cause_before_effect_across_topics(
 
 
 def test_section_4_groups_by_two_do_not_keep_cause_before_effect_across_topics() -> None:
-    """What the paper says it can't do: without this the test above would show nothing."""
+    """The limit that the paper states: without this the test above would prove nothing."""
     net = by_two({"both": ("T1", "T2"), "replier": ("T1",)})
     net.publish("P", "T1", "cause")
     with net.holding(Notify, to="both"):

@@ -105,7 +105,7 @@ def test_groups_by_two_are_refused_while_subscriptions_can_change() -> None:
     assert SequencerConfig(groups=2, fixed={}).groups == 2
 
 
-def test_leaving_entries_out_is_refused_on_an_ens_that_loses() -> None:
+def test_leaving_entries_out_is_refused_with_a_lossy_log() -> None:
     with pytest.raises(ConfigurationError, match="leave_out needs a reliable log"):
         SequencerConfig(reliable=False)
     assert not SequencerConfig(reliable=False, leave_out=False).reliable
@@ -116,7 +116,7 @@ def placed(*, closed: bool = False, **topics: list[str]) -> Placement:
     return Placement(list(topics), topics=topics, closed=closed)
 
 
-def test_a_placement_comes_back_from_its_record() -> None:
+def test_placement_is_restored_from_its_record() -> None:
     placement = placed(low=["z", "y"], mid=[], high=["x"], closed=True)
     record = PLACEMENT.decode(PLACEMENT.encode(placement.record()))
     again = Placement.restore(record)
@@ -135,7 +135,7 @@ def test_a_placement_comes_back_from_its_record() -> None:
         (placed(one=["x"]), placed(one=["x"], closed=True), "x"),
     ],
 )
-def test_a_placement_may_change_where_no_topic_loses_its_node(
+def test_placement_may_change_if_no_topic_loses_its_node(
     old: Placement, new: Placement, used: str
 ) -> None:
     assert losses(old, new, used) == []
@@ -166,7 +166,7 @@ def test_a_placement_may_change_where_no_topic_loses_its_node(
         ),
     ],
 )
-def test_what_would_be_lost_by_another_placement_is_said(
+def test_losses_of_another_placement_are_listed(
     old: Placement, new: Placement, used: str, said: str
 ) -> None:
     (found,) = losses(old, new, used)

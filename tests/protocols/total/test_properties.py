@@ -1,16 +1,16 @@
-"""Random programs against what anyone can see: agreement, completeness, and an end to waiting.
+"""Random programs judged from outside: agreement, completeness and progress.
 
-A program is a list of small steps: publish, subscribe, unsubscribe, let a frame arrive, repeat one,
-lose one, crash, restart, let time pass. It runs on the real objects with numbered links, so that any
-frame at all may be lost, repeated or overtaken. Then all that is down comes back, everything is
-delivered, and the outcomes are judged by the definitions, not by the stamps:
+A program is a list of small steps: publish, subscribe, unsubscribe, deliver a frame, duplicate one,
+lose one, crash, restart, advance the time. It runs on real nodes with numbered links, so that any
+frame may be lost, duplicated or overtaken. Then crashed nodes restart, all frames are delivered,
+and the outcomes are judged by the definitions, not by the stamps:
 
 - no two subscribers delivered two events in opposite orders (pairwise, over all of history);
-- nobody delivered anything twice;
-- who joined a topic and did not leave it has delivered all that was published after it joined,
-  unless it was voided, which its publisher was told and nobody saw;
-- one publisher's events come in the order it published them, whatever their topics;
-- nobody waits for anything.
+- no subscriber delivered an event twice;
+- a subscriber that joined a topic and did not leave it has delivered all events published after it
+  joined, except voids, which were reported to their publishers and reached no subscriber;
+- events of one publisher are delivered in its order, whatever their topics;
+- no process waits for anything.
 """
 
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ WEIGHTS = (6, 3, 1, 12, 2, 2, 2, 1)
 
 
 class Step(NamedTuple):
-    """One step; the numbers say who and what, modulo what there is."""
+    """One step; its numbers select process and target, modulo their count."""
 
     kind: str
     who: int
@@ -71,7 +71,7 @@ def random_program(seed: int, *, length: int = 120) -> list[Step]:
 
 
 def run(net: Net, program: list[Step]) -> Net:
-    """Run a program, then let everything come to rest."""
+    """Run a program, then run until nothing is due."""
     for name in SUBSCRIBERS:
         net.subscriber(name)
     for name in PUBLISHERS:
@@ -120,7 +120,7 @@ def deliveries(net: Net, subscriber: str) -> list[Event]:
 
 
 def judge(net: Net) -> list[str]:
-    """Say what is wrong, if anything."""
+    """Return the violations, if any."""
     found = [f"waiting: {why}" for why in net.waiting()]
     found += [f"opposite orders: {pair}" for pair in net.disagreements()]
     void = {
@@ -141,7 +141,7 @@ def judge(net: Net) -> list[str]:
 
 
 def due(net: Net, subscriber: str) -> set[str]:
-    """What was published on a topic after the subscriber joined it for good."""
+    """Events published on a topic after the subscriber joined it for the last time."""
     joined: set[str] = set()
     published: set[str] = set()
     due: dict[str, set[str]] = {topic: set() for topic in TOPICS}
@@ -159,7 +159,7 @@ def due(net: Net, subscriber: str) -> set[str]:
 
 
 def out_of_turn(net: Net, events: list[Event]) -> list[str]:
-    """Pairs of one publisher's events that came in another order than it published them."""
+    """Pairs of one publisher's events that were delivered in another order."""
     places: dict[str, int] = {}
     for _, outcome in net.history:
         if isinstance(outcome, Publish):
@@ -171,7 +171,7 @@ def out_of_turn(net: Net, events: list[Event]) -> list[str]:
     return found
 
 
-# -- The properties ---------------------------------------------------------------------------------
+# -- The properties --------------------------------------------------------------------------------
 
 profile = settings(
     derandomize=True,
@@ -183,13 +183,13 @@ profile = settings(
 
 @profile
 @given(programs)
-def test_any_program_ends_in_agreement_with_nothing_missed(program: list[Step]) -> None:
+def test_random_program_ends_in_agreement_without_losses(program: list[Step]) -> None:
     assert judge(run(Net(CHAIN, linked=True), program)) == []
 
 
 @pytest.mark.parametrize("leave_out", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-def test_any_long_program_ends_in_agreement_with_nothing_missed(seed: int, leave_out: bool) -> None:
+def test_long_random_program_ends_in_agreement_without_losses(seed: int, leave_out: bool) -> None:
     net = Net(CHAIN, config=SequencerConfig(leave_out=leave_out), linked=True)
     run(net, random_program(seed))
     assert judge(net) == []
@@ -198,7 +198,7 @@ def test_any_long_program_ends_in_agreement_with_nothing_missed(seed: int, leave
 
 @profile
 @given(programs)
-def test_on_an_ens_that_loses_only_what_is_tagged_is_out_of_order(program: list[Step]) -> None:
+def test_lossy_log_delivers_only_tagged_events_out_of_order(program: list[Step]) -> None:
     config = SequencerConfig(reliable=False, leave_out=False, held_max=4)
     net = run(Net(CHAIN, config=config, linked=True), program)
     net.pass_time(config.time_to_live_ns)
@@ -216,11 +216,11 @@ def test_the_same_program_has_the_same_outcomes(program: list[Step]) -> None:
     assert first.history == second.history
 
 
-# -- Judges that cannot go red are no judges --------------------------------------------------------
+# -- Judges that cannot go red are no judges -------------------------------------------------------
 
 
 class NodeThatForgetsLowerStages(Sequencer):
-    """Stamps with what the counters were long ago."""
+    """Stamps with outdated counters."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
@@ -249,7 +249,7 @@ class NodeThatForgetsCounters(Sequencer):
 
 
 class LogThatLosesEvents(TopicLog):
-    """Says that an event is in its slot for good, and forgets every third."""
+    """Accepts events, and loses every third."""
 
     def receive(self, frame: object, *, source: str, now_ns: int) -> None:
         super().receive(frame, source=source, now_ns=now_ns)  # type: ignore[arg-type]
@@ -261,7 +261,7 @@ class LogThatLosesEvents(TopicLog):
 
 class ImpatientQueue(PositionQueue):
     def _pass(self, event: Event, slot: int) -> bool:
-        """Take the next of each topic for the next of all."""
+        """Treat the next event of each topic as the next of all."""
         self.clock[event.topic] += 1
         self._reindex()
         return True
@@ -308,5 +308,5 @@ class BrokenDelivery(Net):
         BrokenDelivery,
     ],
 )
-def test_a_planted_bug_is_seen_within_forty_programs(broken: type[Net]) -> None:
+def test_planted_bug_is_found_within_forty_programs(broken: type[Net]) -> None:
     assert any(judge(run(broken(CHAIN, linked=True), random_program(s))) for s in range(40))

@@ -76,7 +76,7 @@ def test_erratum_1_two_subscriptions_cross_and_a_third_subscriber_can_apply_neit
 
 
 @by_two_and_by_one
-def test_erratum_1_a_skipped_stage_lets_three_events_close_a_circle(
+def test_erratum_1_a_skipped_stage_lets_three_events_form_a_cycle(
     common_subscriptions: int,
 ) -> None:
     world = run(THREE_EVENTS_CLOSE_A_CIRCLE, common_subscriptions=common_subscriptions)
@@ -91,7 +91,7 @@ def test_erratum_1_a_skipped_stage_lets_three_events_close_a_circle(
     }
 
 
-def test_erratum_1_a_circle_closes_even_if_every_pair_of_stages_is_fifo() -> None:
+def test_erratum_1_a_cycle_forms_even_if_every_pair_of_stages_is_fifo() -> None:
     world = run(FOUR_EVENTS_CLOSE_A_CIRCLE)
     assert overtakings(world) == []
     assert world.waiting() == {
@@ -193,8 +193,8 @@ def group(world: World, topic: str) -> list[str]:
     return list(world.managers[topic].group)
 
 
-def test_rules_let_a_subscriber_join_and_leave_in_calm() -> None:
-    """The example of section 3.4: one subscriber adds a topic, and stamps grow; then they shrink."""
+def test_rules_let_a_subscriber_join_and_leave_without_contention() -> None:
+    """Example of section 3.4: one subscriber adds a topic, and stamps grow; then they shrink."""
     topics = ("T1", "T2", "T3")
     world = World(topics, {"i": ("T1", "T2", "T3"), "j": ("T1", "T2"), "k": ("T2",)})
     assert group(world, "T3") == ["T3"]
@@ -214,7 +214,7 @@ def test_rules_let_a_subscriber_join_and_leave_in_calm() -> None:
 
 
 def random_run(seed: int, *, topic_count: int, common_subscriptions: int) -> World:
-    """Fixed subscriptions, four publishers, and channels and ENS that deliver at random."""
+    """Fixed subscriptions, four publishers, and random arrivals."""
     random = Random(seed)
     topics = [f"T{rank}" for rank in range(1, topic_count + 1)]
     subscriptions = {

@@ -1,4 +1,4 @@
-"""A publisher: every event gets a stamp, goes out, and is settled."""
+"""A publisher: every event is stamped, published and settled."""
 
 from random import Random
 
@@ -27,7 +27,7 @@ def requests(parcels: list[Parcel]) -> list[tuple[str, int, tuple[str, ...]]]:
     ]
 
 
-def test_an_event_is_requested_stamped_put_out_settled_and_confirmed_in_turn() -> None:
+def test_event_is_requested_stamped_published_settled_and_confirmed() -> None:
     net = Net(CHAIN)
     event = net.publish("p", "a", "e")
     assert net.outcomes["p"] == [Publish(event)]
@@ -42,7 +42,7 @@ def test_an_event_is_requested_stamped_put_out_settled_and_confirmed_in_turn() -
     assert net.stage("low").open_count == 0
 
 
-def test_an_event_carries_what_the_application_gave_it() -> None:
+def test_event_has_the_fields_of_the_application() -> None:
     net = Net(CHAIN)
     net.now_ns = 77
     publisher = net.publisher("p")
@@ -68,7 +68,7 @@ def test_requests_to_one_node_are_pipelined() -> None:
     assert len(net.find(StampRequest)) == RUNS_MAX
 
 
-def test_what_is_published_while_answers_are_awaited_goes_together() -> None:
+def test_events_published_while_waiting_are_requested_together() -> None:
     net = Net(CHAIN)
     for number in range(RUNS_MAX + 3):
         net.publish("p", "a", f"e{number}")
@@ -81,7 +81,7 @@ def test_what_is_published_while_answers_are_awaited_goes_together() -> None:
     assert len(net.settled("p")) == RUNS_MAX + 3
 
 
-def test_many_do_not_wait_for_an_answer() -> None:
+def test_many_events_do_not_wait_for_an_answer() -> None:
     net = Net(CHAIN)
     for number in range(RUNS_MAX + TOGETHER):
         net.publish("p", "a", f"e{number}")
@@ -114,7 +114,7 @@ def test_without_publisher_order_requests_to_different_nodes_are_pipelined() -> 
     assert sorted(net.settled("p")) == [(f"e{number}", "") for number in range(4)]
 
 
-def test_without_publisher_order_a_lost_request_holds_no_other_node_up() -> None:
+def test_without_publisher_order_a_lost_request_delays_no_other_node() -> None:
     net = Net(CHAIN, config=SequencerConfig(publisher_order=False))
     net.subscribe("s", "a", "c")
     net.settle()
@@ -128,7 +128,7 @@ def test_without_publisher_order_a_lost_request_holds_no_other_node_up() -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_without_publisher_order_events_of_one_topic_keep_theirs(seed: int) -> None:
+def test_without_publisher_order_events_of_one_topic_keep_their_order(seed: int) -> None:
     random = Random(seed)
     net = Net(CHAIN, config=SequencerConfig(publisher_order=False))
     for subscriber, topics in (("s", "abc"), ("t", "cab"), ("u", "bc")):
@@ -146,7 +146,7 @@ def test_without_publisher_order_events_of_one_topic_keep_theirs(seed: int) -> N
             assert [event for event in delivered if event[0] == each] == of_one_topic
 
 
-def test_no_more_than_a_window_of_requests_is_in_flight() -> None:
+def test_requests_in_flight_never_exceed_the_window() -> None:
     net = Net(CHAIN, config=SequencerConfig(window=2))
     for number in range(5):
         net.publish("p", "a", f"e{number}")
@@ -155,7 +155,7 @@ def test_no_more_than_a_window_of_requests_is_in_flight() -> None:
     assert len(net.settled("p")) == 5
 
 
-def test_no_number_a_window_beyond_the_first_unsettled_is_asked_for() -> None:
+def test_no_number_beyond_the_window_is_requested() -> None:
     net = Net(CHAIN, config=SequencerConfig(window=2))
     for number in range(4):
         net.publish("p", "a", f"e{number}")
@@ -187,7 +187,7 @@ def test_a_topic_without_a_place_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("lost", [StampRequest, Stamped, Put, Accepted])
-def test_whatever_is_lost_is_asked_for_again_and_settles_once(lost: type[Frame]) -> None:
+def test_lost_frames_are_repeated_and_the_event_settles_once(lost: type[Frame]) -> None:
     net = Net(CHAIN)
     net.subscribe("s", "a")
     net.settle()
@@ -221,7 +221,7 @@ def test_a_repeated_answer_changes_nothing() -> None:
     assert net.outcomes["p"] == before
 
 
-def test_a_stamp_that_comes_twice_puts_the_event_out_once() -> None:
+def test_duplicate_stamp_publishes_the_event_once() -> None:
     net = Net(CHAIN)
     net.publish("p", "a", "e")
     net.roundtrip()
@@ -232,7 +232,7 @@ def test_a_stamp_that_comes_twice_puts_the_event_out_once() -> None:
     assert len(net.find(Put)) == 1
 
 
-def test_a_repetition_of_some_requests_leaves_the_others_due_in_time() -> None:
+def test_repeating_some_requests_keeps_the_others_due() -> None:
     net = Net(CHAIN, config=SequencerConfig(retry_ns=100))
     net.publish("p", "a", "e1")
     net.now_ns = 50
@@ -248,7 +248,7 @@ def test_a_repetition_of_some_requests_leaves_the_others_due_in_time() -> None:
 
 
 def asked_at(net: Net, kind: type[Frame], until_ns: int) -> list[int]:
-    """Lose all frames of a kind as they go out, up to a time; return when they did."""
+    """Lose all sent frames of one type up to a time; return when they were sent."""
     times: list[int] = []
     while net.now_ns < until_ns:
         times += [net.now_ns] * len(net.find(kind))
@@ -257,20 +257,20 @@ def asked_at(net: Net, kind: type[Frame], until_ns: int) -> list[int]:
     return times
 
 
-def test_patience_doubles_up_to_a_bound_while_nobody_answers() -> None:
+def test_backoff_doubles_up_to_a_bound_without_answers() -> None:
     net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=10**9))
     net.publish("p", "a", "e")
     times = asked_at(net, StampRequest, 4_000)
     assert times == [0, 100, 300, 700, 1500, 2300, 3100, 3900]
 
 
-def test_patience_ends_well_within_a_lease() -> None:
+def test_backoff_ends_well_within_a_lease() -> None:
     net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=1_200))
     net.publish("p", "a", "e")
     assert asked_at(net, StampRequest, 1_500) == [0, 100, 300, 600, 900, 1_200]
 
 
-def test_an_answer_to_anything_shows_that_somebody_is_there() -> None:
+def test_any_answer_resets_the_backoff() -> None:
     net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=10**9))
     net.publish("p", "a", "e1")
     net.publish("p", "a", "e2")
@@ -284,21 +284,21 @@ def test_an_answer_to_anything_shows_that_somebody_is_there() -> None:
     assert asked_at(net, StampRequest, 1_000) == [100, 200, 400, 800]
 
 
-def test_what_is_broadcast_in_vain_is_broadcast_again_with_patience() -> None:
+def test_unanswered_broadcast_is_repeated_with_backoff() -> None:
     net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=10**9))
     net.publish("p", "a", "e")
     net.roundtrip()
     assert asked_at(net, Put, 2_500) == [0, 100, 300, 700, 1500, 2300]
 
 
-# -- Refusals ---------------------------------------------------------------------------------------
+# -- Refusals --------------------------------------------------------------------------------------
 
 
 def refusals(net: Net, publisher: str) -> list[Refuse]:
     return [each for each in net.outcomes[publisher] if isinstance(each, Refuse)]
 
 
-def test_a_refused_event_is_told_to_the_application_and_settled() -> None:
+def test_refused_event_is_reported_and_settled() -> None:
     net = Net(CHAIN, config=SequencerConfig(clients_max=1))
     net.publish("p", "a", "e")
     net.settle()
@@ -314,7 +314,7 @@ def test_a_refused_event_is_told_to_the_application_and_settled() -> None:
     assert "event/1" not in net.disks["q"]
 
 
-def test_events_behind_a_refused_one_go_on() -> None:
+def test_events_after_a_refused_one_continue() -> None:
     net = Net(CHAIN, config=SequencerConfig(topics_max=1))
     net.subscribe("s", "a")
     net.settle()
@@ -326,7 +326,7 @@ def test_events_behind_a_refused_one_go_on() -> None:
     assert refusals(net, "p") == [Refuse(("b",), too_many_topics())]
 
 
-def test_a_refusal_that_is_lost_or_repeated_settles_its_event_once() -> None:
+def test_lost_or_repeated_refusal_settles_its_event_once() -> None:
     net = Net(CHAIN, config=SequencerConfig(topics_max=1))
     net.publish("p", "a", "e1")
     net.settle()
@@ -342,7 +342,7 @@ def test_a_refusal_that_is_lost_or_repeated_settles_its_event_once() -> None:
     assert refusals(net, "p") == [Refuse(("b",), too_many_topics())]
 
 
-def test_a_refusal_of_what_is_stamped_already_changes_nothing() -> None:
+def test_refusal_of_a_stamped_event_changes_nothing() -> None:
     net = Net(CHAIN)
     net.publish("p", "a", "e")
     net.roundtrip()
@@ -364,11 +364,11 @@ def test_a_publisher_that_was_refused_is_served_once_there_is_room() -> None:
     assert net.settled("q") == [("f1", "void"), ("f2", "")]
 
 
-# -- Confirmations ----------------------------------------------------------------------------------
+# -- Confirmations ---------------------------------------------------------------------------------
 
 
 def confirmed(parcels: list[Parcel]) -> list[tuple[str, int]]:
-    """Node and how many numbers of each confirmation."""
+    """Node and number of requests of each confirmation."""
     return [
         (parcel.target, len(parcel.frame.slots))
         for parcel in parcels
@@ -385,7 +385,7 @@ def test_settled_events_are_confirmed_in_batches() -> None:
     assert net.stage("low").open_count == 1
 
 
-def test_what_fills_no_batch_is_confirmed_well_within_the_lease() -> None:
+def test_partial_batch_is_confirmed_well_within_the_lease() -> None:
     net = Net(CHAIN)
     net.publish("p", "a", "e1")
     net.settle()
@@ -398,7 +398,7 @@ def test_what_fills_no_batch_is_confirmed_well_within_the_lease() -> None:
     assert net.publisher("p").next_timer_ns() is None
 
 
-def test_all_that_is_settled_can_be_confirmed_at_once() -> None:
+def test_all_settled_events_can_be_confirmed_at_once() -> None:
     net = Net(CHAIN)
     for topic in "abc":
         net.publish("p", topic, topic)
@@ -415,7 +415,7 @@ def test_all_that_is_settled_can_be_confirmed_at_once() -> None:
     assert list(publisher.take_effects()) == []
 
 
-def test_the_origin_is_told_too_when_another_node_completed_the_stamps() -> None:
+def test_origin_is_confirmed_too_if_another_node_completed_the_stamps() -> None:
     net = Net(CHAIN)
     net.subscribe("s", "a", "c")
     net.settle()
@@ -433,7 +433,7 @@ def test_the_origin_is_told_too_when_another_node_completed_the_stamps() -> None
     assert net.stage("high").open_count == 0
 
 
-def test_a_goodbye_confirms_what_is_settled_and_goes_to_every_origin() -> None:
+def test_leave_confirms_settled_events_and_is_sent_to_every_origin() -> None:
     net = Net(CHAIN)
     net.publish("p", "a", "e1")
     net.publish("p", "c", "e2")
@@ -447,7 +447,7 @@ def test_a_goodbye_confirms_what_is_settled_and_goes_to_every_origin() -> None:
     ]
 
 
-def test_a_goodbye_names_the_first_number_that_is_not_settled() -> None:
+def test_leave_names_the_first_unsettled_number() -> None:
     net = Net(CHAIN)
     net.publish("p", "a", "e1")
     net.settle()
@@ -458,10 +458,10 @@ def test_a_goodbye_names_the_first_number_that_is_not_settled() -> None:
     assert net.settled("p") == [("e1", ""), ("e2", "")]
 
 
-# -- Timers -----------------------------------------------------------------------------------------
+# -- Timers ----------------------------------------------------------------------------------------
 
 
-def test_a_quiet_publisher_has_nothing_due() -> None:
+def test_idle_publisher_has_nothing_due() -> None:
     net = Net(CHAIN)
     assert net.publisher("p").next_timer_ns() is None
     net.publish("p", "a", "e")
@@ -471,12 +471,12 @@ def test_a_quiet_publisher_has_nothing_due() -> None:
     assert net.publisher("p").next_timer_ns() is None
 
 
-# -- Restarts ---------------------------------------------------------------------------------------
+# -- Restarts --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reached", [StampRequest, Stamped, Put, Accepted])
-def test_a_restarted_publisher_goes_on_with_the_same_stamp(reached: type[Frame]) -> None:
-    """Wherever the event was when the publisher crashed."""
+def test_restarted_publisher_continues_with_the_same_stamp(reached: type[Frame]) -> None:
+    """In every state of the event when the publisher crashes."""
     net = Net(CHAIN)
     net.subscribe("s", "a")
     net.settle()
@@ -493,7 +493,7 @@ def test_a_restarted_publisher_goes_on_with_the_same_stamp(reached: type[Frame])
     assert {event for event, _ in net.settled("p")} == {"e1", "e2"}
 
 
-def test_a_restarted_publisher_says_again_what_it_has_taken_charge_of() -> None:
+def test_restarted_publisher_reports_accepted_events_again() -> None:
     net = Net(CHAIN)
     event = net.publish("p", "a", "e")
     net.restart("p")
@@ -501,7 +501,7 @@ def test_a_restarted_publisher_says_again_what_it_has_taken_charge_of() -> None:
     assert net.publisher("p").unsettled_count == 1
 
 
-def test_a_restarted_publisher_goes_on_with_its_numbers() -> None:
+def test_restarted_publisher_continues_its_numbers() -> None:
     net = Net(CHAIN)
     net.publish("p", "a", "e1")
     net.settle()
@@ -519,7 +519,7 @@ def test_a_settled_event_leaves_no_record() -> None:
     assert set(net.disks["p"]) == {"sequence/a", "number/low"}
 
 
-def test_a_publisher_on_its_own_needs_no_configuration() -> None:
+def test_publisher_needs_no_configuration() -> None:
     net = Net(CHAIN)
     publisher = Publisher(name="p", placement=net.placement)
     assert publisher.config == SequencerConfig()

@@ -1,4 +1,4 @@
-"""What reviews found, played on whole chains, so that it stays mended."""
+"""Regressions of whole chains."""
 
 import pytest
 from tests.protocols.total.harness import Net
@@ -36,7 +36,7 @@ def one_node(**limits: int) -> Net:
 
 
 def lossy(**limits: int) -> Net:
-    """One node, and an ENS that sends once and forgets."""
+    """One node, and a lossy topic log."""
     config = SequencerConfig(reliable=False, leave_out=False, **limits)  # type: ignore[arg-type]
     return Net({"n": []}, config=config)
 
@@ -63,10 +63,10 @@ def publish_and_confirm(net: Net, publisher: str, topic: str, event: str) -> Non
     net.settle()
 
 
-# -- Slots: none is left open for ever, none is given to an event that has one ----------------------
+# -- Slots: each is filled, and each event has at most one ---------------------
 
 
-def test_a_stamp_for_a_late_repetition_of_a_forgotten_publisher_leaves_no_hole() -> None:
+def test_late_request_of_a_forgotten_publisher_leaves_no_hole() -> None:
     net = one_node(clients_max=1)
     subscribe(net, "s", "a")
     publish_and_confirm(net, "p", "a", "p1")
@@ -83,7 +83,7 @@ def test_a_stamp_for_a_late_repetition_of_a_forgotten_publisher_leaves_no_hole()
     assert net.stage("n").open_count == 0
 
 
-def test_a_stamp_made_after_a_refusal_that_comes_first_leaves_no_hole() -> None:
+def test_stamp_made_after_a_refusal_leaves_no_hole() -> None:
     net = one_node(clients_max=1)
     subscribe(net, "s", "a")
     publish(net, "q", "a", "q1")
@@ -104,8 +104,8 @@ def test_a_stamp_made_after_a_refusal_that_comes_first_leaves_no_hole() -> None:
     assert net.stage("n").open_count == 0
 
 
-def test_an_event_that_is_out_is_not_stamped_again_after_its_group_has_shrunk() -> None:
-    """The publisher never heard that it is out, and others need its place at the origin."""
+def test_published_event_is_not_stamped_again_after_its_group_shrank() -> None:
+    """The publisher got no receipt, and others need its room at the origin."""
     net = chain(clients_max=2)
     subscribe(net, "s", "a")
     subscribe(net, "t", "a", "b")
@@ -129,11 +129,11 @@ def test_an_event_that_is_out_is_not_stamped_again_after_its_group_has_shrunk() 
     assert net.waiting() == []
 
 
-# -- Changes: what is late changes nothing, and nobody is stuck in one ------------------------------
+# -- Changes: late ones have no effect, and each one ends -----------------------------
 
 
 def opposite_arrivals(net: Net) -> None:
-    """Publish `B` and then `C`; `s` hears of them in this order, `t` in the other."""
+    """Publish `B` and then `C`; `s` gets them in this order, `t` in the other."""
     with net.holding(Notify):
         publish(net, "p", "b", "B")
         publish(net, "q", "c", "C")
@@ -142,7 +142,7 @@ def opposite_arrivals(net: Net) -> None:
             net.deliver(parcel)
 
 
-def test_a_late_repetition_of_a_change_does_not_undo_newer_ones() -> None:
+def test_late_copy_of_a_change_does_not_undo_newer_ones() -> None:
     net = chain(clients_max=2)
     for name in ("s", "t"):
         subscribe(net, name, "a", "b")
@@ -164,7 +164,7 @@ def test_a_late_repetition_of_a_change_does_not_undo_newer_ones() -> None:
     assert net.delivered("s") == net.delivered("t") == ["B", "C"]
 
 
-def test_a_late_repetition_of_a_refused_change_does_not_undo_newer_ones() -> None:
+def test_late_copy_of_a_refused_change_does_not_undo_newer_ones() -> None:
     net = chain(clients_max=3)
     for name in ("s", "t"):
         subscribe(net, name, "b")
@@ -193,7 +193,7 @@ def test_a_late_repetition_of_a_refused_change_does_not_undo_newer_ones() -> Non
     assert net.delivered("s") == net.delivered("t") == ["B", "C"]
 
 
-def test_events_held_for_a_cut_go_on_when_the_change_is_refused() -> None:
+def test_events_held_for_a_cut_are_released_when_the_change_is_refused() -> None:
     net = one_node(topics_max=2)
     subscribe(net, "other", "a", "j")
     subscribe(net, "s", "a")
@@ -209,7 +209,7 @@ def test_events_held_for_a_cut_go_on_when_the_change_is_refused() -> None:
     assert net.subscriber("s").held_count == 0
 
 
-def test_a_subscriber_that_left_a_full_node_is_answered_again_if_the_answer_was_lost() -> None:
+def test_leave_of_a_full_node_is_answered_again_if_the_answer_was_lost() -> None:
     net = chain(clients_max=1)
     subscribe(net, "s", "a", "b")
     with net.holding(Changed, to="s"):
@@ -236,7 +236,7 @@ def test_leaving_a_full_node_is_never_refused() -> None:
     assert net.subscriber("s").topics == ("b", "c")
 
 
-def test_leaving_is_answered_once_however_many_topics_a_restarted_node_has_met_since() -> None:
+def test_leave_is_answered_whatever_topics_a_restarted_node_has_learned() -> None:
     net = one_node(topics_max=2)
     subscribe(net, "s", "a")
     net.restart("n")
@@ -248,7 +248,7 @@ def test_leaving_is_answered_once_however_many_topics_a_restarted_node_has_met_s
     assert net.stage("n").groups.subscriptions == {}
 
 
-def test_a_topic_that_fell_behind_and_is_refused_is_told_with_the_others() -> None:
+def test_refused_topic_that_fell_behind_is_reported_with_the_others() -> None:
     net = Net(
         {"n": []},
         config=SequencerConfig(topics_max=2),
@@ -269,7 +269,7 @@ def test_a_topic_that_fell_behind_and_is_refused_is_told_with_the_others() -> No
     assert net.subscriber("s").progress.fallen == {}
 
 
-def test_a_topic_that_falls_behind_during_a_refused_change_is_joined_anew_after_it() -> None:
+def test_topic_that_falls_behind_during_a_refused_change_is_rejoined() -> None:
     net = chain(clients_max=1, ens=TopicLogConfig(retained_max=2))
     subscribe(net, "other", "a")
     subscribe(net, "s", "b")
@@ -286,16 +286,16 @@ def test_a_topic_that_falls_behind_during_a_refused_change_is_joined_anew_after_
     assert net.waiting() == []
 
 
-# -- Forgetting: who is gone takes nobody's place ---------------------------------------------------
+# -- Forgetting: departed clients use no room --------------------------------------------------
 
 
 def leases(net: Net, node: str) -> list[str]:
-    """The stamps that a node has on its disk."""
+    """The stamps that a node has persisted."""
     return [key for key in net.disks[node] if key.startswith("lease/")]
 
 
 @pytest.mark.parametrize("topic", ["a", "b"])
-def test_a_publisher_whose_events_were_void_before_it_saw_their_stamps_can_leave(
+def test_publisher_with_events_voided_before_their_stamps_arrived_can_leave(
     topic: str,
 ) -> None:
     net = chain(clients_max=2)
@@ -353,7 +353,7 @@ def test_a_publisher_whose_stamps_were_completed_elsewhere_makes_room_once_idle(
     assert net.settled("q") == [("f", "")]
 
 
-def test_subscribers_that_come_and_go_leave_nothing_behind_at_any_stage() -> None:
+def test_departed_subscribers_leave_no_state_at_any_stage() -> None:
     net = chain(clients_max=5)
     for number in range(20):
         subscribe(net, f"s{number}", "a", "b")
@@ -364,7 +364,7 @@ def test_subscribers_that_come_and_go_leave_nothing_behind_at_any_stage() -> Non
         assert net.disks[name] == {}
 
 
-def test_publishers_that_say_goodbye_leave_nothing_but_counters() -> None:
+def test_departed_publishers_leave_only_counters() -> None:
     net = chain()
     subscribe(net, "s", "a", "b")
     for number in range(20):
@@ -380,10 +380,10 @@ def test_publishers_that_say_goodbye_leave_nothing_but_counters() -> None:
         }
 
 
-# -- Delivery ---------------------------------------------------------------------------------------
+# -- Delivery --------------------------------------------------------------------------------------
 
 
-def test_what_a_full_buffer_makes_next_is_delivered() -> None:
+def test_event_made_next_by_a_full_buffer_is_delivered() -> None:
     net = lossy(held_max=1)
     subscribe(net, "s", "a")
     with net.holding(Notify):
@@ -394,7 +394,7 @@ def test_what_a_full_buffer_makes_next_is_delivered() -> None:
     assert net.discarded("s") == []
 
 
-def test_old_events_of_a_topic_being_joined_do_not_shorten_the_life_of_others() -> None:
+def test_old_events_of_a_topic_being_joined_do_not_shorten_other_ttls() -> None:
     net = lossy()
     subscribe(net, "s", "a")
     with net.holding(Notify, about="a1"), net.holding(Changed), net.holding(Notify, about="a2"):
@@ -410,7 +410,7 @@ def test_old_events_of_a_topic_being_joined_do_not_shorten_the_life_of_others() 
     assert net.delivered("s")[:2] == ["a1", "a2"]
 
 
-def test_catching_up_takes_as_many_questions_as_batches_and_no_waiting() -> None:
+def test_catching_up_takes_one_request_per_batch_without_waiting() -> None:
     net = Net({"n": []}, topic_log_config=TopicLogConfig(batch_max=16))
     subscribe(net, "s", "a")
     net.crash("s")

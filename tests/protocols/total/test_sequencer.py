@@ -1,4 +1,4 @@
-"""A sequencer node on its own: stamps, and their way up the chain."""
+"""A single sequencer: stamps, and their way up the chain."""
 
 import pytest
 from msgspec import msgpack
@@ -43,7 +43,7 @@ from ensue.protocols.total.publisher_sessions import (
 )
 from ensue.protocols.total.sequencer import Sequencer
 
-# -- Stamps -----------------------------------------------------------------------------------------
+# -- Stamps ----------------------------------------------------------------------------------------
 
 
 def test_events_of_a_topic_are_counted() -> None:
@@ -56,7 +56,7 @@ def test_a_run_of_requests_is_answered_in_one_frame() -> None:
     assert len(ask(node(), 1, *("a" * 100))) == 1
 
 
-def test_stamps_that_are_too_many_for_one_frame_are_parted_in_order() -> None:
+def test_stamps_beyond_one_frame_are_split_in_order() -> None:
     entries = {f"{number:0200}": 2**62 for number in range(100)}
     grants = [Grant(number, Stamp({**entries, "a": number})) for number in range(1, 101)]
     frames = list(parted("low", grants))
@@ -69,13 +69,13 @@ def test_stamps_that_are_too_many_for_one_frame_are_parted_in_order() -> None:
     assert [len(frame.grants) for frame in parted("low", [huge, *grants[:2]])] == [1, 2]
 
 
-def test_a_node_parts_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_splits_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ensue.protocols.total.frames.STAMPED_BYTES_MAX", 350)
     answers = ask(node(), 1, *("a" * 25))
     assert [len(each.grants) for each in answers if isinstance(each, Stamped)] == [10, 10, 5]
 
 
-def test_publishers_are_counted_apart() -> None:
+def test_publishers_are_numbered_independently() -> None:
     low = node()
     assert ask(low, 1, "a", publisher="p") == [stamped({"a": 1})]
     assert ask(low, 1, "a", publisher="q") == [stamped({"a": 2})]
@@ -90,7 +90,7 @@ def test_a_repeated_request_gets_the_same_stamp() -> None:
     ]
 
 
-def test_requests_that_overtook_an_earlier_one_are_stamped_in_order_once_it_comes() -> None:
+def test_early_requests_are_stamped_in_order_once_the_gap_is_filled() -> None:
     low = node()
     assert ask(low, 4, "b") == []
     assert ask(low, 2, "a", "b") == []
@@ -115,14 +115,14 @@ def test_an_early_request_that_is_repeated_is_stamped_once() -> None:
     assert ask(low, 3, "a") == [stamped({"a": 3}, number=3)]
 
 
-def test_early_requests_of_publishers_are_apart() -> None:
+def test_early_requests_of_publishers_are_independent() -> None:
     low = node()
     ask(low, 2, "a", publisher="p")
     assert ask(low, 1, "a", publisher="q") == [stamped({"a": 1})]
     assert ask(low, 1, "a", publisher="p") == [stamped({"a": 2}, {"a": 3})]
 
 
-def test_no_more_than_a_window_of_early_requests_is_kept() -> None:
+def test_early_requests_are_bounded_by_the_window() -> None:
     low = node(window=4)
     for number in range(9, 1, -1):
         assert ask(low, number, "a") == []
@@ -144,7 +144,7 @@ def early(number: int, size: int, *, publisher: str = "p") -> OrderRequest:
     return OrderRequest(number=number, events=(event,), settled=1)
 
 
-def test_a_publisher_has_so_many_bytes_of_early_requests_and_the_rest_is_repeated() -> None:
+def test_early_requests_of_a_publisher_are_bounded_by_bytes() -> None:
     low = node()
     third = EARLY_BYTES_MAX // 3
     for number in range(2, 9):
@@ -159,7 +159,7 @@ def test_a_publisher_has_so_many_bytes_of_early_requests_and_the_rest_is_repeate
     assert low.count("a") == 8
 
 
-def test_all_publishers_together_have_so_many_and_who_was_silent_longest_loses_its_own() -> None:
+def test_early_requests_of_all_publishers_evict_the_longest_silent() -> None:
     low = node()
     many = ALL_EARLY_BYTES_MAX // (EARLY_BYTES_MAX // 2)
     for each in range(many):
@@ -176,21 +176,21 @@ def test_all_publishers_together_have_so_many_and_who_was_silent_longest_loses_i
     assert low.early_count == sum(len(known.early) for known in low.sessions.by_name.values())
 
 
-def test_early_requests_of_who_says_goodbye_are_not_kept() -> None:
+def test_early_requests_of_a_departed_publisher_are_dropped() -> None:
     low = node()
     low.receive(early(3, 1000), source="p", now_ns=0)
     low.receive(Forget(number=2, publisher=True), source="p", now_ns=0)
     assert (low.sessions.by_name, low.early_count, low.sessions.early.bytes) == ({}, 0, 0)
 
 
-def test_early_requests_below_what_is_settled_are_not_kept() -> None:
+def test_early_requests_below_the_settled_number_are_dropped() -> None:
     low = node(window=4)
     for number in range(1, 500, 10):
         ask(low, number + 2, "a", settled=number)
     assert set(low.sessions.by_name["p"].early) == {493}
 
 
-def test_an_early_request_is_held_to_topics_max_when_its_turn_comes() -> None:
+def test_early_request_is_checked_against_topics_max_when_it_is_stamped() -> None:
     low = node(topics_max=1)
     ask(low, 2, "a")
     ask(low, 3, "b")
@@ -201,7 +201,7 @@ def test_an_early_request_is_held_to_topics_max_when_its_turn_comes() -> None:
     assert set(low.state.counters.by_topic) == {"a"}
 
 
-def test_requests_beyond_the_window_are_left_unanswered() -> None:
+def test_requests_beyond_the_window_are_not_answered() -> None:
     low = node(window=2)
     assert ask(low, 1, "a", "a", "a") == [stamped({"a": 1}, {"a": 2})]
     assert ask(low, 3, "a", settled=2) == [stamped({"a": 3}, number=3)]
@@ -217,7 +217,7 @@ def test_a_request_for_a_topic_without_a_place_is_refused() -> None:
     assert ask(closed, 1, "z") == [Refused(number=1, reason="'z' has no place on this chain")]
 
 
-def test_what_follows_a_refused_request_in_its_frame_is_left_unanswered() -> None:
+def test_requests_after_a_refused_one_in_its_frame_are_not_answered() -> None:
     low = node(topics_max=1)
     assert ask(low, 1, "a", "b", "a") == [
         Refused(number=2, reason=too_many_topics()),
@@ -232,7 +232,7 @@ def test_a_new_publisher_beyond_clients_max_is_refused_while_all_others_are_busy
     assert ask(low, 2, "a", publisher="p") == [stamped({"a": 2}, number=2)]
 
 
-def test_a_publisher_with_nothing_open_makes_room_for_a_new_one() -> None:
+def test_idle_publisher_makes_room_for_a_new_one() -> None:
     disk, low = Disk(), node(clients_max=2)
     request = StampRequest(number=1, topics=("a",), settled=1)
     for name in ("busy", "idle"):
@@ -247,7 +247,7 @@ def test_a_publisher_with_nothing_open_makes_room_for_a_new_one() -> None:
 
 
 def test_a_publisher_whose_stamps_are_completed_elsewhere_is_kept_until_it_confirms() -> None:
-    """Else its repetition would get a second slot, if the group has moved meanwhile."""
+    """Otherwise a repeated request would get a second slot after the group has moved."""
     disk, low = Disk(), node(clients_max=1)
     low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
@@ -260,8 +260,8 @@ def test_a_publisher_whose_stamps_are_completed_elsewhere_is_kept_until_it_confi
     assert {key for key in disk if key.endswith("/p")} == set()
 
 
-def test_a_second_stamp_for_one_request_is_never_given_out_and_voided_at_once() -> None:
-    """Its origin had forgotten the publisher, which asked again."""
+def test_second_stamp_for_one_request_is_never_sent_and_voided_at_once() -> None:
+    """Its origin had forgotten the publisher, which repeated the request."""
     high = node("high", lease_ns=1000)
     fill = Fill(publisher="p", origin="middle", number=1, topic="c", stamp=Stamp({"c": 1}), last=2)
     again = replace(fill, stamp=Stamp({"c": 2}))
@@ -288,7 +288,7 @@ def test_a_ghost_stays_a_ghost_after_a_restart() -> None:
     assert [event.slot for event in overdue(again, 0)] == [2]
 
 
-def test_a_forgotten_publisher_that_returns_is_taken_up_where_it_says_it_is() -> None:
+def test_returning_forgotten_publisher_resumes_at_its_own_number() -> None:
     low = node(clients_max=1)
     ask(low, 1, "a", "a", publisher="p")
     hear(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3), source="p")
@@ -298,8 +298,8 @@ def test_a_forgotten_publisher_that_returns_is_taken_up_where_it_says_it_is() ->
     assert set(low.sessions.by_name) == {"p"}
 
 
-def test_busy_publishers_in_front_do_not_hide_an_idle_one_for_ever() -> None:
-    """Only some are looked at for each newcomer, and others the next time."""
+def test_busy_publishers_do_not_hide_an_idle_one_forever() -> None:
+    """Each new publisher checks only some of them, and the next one checks others."""
     busy = [f"busy-{number}" for number in range(FORGET_TRIES)]
     low = node(clients_max=len(busy) + 1)
     for name in (*busy, "idle"):
@@ -323,7 +323,7 @@ def test_a_stray_frame_changes_nothing() -> None:
     assert list(low.take_effects()) == []
 
 
-# -- The way up the chain ---------------------------------------------------------------------------
+# -- The way up the chain --------------------------------------------------------------------------
 
 
 def test_a_request_goes_to_the_next_node_and_skips_none() -> None:
@@ -337,7 +337,7 @@ def test_a_request_goes_to_the_next_node_and_skips_none() -> None:
     )
 
 
-def test_a_node_with_nothing_to_add_passes_a_stamp_on_in_its_place() -> None:
+def test_node_without_entries_passes_a_stamp_on_in_order() -> None:
     middle = node("middle")
     fills = [
         Fill(publisher="p", origin="low", number=n, topic="a", stamp=Stamp({"a": n}), last=2)
@@ -356,7 +356,7 @@ def test_the_last_node_adds_its_counters_and_answers_the_publisher() -> None:
     assert hear(high, fill, source="middle") == [stamped({"a": 1, "d": 2}, number=7)]
 
 
-def test_a_node_learns_from_what_passes_how_far_lower_topics_are() -> None:
+def test_node_learns_lower_counters_from_passing_stamps() -> None:
     high = node("high")
     joined = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
     hear(high, joined, source="middle")
@@ -365,8 +365,8 @@ def test_a_node_learns_from_what_passes_how_far_lower_topics_are() -> None:
     assert ask(high, 1, "d") == [stamped({"d": 1, "a": 5}, origin="high")]
 
 
-def test_a_node_learns_from_a_change_how_far_lower_topics_are() -> None:
-    """Else a stamp made next would send the new subscriber back to before its cut."""
+def test_node_learns_lower_counters_from_changes() -> None:
+    """Otherwise the next stamp would be before the cut of the new subscriber."""
     high = node("high")
     fill = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 4}, last=2)
     assert hear(high, fill, source="middle") == [Changed(number=1, cut={"a": 4, "d": 0})]
@@ -395,7 +395,9 @@ ODD_FILLS = {
 
 
 @pytest.mark.parametrize(("source", "fill"), ODD_FILLS.values(), ids=ODD_FILLS)
-def test_a_stamp_that_no_neighbour_below_would_send_is_ignored(source: str, fill: Fill) -> None:
+def test_stamp_that_is_impossible_for_the_lower_neighbor_is_ignored(
+    source: str, fill: Fill
+) -> None:
     high = node("high")
     high.receive(fill, source=source, now_ns=0)
     assert list(high.take_effects()) == []
@@ -413,7 +415,7 @@ ODD_CHANGES = {
 
 
 @pytest.mark.parametrize(("source", "fill"), ODD_CHANGES.values(), ids=ODD_CHANGES)
-def test_a_change_that_no_neighbour_below_would_send_is_ignored(
+def test_change_that_is_impossible_for_the_lower_neighbor_is_ignored(
     source: str, fill: ChangeFill
 ) -> None:
     high = node("high")
@@ -445,17 +447,17 @@ def test_a_node_that_passed_a_stamp_on_still_refuses_requests_for_its_topic() ->
     assert refusal == Refused(number=1, reason="'a' is not hosted by high")
 
 
-def test_the_first_node_of_a_chain_has_no_neighbour_below() -> None:
+def test_first_node_of_a_chain_has_no_lower_neighbor() -> None:
     low = node("low")
     assert hear(low, FILL, source="high") == []
     assert hear(low, CHANGE, source="high") == []
 
 
-def test_a_repetition_that_overtook_its_stamp_is_not_answered() -> None:
+def test_repeat_that_overtook_its_stamp_is_not_answered() -> None:
     assert hear(node("high"), Repeat(publisher="p", number=1), source="low") == []
 
 
-def test_entries_that_have_not_changed_are_left_out() -> None:
+def test_unchanged_entries_are_left_out() -> None:
     low = node(leave_out=True)
     change(low, 1, new="ab")
     ask(low, 1, "b")

@@ -25,7 +25,7 @@ def test_consecutive_slots_are_one_run() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_runs_hold_what_a_dict_would(seed: int) -> None:
+def test_runs_equal_a_dict(seed: int) -> None:
     random, out, plain = Random(seed), PublishedSlots(), dict[int, int]()
     number = 1
     for _ in range(60):
@@ -47,7 +47,7 @@ def test_runs_hold_what_a_dict_would(seed: int) -> None:
     assert (next_number, again.runs()) == (number, out.runs())
 
 
-def test_a_record_without_slots_is_read() -> None:
+def test_record_without_slots_is_restored() -> None:
     next_number, out = decode_session(INT.encode(7))
     assert (next_number, out.runs()) == (7, ())
     assert encode_session(7, PublishedSlots()) == INT.encode(7)

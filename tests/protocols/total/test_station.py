@@ -1,4 +1,4 @@
-"""Stations: an event and its count are out together, once; and clients that vanish are let go of."""
+"""Stations: atomic publication of event and count, and expiry of vanished clients."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def order(first: int, *events: Event, settled: int = 1) -> OrderRequest:
 
 
 class Alone:
-    """One station and its disk. What `hear` returns has been synced."""
+    """One station and its disk. `hear` syncs before it returns."""
 
     def __init__(self, *, expire_ns: int | None = None, config: SequencerConfig = CARRIES) -> None:
         self.config = config
@@ -73,7 +73,7 @@ class Alone:
         )
 
     def step(self, frame: Frame, source: str = "p") -> Sequence[Effect]:
-        """Hear a frame, and sync nothing of what comes of it."""
+        """Handle a frame without a sync."""
         self.station.receive(frame, source=source, now_ns=self.now_ns)
         return self.station.take_effects()
 
@@ -86,19 +86,19 @@ class Alone:
                     self.disk[effect.key] = effect.value
 
     def hear(self, frame: Frame, source: str = "p") -> list[tuple[str, Frame]]:
-        """Hear a frame; return what is sent, to whom."""
+        """Handle a frame; return the peers and frames sent."""
         effects = self.step(frame, source)
         self.sync(effects)
         return sent(effects)
 
     def log(self, topic: str = "t") -> list[str]:
-        """What a topic's log has, as anybody can read it."""
+        """The events of a topic, as a client reads them."""
         (answer,) = self.hear(Fetch(topic=topic, start=1, stop=0), "reader")
         assert isinstance(answer[1], Fetched)
         return [each.payload.decode() for each in answer[1].events]
 
     def pass_time(self, by_ns: int) -> list[tuple[str, Frame]]:
-        """Let time pass, and the timer fire whenever it wants to."""
+        """Advance the time; the timer fires when it is due."""
         until_ns, said = self.now_ns + by_ns, []
         while (due_ns := self.station.next_timer_ns()) is not None and due_ns <= until_ns:
             self.now_ns = max(self.now_ns, due_ns)
@@ -124,10 +124,10 @@ def out(*slots: tuple[int, int], to: str = "p") -> tuple[str, Frame]:
     return to, Out(origin="s", slots=slots)
 
 
-# -- Out in one step ----------------------------------------------------------------------------------
+# -- Publication in one step -----------------------------------------------------------------------
 
 
-def test_an_event_is_out_in_one_batch_with_its_count() -> None:
+def test_event_is_published_in_one_batch_with_its_count() -> None:
     alone = Alone()
     alone.hear(AttachRequest(topic="t", from_slot=0), "listener")
     effects = alone.step(order(1, event(1)))
@@ -140,7 +140,7 @@ def test_an_event_is_out_in_one_batch_with_its_count() -> None:
     assert (notice.event.id, notice.event.slot, notice.event.place) == ("p/t/1", 1, 1)
 
 
-def test_after_a_crash_a_publisher_is_told_the_slots_of_what_is_out() -> None:
+def test_publisher_gets_the_slots_of_published_events_after_a_crash() -> None:
     alone = Alone()
     alone.hear(order(1, event(1), event(1, "u")))
     alone.hear(order(1, event(1, publisher="q"), event(2, publisher="q")), "q")
@@ -153,7 +153,7 @@ def test_after_a_crash_a_publisher_is_told_the_slots_of_what_is_out() -> None:
     assert alone.hear(order(4, event(3))) == [out((4, 6))]
 
 
-def test_a_publisher_that_was_forgotten_is_told_the_slots_of_what_is_out() -> None:
+def test_forgotten_publisher_gets_the_slots_of_published_events() -> None:
     alone = Alone(config=msgspec.structs.replace(CARRIES, clients_max=1))
     alone.hear(order(1, event(1), event(2)))
     alone.pass_time(2 * CARRIES.forget_ns)
@@ -162,13 +162,13 @@ def test_a_publisher_that_was_forgotten_is_told_the_slots_of_what_is_out() -> No
 
 
 def put_out_by_others(alone: Alone) -> None:
-    """Put more events of the topic into the log than a search looks at."""
+    """Put more events of the topic into the log than a search reads."""
     for first in range(1, slot_search.SLOTS_MAX + 1, 512):
         events = [event(number, publisher="q") for number in range(first, first + 512)]
         alone.hear(order(first, *events, settled=first), "q")
 
 
-def test_after_a_crash_slots_are_known_however_far_back_they_are() -> None:
+def test_slots_are_known_after_a_crash_however_far_back() -> None:
     alone = Alone()
     alone.hear(order(1, event(1), event(1, "u"), event(2)))
     put_out_by_others(alone)
@@ -184,7 +184,7 @@ def test_after_a_crash_slots_are_known_however_far_back_they_are() -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("room", [False, True])
-def test_slots_of_a_forgotten_publisher_are_known_however_far_back(
+def test_slots_of_a_forgotten_publisher_are_known_at_any_distance(
     restarted: bool, room: bool
 ) -> None:
     alone = Alone(config=msgspec.structs.replace(CARRIES, clients_max=1))
@@ -222,7 +222,7 @@ def test_a_run_of_events_is_answered_with_all_their_slots() -> None:
     assert alone.hear(order(1, event(1), event(1, "u"), event(2))) == [out((1, 1), (2, 1), (3, 2))]
 
 
-def test_a_repeated_request_is_answered_and_puts_nothing_out_twice() -> None:
+def test_repeated_request_is_answered_and_publishes_nothing_twice() -> None:
     alone = Alone()
     request = order(1, event(1), event(2))
     answer = alone.hear(request)
@@ -231,7 +231,7 @@ def test_a_repeated_request_is_answered_and_puts_nothing_out_twice() -> None:
     assert alone.log() == ["p1", "p2", "p3"]
 
 
-def test_after_a_restart_a_repeated_request_is_known_to_be_out() -> None:
+def test_repeated_request_is_recognized_after_a_restart() -> None:
     alone = Alone()
     alone.hear(order(1, event(1), event(2)))
     alone.restart()
@@ -245,7 +245,7 @@ def test_after_a_restart_a_repeated_request_is_known_to_be_out() -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_repetition_that_comes_after_the_goodbye_puts_nothing_out(restarted: bool) -> None:
+def test_repeated_request_after_a_leave_publishes_nothing(restarted: bool) -> None:
     alone = Alone()
     request = order(1, event(1), event(2))
     alone.hear(request)
@@ -259,7 +259,7 @@ def test_a_repetition_that_comes_after_the_goodbye_puts_nothing_out(restarted: b
     assert alone.hear(order(3, event(3), settled=3)) == [out((3, 3))]
 
 
-def test_a_goodbye_that_overtook_a_request_forgets_nothing() -> None:
+def test_leave_that_overtook_a_request_forgets_nothing() -> None:
     alone = Alone()
     alone.hear(order(1, event(1)))
     alone.hear(order(2, event(2)))
@@ -268,7 +268,7 @@ def test_a_goodbye_that_overtook_a_request_forgets_nothing() -> None:
     assert alone.log() == ["p1", "p2"]
 
 
-def test_requests_that_overtake_each_other_go_out_in_order_and_once() -> None:
+def test_reordered_requests_are_published_in_order_and_once() -> None:
     alone = Alone()
     late, early = order(1, event(1), event(2)), order(3, event(3))
     assert alone.hear(early) == []
@@ -278,7 +278,7 @@ def test_requests_that_overtake_each_other_go_out_in_order_and_once() -> None:
     assert alone.log() == ["p1", "p2", "p3"]
 
 
-def test_overlapping_requests_out_of_turn_put_nothing_out_twice() -> None:
+def test_overlapping_reordered_requests_publish_nothing_twice() -> None:
     alone = Alone()
     alone.hear(order(2, event(2), event(3)))
     alone.hear(order(3, event(3), event(4)))
@@ -286,7 +286,7 @@ def test_overlapping_requests_out_of_turn_put_nothing_out_twice() -> None:
     assert alone.log() == ["p1", "p2", "p3", "p4"]
 
 
-def test_no_more_than_the_window_is_taken_before_the_first_is_settled() -> None:
+def test_accepted_requests_are_bounded_by_the_window() -> None:
     alone = Alone(config=SequencerConfig(carries=True, window=2))
     assert alone.hear(order(1, event(1), event(2), event(3))) == [out((1, 1), (2, 2))]
     assert alone.hear(order(3, event(3), settled=3)) == [out((3, 3))]
@@ -301,7 +301,7 @@ def test_no_more_than_the_window_is_taken_before_the_first_is_settled() -> None:
     ],
     ids=["of somebody else", "stamped", "void"],
 )
-def test_an_event_that_is_not_the_senders_to_publish_is_refused(wrong: Event) -> None:
+def test_event_of_another_publisher_is_refused(wrong: Event) -> None:
     alone = Alone()
     ((peer, answer),) = alone.hear(order(1, event(1), wrong))
     assert peer == "p"
@@ -322,10 +322,10 @@ def test_a_topic_of_another_station_is_refused() -> None:
     assert "'b' is not hosted by s1" in answer.reason
 
 
-# -- Several stations ---------------------------------------------------------------------------------
+# -- Several stations ------------------------------------------------------------------------------
 
 
-def test_an_event_that_two_stations_order_is_stamped_and_put_out_by_its_publisher() -> None:
+def test_event_ordered_by_two_stations_is_put_by_its_publisher() -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"]})
     net.subscribe("both", "a", "b")
     net.settle()
@@ -360,8 +360,8 @@ def test_a_void_for_a_topic_of_another_station_travels_there_as_a_put() -> None:
     assert net.waiting() == []
 
 
-def test_a_void_for_a_topic_of_its_own_is_put_and_answered_within() -> None:
-    """The last station of a group keeps the topic itself: nobody else hears of the void."""
+def test_void_for_an_own_topic_is_put_inside_the_station() -> None:
+    """The last station of a group keeps the topic itself: no other node gets the void."""
     net = StationNet({"s1": ["a"], "s2": ["b"]}, config=SequencerConfig(carries=False))
     net.subscribe("s", "b")
     net.settle()
@@ -377,13 +377,13 @@ def test_a_void_for_a_topic_of_its_own_is_put_and_answered_within() -> None:
     assert ("", "void") in net.discarded("s")
 
 
-# -- Who vanishes -------------------------------------------------------------------------------------
+# -- Expiry ----------------------------------------------------------------------------------
 
 LONG = 60 * SECOND
 
 
 def entries(net: StationNet, name: str) -> set[str]:
-    """The topics that the stamp of an event on `a` names, right behind one on `b`."""
+    """The topics in the stamp of an event on `a`, directly after one on `b`."""
     net.publish("p", "b", f"before-{name}")
     net.publish("p", "a", name)
     net.come_to_rest()
@@ -396,7 +396,7 @@ def entries(net: StationNet, name: str) -> set[str]:
     return set(stamp.entries)
 
 
-def test_a_silent_ephemeral_subscriber_is_taken_out_and_stamps_get_shorter() -> None:
+def test_silent_ephemeral_subscriber_is_removed_and_stamps_get_shorter() -> None:
     net = StationNet({"station": ["a", "b"]}, expire_ns=LONG)
     net.subscribe("s~1", "a", "b")
     net.settle()
@@ -409,7 +409,7 @@ def test_a_silent_ephemeral_subscriber_is_taken_out_and_stamps_get_shorter() -> 
     assert net.station("station").log.listeners() == {"a": (), "b": ()}
 
 
-def test_whoever_comes_back_after_that_is_told_so_and_does_nothing_any_more() -> None:
+def test_expired_subscriber_is_notified_on_return_and_stops() -> None:
     net = StationNet({"station": ["a", "b"]}, expire_ns=LONG)
     net.subscribe("s~1", "a", "b")
     net.settle()
@@ -423,7 +423,7 @@ def test_whoever_comes_back_after_that_is_told_so_and_does_nothing_any_more() ->
     assert sleeper.next_timer_ns() is None
 
 
-def test_it_is_told_so_after_a_restart_of_the_station_too() -> None:
+def test_expired_subscriber_is_notified_after_a_station_restart() -> None:
     net = StationNet({"station": ["a"]}, expire_ns=LONG)
     net.subscribe("s~1", "a")
     net.settle()
@@ -435,7 +435,7 @@ def test_it_is_told_so_after_a_restart_of_the_station_too() -> None:
     assert net.refusals("s~1") == [((), "expired")]
 
 
-def test_one_that_vanished_before_a_restart_of_the_station_expires_after_it() -> None:
+def test_subscriber_that_vanished_before_a_restart_expires_after_it() -> None:
     net = StationNet({"station": ["a", "b"]}, expire_ns=LONG)
     net.subscribe("s~1", "a", "b")
     net.settle()
@@ -463,7 +463,7 @@ def test_durable_names_never_expire() -> None:
     assert net.delivered("durable") == ["b1", "before-a1", "a1"]
 
 
-def test_whoever_is_there_does_not_expire_however_little_happens() -> None:
+def test_connected_subscriber_never_expires_when_idle() -> None:
     net = StationNet({"station": ["a", "b"]}, expire_ns=LONG)
     net.subscribe("idle~1", "a")
     net.subscribe("paused~1", "b")
@@ -478,7 +478,7 @@ def test_whoever_is_there_does_not_expire_however_little_happens() -> None:
     assert net.delivered("paused~1") == ["y"]
 
 
-def test_one_that_is_paused_while_it_catches_up_does_not_expire() -> None:
+def test_subscriber_paused_during_backfill_does_not_expire() -> None:
     net = StationNet(
         {"station": ["a"]}, expire_ns=LONG, topic_log_config=TopicLogConfig(fetch_max=1)
     )
@@ -497,7 +497,7 @@ def test_one_that_is_paused_while_it_catches_up_does_not_expire() -> None:
     assert net.delivered("s~1") == [f"e{number}" for number in range(6)]
 
 
-def test_one_that_left_everything_for_a_while_can_join_again() -> None:
+def test_subscriber_without_topics_can_join_again() -> None:
     net = StationNet({"station": ["a"]}, expire_ns=LONG)
     net.subscribe("s~1", "a")
     net.settle()
@@ -512,7 +512,7 @@ def test_one_that_left_everything_for_a_while_can_join_again() -> None:
     assert net.delivered("s~1") == ["x"]
 
 
-def test_one_that_moved_to_another_stations_topics_can_come_back() -> None:
+def test_subscriber_that_moved_to_another_station_can_return() -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"]}, expire_ns=LONG)
     net.subscribe("s~1", "a")
     net.settle()
@@ -529,7 +529,7 @@ def test_one_that_moved_to_another_stations_topics_can_come_back() -> None:
     assert net.delivered("s~1") == ["x", "y"]
 
 
-def test_one_that_moved_to_another_stations_topics_and_vanished_is_taken_out_there() -> None:
+def test_subscriber_that_moved_and_vanished_expires_at_its_new_station() -> None:
     net = StationNet({"s1": ["c"], "s2": ["a", "b"]}, expire_ns=LONG)
     net.subscribe("s~1", "c")
     net.settle()
@@ -544,7 +544,7 @@ def test_one_that_moved_to_another_stations_topics_and_vanished_is_taken_out_the
     assert entries(net, "a2") == {"a"}
 
 
-def test_one_with_topics_of_two_stations_that_vanished_is_taken_out_of_both() -> None:
+def test_vanished_subscriber_of_two_stations_expires_at_both() -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"]}, expire_ns=LONG)
     net.subscribe("s~1", "a", "b")
     net.settle()
@@ -558,7 +558,7 @@ def test_one_with_topics_of_two_stations_that_vanished_is_taken_out_of_both() ->
         assert not any(net.station(name).log.listeners().values())
 
 
-def test_an_expired_name_that_asks_is_told_and_nothing_else_happens() -> None:
+def test_request_of_an_expired_name_is_answered_and_ignored() -> None:
     alone = Alone(expire_ns=LONG)
     alone.hear(ChangeRequest(number=1, old=(), new=("t",)), "s~1")
     alone.pass_time(2 * LONG)
@@ -573,11 +573,11 @@ def test_an_expired_name_that_asks_is_told_and_nothing_else_happens() -> None:
 
 
 def remembered(net: StationNet) -> dict[str, list[str]]:
-    """Whom each station of a chain knows as a subscriber."""
+    """The subscribers that each station of a chain knows."""
     return {name: list(net.station(name).node.subscribers()) for name in net.placement.nodes}
 
 
-def test_those_who_vanished_are_forgotten_by_every_station_that_their_changes_passed() -> None:
+def test_vanished_subscribers_are_forgotten_by_every_station_of_their_changes() -> None:
     config = SequencerConfig(carries=True, clients_max=3)
     net = StationNet({"s1": ["a"], "s2": ["b"], "s3": ["c"]}, config=config, expire_ns=LONG)
     for number in range(3):
@@ -595,7 +595,9 @@ def test_those_who_vanished_are_forgotten_by_every_station_that_their_changes_pa
 
 
 @pytest.mark.parametrize("apart", [0, 1, 5, 9, 13])
-def test_those_who_vanished_are_forgotten_whichever_station_looks_first(apart: int) -> None:
+def test_vanished_subscribers_are_forgotten_whichever_station_expires_them_first(
+    apart: int,
+) -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"]}, expire_ns=LONG)
     net.subscribe("low~1", "a")
     net.settle()
@@ -611,7 +613,7 @@ def test_those_who_vanished_are_forgotten_whichever_station_looks_first(apart: i
     assert remembered(net) == {"s1": ["low~1"], "s2": ["high~1"]}
 
 
-def test_those_who_vanished_are_forgotten_although_stations_restart_meanwhile() -> None:
+def test_vanished_subscribers_are_forgotten_despite_restarts() -> None:
     net = StationNet({"s1": ["a"], "s2": [], "s3": ["c"]}, expire_ns=LONG)
     net.subscribe("s~1", "a", "c")
     net.settle()
@@ -626,7 +628,7 @@ def test_those_who_vanished_are_forgotten_although_stations_restart_meanwhile() 
     assert remembered(net) == {"s1": [], "s2": [], "s3": []}
 
 
-def test_one_whose_changes_only_pass_by_a_station_may_change_after_a_long_while() -> None:
+def test_subscriber_known_only_by_passing_changes_can_change_later() -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"], "s3": ["c"]}, expire_ns=LONG)
     net.subscribe("s~1", "a", "c")
     net.settle()
@@ -641,7 +643,7 @@ def test_one_whose_changes_only_pass_by_a_station_may_change_after_a_long_while(
     assert net.delivered("s~1") == ["a", "b", "c"]
 
 
-def test_one_that_a_station_can_not_answer_for_long_gets_its_answer_in_the_end() -> None:
+def test_delayed_answer_reaches_its_subscriber_eventually() -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"]}, expire_ns=LONG)
     net.subscribe("s~1", "a", "b")
     net.settle()
@@ -657,7 +659,7 @@ def test_one_that_a_station_can_not_answer_for_long_gets_its_answer_in_the_end()
     assert net.subscriber("s~1").topics == ("a", "b")
 
 
-def test_nobody_vanishes_while_the_station_stands_still() -> None:
+def test_no_subscriber_expires_while_the_station_is_stopped() -> None:
     alone = Alone(expire_ns=LONG)
     alone.hear(ChangeRequest(number=1, old=(), new=("t",)), "s~1")
     alone.pass_time(LONG // 2)
@@ -670,7 +672,7 @@ def test_nobody_vanishes_while_the_station_stands_still() -> None:
     assert alone.hear(fetch, "s~1") == [("s~1", Expired(name="s~1"))]
 
 
-# -- In the swarm -------------------------------------------------------------------------------------
+# -- In the swarm ----------------------------------------------------------------------------------
 
 FORGETFUL_MAX = 1000
 """Seeds that are tried for a bug which one station in thirty shows."""
@@ -682,7 +684,7 @@ def test_the_swarm_draws_stations() -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))
-def test_no_seed_with_stations_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
+def test_no_seed_with_stations_breaks_order_or_progress(first: int) -> None:
     for seed in STATIONS[first : first + 10]:
         outcome = play(draw(seed), seed)
         assert outcome.valid, (seed, outcome.sentences())
@@ -722,7 +724,7 @@ def test_stations_without_a_log_are_refused() -> None:
 
 
 class ForgetsPublishers(Station):
-    """After a restart nobody has asked for anything yet."""
+    """Forgets all publisher sessions at a restart."""
 
     def __init__(self, *, records: Mapping[str, bytes] | None = None, **options: Any) -> None:
         kept = {
@@ -743,7 +745,7 @@ class PersistsCountsAlone(Station):
 
 
 class PersistsEventsAlone(Station):
-    """The event survives a crash, and that its slot was given away does not."""
+    """The event survives a crash, and the count of its slot does not."""
 
     def take_effects(self) -> Sequence[Effect]:
         return [

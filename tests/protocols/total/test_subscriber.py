@@ -47,7 +47,7 @@ def publish(net: Net, topic: str, *events: str) -> None:
     net.settle()
 
 
-# -- Delivery ---------------------------------------------------------------------------------------
+# -- Delivery --------------------------------------------------------------------------------------
 
 
 def test_positions_count_what_was_delivered() -> None:
@@ -58,7 +58,7 @@ def test_positions_count_what_was_delivered() -> None:
     assert positions(net) == [("e1", 1), ("e2", 2), ("e3", 3)]
 
 
-def test_a_delivery_says_how_long_it_was_held_back() -> None:
+def test_delivery_reports_how_long_it_was_held_back() -> None:
     net = reading("a")
     net.publish("p", "a", "e1")
     net.publish("p", "a", "e2")
@@ -82,7 +82,7 @@ def test_a_lost_notification_is_fetched_after_a_while() -> None:
     assert net.delivered("s") == ["e1", "e2"]
 
 
-def test_a_lost_last_notification_is_found_by_asking_now_and_then() -> None:
+def test_lost_last_notification_is_found_by_polling() -> None:
     net = reading("a")
     net.pass_time(net.config.gap_ns)
     net.publish("p", "a", "e1")
@@ -93,7 +93,7 @@ def test_a_lost_last_notification_is_found_by_asking_now_and_then() -> None:
     assert net.delivered("s") == ["e1"]
 
 
-def test_what_is_on_its_way_is_not_asked_for() -> None:
+def test_notifications_in_flight_are_not_requested() -> None:
     net = reading("a", ens=TopicLogConfig(batch_max=4))
     net.pass_time(net.config.poll_ns)
     with net.holding(Notify):
@@ -110,7 +110,7 @@ def test_what_is_on_its_way_is_not_asked_for() -> None:
     assert net.discarded("s") == []
 
 
-def test_what_is_still_missing_when_it_should_have_come_is_asked_for() -> None:
+def test_overdue_events_are_requested() -> None:
     net = reading("a")
     net.pass_time(net.config.poll_ns)
     with net.holding(Notify):
@@ -125,7 +125,7 @@ def test_what_is_still_missing_when_it_should_have_come_is_asked_for() -> None:
     assert net.delivered("s") == ["e1"]
 
 
-def test_what_overflows_is_fetched_again() -> None:
+def test_overflowed_events_are_fetched_again() -> None:
     net = reading("a", held_max=2)
     for number in range(6):
         net.publish("p", "a", f"e{number}")
@@ -138,7 +138,7 @@ def test_what_overflows_is_fetched_again() -> None:
     assert net.delivered("s") == [f"e{number}" for number in range(6)]
 
 
-def test_a_slow_log_is_not_asked_for_the_same_again_and_again() -> None:
+def test_slow_log_gets_no_repeated_requests() -> None:
     net = reading("a", ens=TopicLogConfig(batch_max=4))
     net.pass_time(net.config.poll_ns)
     with net.holding(Notify):
@@ -162,7 +162,7 @@ def test_a_slow_log_is_not_asked_for_the_same_again_and_again() -> None:
     assert len(answers) <= 4 * len(asked)
 
 
-def test_a_log_that_does_not_answer_is_asked_again_ever_more_patiently() -> None:
+def test_silent_log_is_requested_with_backoff() -> None:
     net = reading("a")
     net.pass_time(net.config.poll_ns)
     net.publish("p", "a", "e1")
@@ -179,7 +179,7 @@ def test_a_log_that_does_not_answer_is_asked_again_ever_more_patiently() -> None
     assert net.delivered("s") == ["e1", "e2"]
 
 
-def test_on_an_ens_that_loses_a_full_buffer_lets_its_head_go() -> None:
+def test_lossy_log_with_a_full_buffer_releases_its_head() -> None:
     net = reading("a", held_max=2, reliable=False, leave_out=False)
     for number in range(4):
         net.publish("p", "a", f"e{number}")
@@ -194,7 +194,7 @@ def test_on_an_ens_that_loses_a_full_buffer_lets_its_head_go() -> None:
     assert net.delivered("s") == ["e1", "e0!", "e2", "e3", "e4"]
 
 
-def test_a_late_event_that_is_no_longer_remembered_is_dropped() -> None:
+def test_late_event_beyond_the_remembered_slots_is_dropped() -> None:
     net = reading("a", reliable=False, leave_out=False, missing_max=1)
     for number in range(3):
         net.publish("p", "a", f"e{number}")
@@ -206,7 +206,7 @@ def test_a_late_event_that_is_no_longer_remembered_is_dropped() -> None:
     assert net.discarded("s") == [("e0", "duplicate")]
 
 
-def test_a_frame_meant_for_others_changes_nothing() -> None:
+def test_stray_frames_do_not_change_a_subscriber() -> None:
     net = reading("a")
     before = list(net.outcomes["s"])
     net.nodes["s"].receive(AttachRequest(topic="a", from_slot=1), source="ens", now_ns=0)
@@ -214,7 +214,7 @@ def test_a_frame_meant_for_others_changes_nothing() -> None:
     assert net.outcomes["s"] == before
 
 
-# -- Changes ----------------------------------------------------------------------------------------
+# -- Changes ---------------------------------------------------------------------------------------
 
 
 def test_a_topic_is_in_effect_from_its_join_to_its_leave() -> None:
@@ -228,7 +228,7 @@ def test_a_topic_is_in_effect_from_its_join_to_its_leave() -> None:
     assert net.outcomes["s"] == [Join("a"), Leave("a")]
 
 
-def test_a_change_asked_for_meanwhile_waits_for_the_next() -> None:
+def test_change_requested_meanwhile_waits_for_the_next() -> None:
     net = reading()
     net.subscribe("s", "a")
     net.subscribe("s", "b")
@@ -242,7 +242,7 @@ def test_a_change_asked_for_meanwhile_waits_for_the_next() -> None:
     assert asked == [("a",), ("a", "b", "c")]
 
 
-def test_asking_for_a_topic_twice_changes_nothing() -> None:
+def test_subscribing_twice_changes_nothing() -> None:
     net = reading("a")
     net.subscribe("s", "a", "a")
     assert net.under_way == []
@@ -250,7 +250,7 @@ def test_asking_for_a_topic_twice_changes_nothing() -> None:
     assert net.under_way == []
 
 
-def test_a_topic_left_before_its_cut_came_is_never_joined() -> None:
+def test_topic_left_before_its_cut_is_never_joined() -> None:
     net = reading("b")
     net.subscribe("s", "a")
     net.unsubscribe("s", "a")
@@ -263,7 +263,7 @@ def test_a_topic_left_before_its_cut_came_is_never_joined() -> None:
     assert net.stage("low").groups.subscriptions == {"s": ("b",)}
 
 
-def test_a_topic_left_and_taken_up_again_starts_at_a_new_cut() -> None:
+def test_topic_left_and_rejoined_starts_at_a_new_cut() -> None:
     net = reading("a", "b")
     publish(net, "a", "e1")
     net.unsubscribe("s", "a")
@@ -277,7 +277,7 @@ def test_a_topic_left_and_taken_up_again_starts_at_a_new_cut() -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_topic_left_and_wanted_again_during_its_change_needs_another_cut(restarted: bool) -> None:
-    """What was published before the second cut may have been missed in between."""
+    """Events before the second cut may have been missed."""
     net = reading("a")
     net.subscribe("s", "b")
     with net.holding(Changed):
@@ -298,7 +298,7 @@ def test_a_topic_left_and_wanted_again_during_its_change_needs_another_cut(resta
     assert net.waiting() == []
 
 
-def test_a_subscriber_that_wants_nothing_says_goodbye_to_every_stage_it_has_visited() -> None:
+def test_subscriber_without_topics_leaves_every_visited_stage() -> None:
     net = reading("a", "c")
     net.unsubscribe("s", "c")
     net.settle()
@@ -315,7 +315,7 @@ def test_a_subscriber_that_wants_nothing_says_goodbye_to_every_stage_it_has_visi
     assert net.stage("low").changes.seen == net.stage("high").changes.seen == {}
 
 
-def test_a_subscriber_that_wants_something_again_by_then_says_no_goodbye() -> None:
+def test_subscriber_with_new_topics_does_not_leave() -> None:
     net = reading("a")
     net.unsubscribe("s", "a")
     net.subscribe("s", "b")
@@ -324,7 +324,7 @@ def test_a_subscriber_that_wants_something_again_by_then_says_no_goodbye() -> No
     assert net.subscriber("s").topics == ("b",)
 
 
-def test_a_subscriber_that_said_goodbye_may_come_back() -> None:
+def test_departed_subscriber_may_return() -> None:
     net = reading("a", "c")
     net.unsubscribe("s", "a", "c")
     net.settle()
@@ -334,7 +334,7 @@ def test_a_subscriber_that_said_goodbye_may_come_back() -> None:
     assert net.delivered("s") == ["e"]
 
 
-def test_leaving_a_topic_tells_the_ens_and_frees_what_waited_for_it() -> None:
+def test_leaving_a_topic_detaches_and_releases_waiting_events() -> None:
     net = reading("a", "b")
     net.publish("p", "a", "e1")
     net.publish("p", "b", "e2")
@@ -354,7 +354,7 @@ def test_a_topic_without_a_place_is_refused_and_nothing_changes() -> None:
     assert net.waiting() == []
 
 
-def test_a_refused_change_is_told_and_given_up() -> None:
+def test_refused_change_is_reported_and_abandoned() -> None:
     net = reading("a", clients_max=1)
     net.subscribe("t", "b")
     net.settle()
@@ -367,7 +367,7 @@ def test_a_refused_change_is_told_and_given_up() -> None:
     assert net.delivered("t") == []
 
 
-def test_a_refused_change_that_is_let_in_late_changes_nothing_for_its_subscriber() -> None:
+def test_refused_change_accepted_late_changes_nothing() -> None:
     net = reading("a", clients_max=1)
     net.subscribe("t", "b")
     net.settle()
@@ -385,7 +385,7 @@ def test_a_refused_change_that_is_let_in_late_changes_nothing_for_its_subscriber
     assert net.delivered("t") == []
 
 
-def test_what_was_asked_for_behind_a_refused_change_is_pursued() -> None:
+def test_topics_requested_after_a_refused_change_are_requested() -> None:
     net = reading("a", clients_max=1)
     net.subscribe("t", "b")
     net.subscribe("t", "d")
@@ -396,7 +396,7 @@ def test_what_was_asked_for_behind_a_refused_change_is_pursued() -> None:
     assert net.delivered("t") == ["e"]
 
 
-def test_a_refused_topic_can_be_asked_for_again() -> None:
+def test_refused_topic_can_be_requested_again() -> None:
     net = reading("a", clients_max=1)
     net.subscribe("t", "b")
     net.settle()
@@ -421,7 +421,7 @@ def test_topics_beyond_topics_max_are_refused_and_the_old_ones_stay() -> None:
     assert net.delivered("s") == ["e"]
 
 
-def test_what_is_left_in_a_change_that_is_refused_is_left_all_the_same() -> None:
+def test_topics_left_in_a_refused_change_stay_left() -> None:
     net = reading("a", topics_max=1)
     net.subscribe("s", "c")
     with net.holding(Changed):
@@ -456,7 +456,7 @@ def test_a_subscriber_that_is_not_among_the_fixed_ones_has_no_topics() -> None:
     assert net.subscriber("stranger").topics == ()
 
 
-def test_a_subscriber_that_fell_behind_starts_anew_and_says_what_it_missed() -> None:
+def test_subscriber_that_fell_behind_starts_anew_and_reports_missed_slots() -> None:
     net = reading("a", "b", ens=TopicLogConfig(retained_max=2))
     publish(net, "a", "e1")
     for number in range(2, 7):
@@ -472,7 +472,7 @@ def test_a_subscriber_that_fell_behind_starts_anew_and_says_what_it_missed() -> 
     assert net.delivered("s") == ["e1", "e7", "f"]
 
 
-def test_who_fell_behind_while_the_ens_restarted_starts_anew_and_does_not_hang() -> None:
+def test_falling_behind_during_a_log_restart_does_not_hang() -> None:
     net = reading("a", ens=TopicLogConfig(retained_max=2))
     for number in range(1, 7):
         net.publish("p", "a", f"e{number}")
@@ -485,10 +485,10 @@ def test_who_fell_behind_while_the_ens_restarted_starts_anew_and_does_not_hang()
     assert net.outcomes["s"][-1] == Join("a", (1, 6))
 
 
-# -- Restarts ---------------------------------------------------------------------------------------
+# -- Restarts --------------------------------------------------------------------------------------
 
 
-def test_a_restarted_subscriber_goes_on_behind_what_it_delivered() -> None:
+def test_restarted_subscriber_resumes_after_its_last_delivery() -> None:
     net = reading("a", "c")
     publish(net, "a", "e1")
     net.crash("s")
@@ -509,7 +509,7 @@ def acknowledging() -> Net:
     return net
 
 
-def test_what_was_not_acknowledged_comes_again_at_the_same_positions() -> None:
+def test_unacknowledged_events_are_redelivered_at_the_same_positions() -> None:
     net = acknowledging()
     net.acknowledge("s", 2)
     first = positions(net)
@@ -519,7 +519,7 @@ def test_what_was_not_acknowledged_comes_again_at_the_same_positions() -> None:
     assert positions(net)[5:] == first[2:]
 
 
-def test_what_was_acknowledged_never_comes_again() -> None:
+def test_acknowledged_events_are_never_redelivered() -> None:
     net = acknowledging()
     net.acknowledge("s", 5)
     net.restart("s")
@@ -528,7 +528,7 @@ def test_what_was_acknowledged_never_comes_again() -> None:
     assert positions(net)[5:] == [("e6", 6)]
 
 
-def test_an_acknowledgement_of_what_was_not_delivered_yet_counts_up_to_what_was() -> None:
+def test_acknowledgement_beyond_the_last_delivery_counts_up_to_it() -> None:
     net = acknowledging()
     net.acknowledge("s", 100)
     publish(net, "a", "e6")
@@ -537,7 +537,7 @@ def test_an_acknowledgement_of_what_was_not_delivered_yet_counts_up_to_what_was(
     assert positions(net)[5:] == [("e6", 6), ("e6", 6)]
 
 
-def test_nothing_acknowledged_means_that_all_comes_again() -> None:
+def test_without_acknowledgements_all_events_are_redelivered() -> None:
     net = acknowledging()
     first = positions(net)
     net.restart("s")
@@ -545,7 +545,7 @@ def test_nothing_acknowledged_means_that_all_comes_again() -> None:
     assert positions(net) == first + first
 
 
-def test_a_void_is_stepped_over_with_the_event_before_it() -> None:
+def test_void_is_acknowledged_with_the_event_before_it() -> None:
     net = acknowledging()
     net.publish("doomed", "a", "lost")
     net.roundtrip()
@@ -563,7 +563,7 @@ def test_a_void_is_stepped_over_with_the_event_before_it() -> None:
 
 
 @pytest.mark.parametrize("reached", [AttachRequest, ChangeRequest, Changed])
-def test_a_change_under_way_survives_a_restart(
+def test_pending_change_survives_a_restart(
     reached: type[AttachRequest | ChangeRequest | Changed],
 ) -> None:
     net = reading("a")
@@ -591,10 +591,10 @@ def test_a_topic_left_before_a_restart_stays_left() -> None:
     assert net.subscriber("s").topics == ("c",)
 
 
-# -- What it waits for ------------------------------------------------------------------------------
+# -- Waiting -----------------------------------------------------------------------------
 
 
-def test_a_subscriber_says_what_it_waits_for() -> None:
+def test_subscriber_reports_what_it_waits_for() -> None:
     net = reading("a")
     net.publish("p", "a", "e1")
     net.publish("p", "a", "e2")

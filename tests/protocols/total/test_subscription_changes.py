@@ -1,4 +1,4 @@
-"""A sequencer node on its own: changes of subscription, and goodbyes."""
+"""A single sequencer: subscription changes and departures."""
 
 import pytest
 from tests.protocols.total.limits import too_many_subscribers, too_many_topics
@@ -17,7 +17,7 @@ from ensue.protocols.total.frames import (
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.sequencer import Sequencer
 
-# -- Changes of subscription ------------------------------------------------------------------------
+# -- Changes of subscription -----------------------------------------------------------------------
 
 
 def test_a_change_reads_the_counters_and_raises_none() -> None:
@@ -41,11 +41,11 @@ def test_a_repeated_change_is_answered_with_the_same_cut() -> None:
 
 
 def told(number: int, seen: int) -> Refused:
-    """What whoever asks for a change is told if a later one has been seen of it."""
+    """The refusal of a change after a later one was seen."""
     return Refused(number=number, reason=f"change {seen} was seen", seen=seen)
 
 
-def test_an_old_change_is_told_what_was_seen_and_changes_nothing() -> None:
+def test_old_change_is_refused_with_the_last_number() -> None:
     low = node()
     change(low, 1, new="a")
     change(low, 2, old="a", new="b")
@@ -73,7 +73,7 @@ def test_a_change_that_starts_at_the_wrong_node_is_refused() -> None:
     ]
 
 
-def test_a_change_of_nothing_is_left_unanswered() -> None:
+def test_empty_change_is_not_answered() -> None:
     assert change(node(), 1) == []
 
 
@@ -104,7 +104,7 @@ def test_topics_of_other_nodes_do_not_count_where_a_change_enters() -> None:
     assert isinstance(fill, ChangeFill)
 
 
-def test_a_new_subscriber_beyond_clients_max_is_refused_while_nobody_has_left() -> None:
+def test_new_subscriber_beyond_clients_max_is_refused_until_one_left() -> None:
     low = node(clients_max=1)
     change(low, 1, new="a", subscriber="s")
     assert change(low, 1, new="a", subscriber="t") == [
@@ -113,7 +113,7 @@ def test_a_new_subscriber_beyond_clients_max_is_refused_while_nobody_has_left() 
     assert change(low, 2, old="a", new="b", subscriber="s") == [Changed(number=2, cut={"b": 0})]
 
 
-def test_a_subscriber_that_left_is_remembered_until_it_says_that_it_has_its_answer() -> None:
+def test_departed_subscriber_is_remembered_until_it_confirms() -> None:
     low = node(clients_max=1)
     change(low, 1, new="a")
     answer = change(low, 2, old="a")
@@ -126,7 +126,7 @@ def test_a_subscriber_that_left_is_remembered_until_it_says_that_it_has_its_answ
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_subscriber_that_says_goodbye_leaves_no_trace(restarted: bool) -> None:
+def test_departed_subscriber_leaves_no_state(restarted: bool) -> None:
     disk, low = Disk(), node()
     low.receive(ChangeRequest(number=1, old=(), new=("a",)), source="s", now_ns=0)
     low.receive(ChangeRequest(number=2, old=("a",), new=()), source="s", now_ns=0)
@@ -140,7 +140,7 @@ def test_a_subscriber_that_says_goodbye_leaves_no_trace(restarted: bool) -> None
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_late_goodbye_does_not_make_a_node_forget_a_subscriber_that_came_back(
+def test_late_leave_does_not_forget_a_returned_subscriber(
     number: int,
 ) -> None:
     low = node()
@@ -152,7 +152,7 @@ def test_a_late_goodbye_does_not_make_a_node_forget_a_subscriber_that_came_back(
     assert low.groups.subscriptions == {"s": ("a",)}
 
 
-def test_a_late_goodbye_does_not_make_a_node_forget_the_answer_to_a_newer_change() -> None:
+def test_late_leave_does_not_forget_the_answer_to_a_newer_change() -> None:
     low = node()
     change(low, 1, new="a")
     change(low, 2, old="a")
@@ -162,20 +162,20 @@ def test_a_late_goodbye_does_not_make_a_node_forget_the_answer_to_a_newer_change
     assert change(low, 4, old="a") == answer
 
 
-def test_a_subscriber_that_is_not_known_may_leave_a_full_node() -> None:
+def test_unknown_subscriber_may_leave_a_full_node() -> None:
     low = node(clients_max=1)
     change(low, 1, new="a")
     assert change(low, 2, old="a", subscriber="t") == [Changed(number=2, cut={})]
 
 
-def test_a_change_that_says_it_leaves_a_topic_without_a_place_is_ignored() -> None:
+def test_change_that_leaves_a_topic_without_a_place_is_ignored() -> None:
     placement = Placement(["low"], topics={"low": ["a"]}, closed=True)
     low = Sequencer(name="low", placement=placement)
     assert change(low, 1, old="z", new="a") == []
     assert low.groups.subscriptions == {}
 
 
-def test_a_repeated_change_is_made_known_to_all_who_host_its_topics() -> None:
+def test_repeated_change_is_sent_to_all_hosts_of_its_topics() -> None:
     low = node()
     change(low, 1, new="acd")
     assert change(low, 1, new="acd") == [ChangeRepeat(subscriber="s", number=1)] * 2
@@ -185,7 +185,7 @@ def test_a_repeated_change_is_made_known_to_all_who_host_its_topics() -> None:
     assert hear(middle, ChangeRepeat(subscriber="s", number=6), source="low") == []
 
 
-def test_a_late_change_is_passed_on_without_effect_by_who_hosts_nothing_of_it() -> None:
+def test_late_change_passes_nodes_without_its_topics_unchanged() -> None:
     middle = node("middle")
     change(middle, 3, new="c")
     change(middle, 4, old="c")
@@ -194,8 +194,8 @@ def test_a_late_change_is_passed_on_without_effect_by_who_hosts_nothing_of_it() 
     assert middle.changes.seen == {"s": 4}
 
 
-def test_a_late_change_ends_at_who_hosts_a_topic_of_it_and_has_seen_more() -> None:
-    """A node below that had forgotten the subscriber took a repetition for new."""
+def test_late_change_ends_at_a_host_that_has_seen_a_newer_one() -> None:
+    """A lower node that had forgotten the subscriber treated a copy as new."""
     middle = node("middle")
     ask(middle, 1, "c")
     newer = ChangeFill(subscriber="s", number=3, old=(), new=("c", "d"), entries={}, last=2)
@@ -218,7 +218,7 @@ def test_a_late_change_gets_no_cut_at_its_last_stage() -> None:
     assert hear(high, ChangeRepeat(subscriber="s", number=3), source="low") == answer
 
 
-def test_a_publisher_that_says_goodbye_is_forgotten_and_may_come_back() -> None:
+def test_departed_publisher_is_forgotten_and_may_return() -> None:
     disk, low = Disk(), node()
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     low.receive(Confirm(origin="low", slots=((1, 1),), settled=2), source="p", now_ns=0)
@@ -229,7 +229,7 @@ def test_a_publisher_that_says_goodbye_is_forgotten_and_may_come_back() -> None:
     assert ask(low, 2, "a", settled=2) == [stamped({"a": 2}, number=2)]
 
 
-def test_a_goodbye_that_overtook_the_confirmation_leaves_the_publisher_known() -> None:
+def test_leave_that_overtook_the_confirmation_keeps_the_publisher() -> None:
     low = node()
     ask(low, 1, "a")
     hear(low, Forget(number=2, publisher=True))
@@ -237,7 +237,7 @@ def test_a_goodbye_that_overtook_the_confirmation_leaves_the_publisher_known() -
     assert low.open_count == 1
 
 
-def test_a_late_goodbye_does_not_make_a_node_forget_a_publisher_that_came_back() -> None:
+def test_late_leave_does_not_forget_a_returned_publisher() -> None:
     low = node()
     ask(low, 1, "a", "a")
     hear(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3))
@@ -245,7 +245,7 @@ def test_a_late_goodbye_does_not_make_a_node_forget_a_publisher_that_came_back()
     assert set(low.sessions.by_name) == {"p"}
 
 
-def test_a_goodbye_settles_what_another_node_completed() -> None:
+def test_leave_settles_stamps_completed_by_another_node() -> None:
     disk, low = Disk(), node()
     low.receive(ChangeRequest(number=1, old=(), new=("a", "d")), source="s", now_ns=0)
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
@@ -254,14 +254,14 @@ def test_a_goodbye_settles_what_another_node_completed() -> None:
     assert {key for key in disk if key.endswith("/p")} == set()
 
 
-def test_a_goodbye_of_a_stranger_changes_nothing() -> None:
+def test_leave_of_an_unknown_client_changes_nothing() -> None:
     low = node()
     low.receive(Forget(number=1, publisher=True), source="nobody", now_ns=0)
     assert list(low.take_effects()) == []
 
 
-def test_limits_are_looked_at_where_a_request_enters_and_not_again() -> None:
-    """What a neighbour passes on is carried out: the stages below have done so already."""
+def test_limits_are_checked_only_where_a_request_enters() -> None:
+    """Changes from a neighbor are applied: the lower stages have applied them already."""
     high = node("high", clients_max=1, topics_max=1)
     change(high, 1, new="d", subscriber="other")
     assert hear(high, CHANGE, source="middle") == [Changed(number=1, cut={"a": 1, "d": 0})]

@@ -1,4 +1,4 @@
-"""Goodbyes are remembered, over restarts, and not without limit."""
+"""Tombstones: they survive restarts, and their number is bounded."""
 
 import pytest
 
@@ -21,7 +21,7 @@ class Disk(dict[str, bytes]):
         return again
 
 
-def test_who_left_last_is_remembered_over_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latest_tombstones_survive_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tombstones, "TOMBSTONES_MAX", 2)
     disk = Disk()
     gone = Tombstones(disk.persist)
@@ -35,14 +35,14 @@ def test_who_left_last_is_remembered_over_restarts(monkeypatch: pytest.MonkeyPat
     assert disk == {}
 
 
-def test_nobody_comes_back_twice() -> None:
+def test_tombstone_is_consumed_once() -> None:
     disk = Disk()
     gone = Tombstones(disk.persist)
     gone.add("a", 5)
     assert (gone.take("a"), gone.take("a")) == (5, 0)
 
 
-def test_tables_of_two_kinds_are_apart_and_looking_changes_nothing() -> None:
+def test_tombstones_of_two_kinds_are_independent_and_lookup_changes_nothing() -> None:
     disk = Disk()
     gone, refused = Tombstones(disk.persist), Tombstones(disk.persist, "refused")
     gone.add("a", 5)
