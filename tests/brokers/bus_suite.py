@@ -1,4 +1,4 @@
-"""Total order on somebody's broker: the behaviour of every transport, and what brokers do besides."""
+"""The bus on a broker: the behavior of every transport, and failures of the broker."""
 
 import asyncio
 from secrets import token_hex
@@ -20,7 +20,7 @@ from ensue.transports.brokers import base
 class BusSuite(RemoteSuite):
     server_fixture: ClassVar[str]
     options: ClassVar[str] = ""
-    """Of the mode, for the URL."""
+    """Options of the URL that select the mode."""
     server: ClassVar[Server]
     asked: ClassVar[str]
     """What the URL asks for."""
@@ -115,10 +115,8 @@ class BusSuite(RemoteSuite):
         asyncio.run(main())
 
     @pytest.mark.parametrize("order", [ensue.Causal(), ensue.Deadline(ms=5_000)], ids=order_name)
-    def test_a_client_whose_connection_is_cut_as_it_closes_is_off_the_list(
-        self, order: ensue.Order
-    ) -> None:
-        """What it said last is lost with the connection, so it says it again."""
+    def test_client_cut_off_while_closing_leaves_the_registry(self, order: ensue.Order) -> None:
+        """Its last frame is lost with the connection, so it retransmits it."""
 
         async def main() -> None:
             async with Proxy(self.server.port) as proxy:
@@ -134,7 +132,7 @@ class BusSuite(RemoteSuite):
 
         asyncio.run(main())
 
-    def test_merged_order_needs_no_station_and_goes_on_after_a_cut(self) -> None:
+    def test_merged_order_needs_no_station_and_continues_after_a_cut(self) -> None:
         async def main() -> None:
             topic, order = fresh("t"), ensue.Merged(epsilon=0.002, delta=1.0)
             async with Proxy(self.server.port) as proxy:
@@ -165,7 +163,7 @@ class BusSuite(RemoteSuite):
         asyncio.run(main())
 
     @pytest.mark.parametrize("durable", [True, False], ids=["durable", "passing"])
-    def test_a_subscription_too_large_for_a_message_ends_in_words(
+    def test_subscription_too_large_for_a_message_fails_with_its_reason(
         self, durable: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def main() -> None:
@@ -173,7 +171,7 @@ class BusSuite(RemoteSuite):
             async with ensue.connect(self.url()) as bus:
                 kept = {"name": fresh("durable"), "durable": True} if durable else {}
                 with pytest.raises(
-                    ensue.SubscriptionLost, match=r"a message of \d+ bytes is more than"
+                    ensue.SubscriptionLost, match=r"a message of \d+ bytes exceeds"
                 ):
                     async with asyncio.timeout(30), bus.subscribe(*topics, **kept):  # type: ignore[arg-type]
                         pass

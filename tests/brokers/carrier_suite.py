@@ -1,6 +1,6 @@
-"""What every carrier on a broker does: one suite, inherited by a class for each carrier and mode.
+"""The behavior of every carrier on a broker: a class for each carrier and mode inherits it.
 
-Every carrier is given a prefix of its test's own, so that tests leave nothing behind for others.
+Each test uses its own prefix, so that tests do not disturb each other.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ ODD_NAMES = [
 
 
 class Taker:
-    """Takes what arrives, and waits for it."""
+    """A receiver that stores messages and waits for some."""
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
@@ -51,7 +51,7 @@ class Taker:
 
 
 class Watch:
-    """Counts how often a carrier came back."""
+    """A counter of a carrier's reconnects."""
 
     def __init__(self, carrier: BrokerCarrier) -> None:
         self.count = 0
@@ -67,9 +67,9 @@ class Watch:
 class CarrierSuite:
     server_fixture: ClassVar[str]
     options: ClassVar[str] = ""
-    """Of the mode, for the URL."""
+    """Options of the URL that select the mode."""
     topic_resumes: ClassVar[bool] = False
-    """What is multicast while a reader is cut off reaches it later."""
+    """Whether messages multicast to a disconnected reader reach it later."""
     inbox_resumes: ClassVar[bool] = False
 
     def carrier(self, url: str, **settings: Any) -> BrokerCarrier:
@@ -108,8 +108,7 @@ class CarrierSuite:
         finally:
             await carrier.close()
 
-    # Sending.
-
+    # -- Sending ----------------------------------------------------------------------------------
     def test_sends_reach_an_inbox_whole_and_in_order(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             random = Random(SEED)
@@ -141,7 +140,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_names_are_any_text_and_never_meet(self, server: Server, prefix: str) -> None:
+    def test_names_are_any_text_and_never_collide(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             takers = {(kind, name): Taker() for kind in "it" for name in ODD_NAMES}
             async with self.started(server, prefix) as a, self.started(server, prefix) as b:
@@ -164,10 +163,10 @@ class CarrierSuite:
         [
             ("", "1 to 255 bytes; the empty one"),
             ("é" * 128, "1 to 255 bytes; 'é"),
-            ("\ud800", "UTF-8 can carry"),
+            ("\ud800", "must be valid UTF-8"),
         ],
     )
-    def test_names_that_are_none_are_refused(
+    def test_invalid_names_are_refused(
         self, server: Server, prefix: str, name: str, complaint: str
     ) -> None:
         async def main() -> None:
@@ -191,7 +190,7 @@ class CarrierSuite:
                 assert largest >= 1024 * 1024
                 data = Random(SEED).randbytes(largest)
                 for too_large in (a.send, a.multicast):
-                    with pytest.raises(LimitReached, match="send less at once") as caught:
+                    with pytest.raises(LimitReached, match="send smaller payloads") as caught:
                         too_large("t", data + b"x")
                     assert caught.value.limit == "message_bytes_max"
                     assert caught.value.value == largest
@@ -206,9 +205,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_a_multicast_reaches_everybody_who_joined_and_nobody_who_left(
-        self, server: Server, prefix: str
-    ) -> None:
+    def test_multicast_reaches_members_of_the_topic_only(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             first, second, gone, inbox = Taker(), Taker(), Taker(), Taker()
             async with (
@@ -235,7 +232,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_prefixes_do_not_meet(self, server: Server, prefix: str) -> None:
+    def test_prefixes_are_separate(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             here, there = Taker(), Taker()
             async with self.started(server, prefix) as a, self.started(server, prefix + "-") as b:
@@ -253,7 +250,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_nothing_arrives_after_shut_and_leave_and_opening_again_begins_there(
+    def test_nothing_arrives_after_closing_and_reopening_starts_at_new_messages(
         self, server: Server, prefix: str
     ) -> None:
         async def main() -> None:
@@ -281,7 +278,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_the_broker_is_told_of_what_is_left(self, server: Server, prefix: str) -> None:
+    def test_closing_unsubscribes_at_the_broker(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             topic, inbox = Taker(), Taker()
             async with (
@@ -305,7 +302,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_a_message_to_nobody_is_lost_quietly(self, server: Server, prefix: str) -> None:
+    def test_message_to_a_closed_inbox_is_lost_silently(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             early, inbox = Taker(), Taker()
             async with self.started(server, prefix) as a, self.started(server, prefix) as b:
@@ -324,7 +321,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_a_receiver_that_fails_is_logged_and_the_next_message_comes(
+    def test_failing_receiver_is_logged_and_gets_the_next_message(
         self, server: Server, prefix: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def main() -> None:
@@ -345,25 +342,24 @@ class CarrierSuite:
 
         with caplog.at_level(logging.ERROR, logger="ensue"):
             asyncio.run(main())
-        assert "the receiver of 'a' failed" in caplog.text
+        assert "receiver failed" in caplog.text
         assert "not today" in caplog.text
 
-    def test_a_place_is_taken_once(self, server: Server, prefix: str) -> None:
+    def test_open_inbox_cannot_be_opened_again(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             inbox = Taker()
             async with self.started(server, prefix) as a:
                 await a.open("a", inbox)
-                with pytest.raises(BadInput, match="'a' is taken already"):
+                with pytest.raises(BadInput, match="the inbox 'a' is open"):
                     await a.open("a", Taker())
                 a.send("a", b"still")
                 await inbox.wait_for(b"still")
 
         asyncio.run(main())
 
-    # Being cancelled.
-
+    # -- Cancellation -----------------------------------------------------------------------------
     async def give_up_entering(self, carrier: BrokerCarrier, taker: Taker) -> None:
-        """Enter again and again, and be cancelled each time, a little sooner than before."""
+        """Open and join repeatedly, and cancel each time a little sooner than before."""
         for number in range(48, 0, -1):
             opening = asyncio.create_task(carrier.open("x", taker))
             joining = asyncio.create_task(carrier.join("x", taker))
@@ -376,9 +372,7 @@ class CarrierSuite:
                     task.result()
                     await leave("x")
 
-    def test_what_was_cancelled_while_it_was_opened_is_opened_once(
-        self, server: Server, prefix: str
-    ) -> None:
+    def test_inbox_can_be_opened_after_a_cancelled_open(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             given_up, taker = Taker(), Taker()
             async with self.started(server, prefix) as a, self.started(server, prefix) as b:
@@ -396,9 +390,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_the_broker_is_told_of_what_was_cancelled_while_it_was_opened(
-        self, server: Server, prefix: str
-    ) -> None:
+    def test_cancelled_open_unsubscribes_at_the_broker(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             given_up, inbox = Taker(), Taker()
             async with (
@@ -408,7 +400,7 @@ class CarrierSuite:
             ):
                 await self.give_up_entering(b, given_up)
                 await b.open("b", inbox)
-                # These return when what is still under way for them has ended.
+                # These return when the pending requests for them have ended.
                 await b.shut("x")
                 await b.leave("x")
                 before = proxy.carried[DOWN]
@@ -422,10 +414,9 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    # Lost connections.
-
+    # -- Lost connections -------------------------------------------------------------------------
     @pytest.mark.parametrize("gracefully", [True, False], ids=["stopped", "killed"])
-    def test_a_restarted_broker_is_found_again(
+    def test_carrier_reconnects_to_a_restarted_broker(
         self, server: Server, prefix: str, *, gracefully: bool
     ) -> None:
         async def main() -> None:
@@ -451,7 +442,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_a_cut_connection_is_made_again_with_everything_open(
+    def test_carrier_reconnects_after_a_cut_and_reopens_everything(
         self, server: Server, prefix: str
     ) -> None:
         async def main() -> None:
@@ -474,7 +465,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_what_is_sent_while_a_reader_is_cut_off_arrives_if_the_broker_keeps_it(
+    def test_message_to_a_disconnected_reader_arrives_if_the_broker_stores_it(
         self, server: Server, prefix: str
     ) -> None:
         async def main() -> None:
@@ -497,7 +488,7 @@ class CarrierSuite:
                 for data in sent:
                     a.send("b", data)
                     a.multicast("t", data)
-                # When this is back, the broker has all of it.
+                # When this one arrives, the broker has all messages.
                 a.send("a", b"out")
                 await other.wait_for(b"out")
                 proxy.accept()
@@ -513,7 +504,7 @@ class CarrierSuite:
         asyncio.run(main())
 
     async def outlive_a_restart(self, server: Server, prefix: str) -> None:
-        """Multicast while a reader is away, kill the broker, and expect everything after all."""
+        """Multicast while a reader is disconnected, kill the broker, and expect all messages."""
         topic, mine = Taker(), Taker()
         sent = [b"%d" % number for number in range(500)]
         async with (
@@ -537,13 +528,13 @@ class CarrierSuite:
         assert topic.got == [*sent, b"after"]
 
     async def keep_away(self, proxy: Proxy) -> None:
-        """Cut and refuse; return when the carrier has noticed, and tries."""
+        """Cut and refuse connections; return when the carrier tries to reconnect."""
         tried = proxy.accepted
         proxy.refuse()
         proxy.cut()
         await until(lambda: proxy.accepted > tried, "the carrier tries again")
 
-    def test_a_broker_that_falls_silent_is_given_up(self, server: Server, prefix: str) -> None:
+    def test_silent_broker_is_disconnected(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             inbox = Taker()
             async with (
@@ -554,7 +545,7 @@ class CarrierSuite:
                 await a.open("a", inbox)
                 accepted = proxy.accepted
                 proxy.hold()
-                # Somebody still holds the line; only silence says that nobody is there.
+                # The connection stays open: only silence shows that the broker is away.
                 await until(lambda: proxy.accepted > accepted, "the carrier notices the silence")
                 proxy.cut()
                 proxy.release()
@@ -564,7 +555,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_what_is_too_much_while_the_broker_is_away_is_dropped_and_counted(
+    def test_messages_beyond_the_pending_limit_are_dropped_and_counted(
         self, server: Server, prefix: str
     ) -> None:
         async def main() -> None:
@@ -599,9 +590,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_opening_while_the_broker_is_away_waits_for_it(
-        self, server: Server, prefix: str
-    ) -> None:
+    def test_open_waits_for_a_broker_that_is_away(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             inbox, topic, left = Taker(), Taker(), Taker()
             async with (
@@ -629,9 +618,8 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    # Beginning and end.
-
-    def test_closing_lets_out_what_is_pending(self, server: Server, prefix: str) -> None:
+    # -- Start and close --------------------------------------------------------------------------
+    def test_closing_flushes_pending_messages(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             inbox = Taker()
             async with self.started(server, prefix) as b:
@@ -645,7 +633,7 @@ class CarrierSuite:
         asyncio.run(main())
 
     @pytest.mark.parametrize("way", ["cut", "silent"])
-    def test_closing_is_quick_when_the_broker_is_gone(
+    def test_closing_is_quick_when_the_broker_is_away(
         self, server: Server, prefix: str, way: str
     ) -> None:
         async def main() -> None:
@@ -671,7 +659,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_nobody_listening_is_said_with_the_line_that_starts_a_server(
+    def test_refused_connection_names_the_command_that_starts_a_server(
         self, server: Server, prefix: str
     ) -> None:
         async def main() -> None:
@@ -687,7 +675,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_a_wrong_password_is_said_as_such(self, server: Server, prefix: str) -> None:
+    def test_wrong_password_fails_the_handshake(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             url = self.url(server, prefix).replace(PASSWORD_IN_URL, "wrong-one")
             carrier = self.carrier(url)
@@ -699,7 +687,7 @@ class CarrierSuite:
 
         asyncio.run(main())
 
-    def test_no_log_tells_the_password(
+    def test_logs_never_show_the_password(
         self, server: Server, prefix: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def main() -> None:
@@ -714,22 +702,22 @@ class CarrierSuite:
 
         with caplog.at_level(logging.DEBUG, logger="ensue"):
             asyncio.run(main())
-        assert "connecting again" in caplog.text
+        assert "connection lost" in caplog.text
         self.assert_no_secret(caplog.text)
 
     def assert_no_secret(self, text: str) -> None:
         assert PASSWORD not in text
         assert PASSWORD_IN_URL not in text
 
-    def test_a_carrier_is_started_once(self, server: Server, prefix: str) -> None:
+    def test_carrier_can_be_started_only_once(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             async with self.started(server, prefix) as a:
-                with pytest.raises(LocalProtocolError, match="started once"):
+                with pytest.raises(LocalProtocolError, match="was started before"):
                     await a.start()
 
         asyncio.run(main())
 
-    def test_capabilities_claim_no_more_than_a_lost_connection_leaves(
+    def test_capabilities_claim_only_what_survives_a_lost_connection(
         self, server: Server, prefix: str
     ) -> None:
         async def main() -> None:
@@ -737,7 +725,7 @@ class CarrierSuite:
                 contract: Carrier = a
                 assert contract.name.endswith("://")
                 assert not a.capabilities.conditional
-                # Frames are lost or repeated when a connection is: none of these is exactly once.
+                # A lost connection loses or repeats frames: no broker delivers exactly once.
                 assert not a.capabilities.fifo
                 assert not a.capabilities.replay
 
@@ -745,7 +733,7 @@ class CarrierSuite:
 
 
 def missing_extra(module: str, client: str) -> Callable[[pytest.MonkeyPatch], str]:
-    """Import a carrier's module as if its client were not installed; return what is said."""
+    """Import a carrier's module as if its client library were missing; return the error."""
     import importlib  # noqa: PLC0415
     import sys  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
 """Servers for the tests of brokers, one of each kind for every process of pytest-xdist.
 
-`make test` runs both suites in full on NATS, which restarts at once, and on other brokers without the
-tests in `SLOW`; a bus only in the mode that a URL without options selects. The rest is marked verify.
+`make test` runs both suites in full on NATS, which restarts at once, and on other brokers without
+the tests in `SLOW`; a bus only in the mode of a URL without options. The rest is marked verify.
 """
 
 from pathlib import Path
@@ -20,26 +20,26 @@ __all__ = ["mosquitto_server", "nats_server", "rabbitmq_server", "redis_server"]
 
 HERE = Path(__file__).parent
 IN_FULL = ("TestNats", "TestNatsBus")
-RESTART = "test_a_restarted_broker_is_found_again"
+RESTART = "test_carrier_reconnects_to_a_restarted_broker"
 SLOW = frozenset(
     {
         RESTART,
         "test_a_restarted_broker_loses_nothing",
-        "test_a_broker_that_falls_silent_is_given_up",
-        "test_a_slow_reader_of_merged_order_holds_nobody_up_and_is_told_what_it_lost",
-        "test_a_slow_reader_with_deadlines_holds_nobody_up_and_is_told_what_it_missed",
-        "test_a_station_that_comes_back_with_another_log_is_not_gone_on_with",
-        "test_merged_order_needs_no_station_and_goes_on_after_a_cut",
+        "test_silent_broker_is_disconnected",
+        "test_slow_reader_of_merged_order_delays_no_other_and_counts_losses",
+        "test_slow_reader_with_deadlines_delays_no_other_and_counts_losses",
+        "test_client_ends_if_a_station_returns_with_another_log",
+        "test_merged_order_needs_no_station_and_continues_after_a_cut",
         "test_merged_subscriptions_come_and_go",
-        "test_order_by_clocks_or_causes_goes_on_after_a_restarted_station",
-        "test_who_has_other_terms_of_merged_order_is_told_both",
+        "test_merged_and_causal_order_continue_after_a_station_restart",
+        "test_client_with_other_terms_of_merged_order_is_refused_with_both",
     }
 )
-"""Tests of the suites that take seconds, in which they wait for time to pass or for a server."""
+"""Tests that take seconds, because they wait for time to pass or for a server."""
 
 
 def _group(item: pytest.Item) -> str:
-    """Name the group of all tests that use one server, so that it is started once."""
+    """Return the group of all tests that use one server, so that it starts once."""
     used = [name for name in getattr(item, "fixturenames", ()) if name in __all__]
     spec = getattr(item, "callspec", None)
     named = spec.params.get("fixture") if spec is not None else None

@@ -1,4 +1,4 @@
-"""Waiting for a condition, never for luck."""
+"""Wait for a condition, not for time to pass."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ PAUSE_S = 0.01
 async def until(
     condition: Callable[[], object], what: str, *, deadline_s: float = DEADLINE_S
 ) -> None:
-    """Return when a condition holds; fail, saying what was waited for, if it never does."""
+    """Return when a condition holds; fail with its description after a timeout."""
     try:
         async with asyncio.timeout(deadline_s):
             while not condition():  # noqa: ASYNC110 - of any condition

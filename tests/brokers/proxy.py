@@ -1,15 +1,15 @@
-"""A TCP proxy on loopback that does to a connection what networks do.
+"""A TCP proxy on loopback that injects network faults.
 
     async with Proxy(target_port) as proxy:
         ... connect to proxy.port instead ...
-        proxy.delay_s = 0.05        # each piece takes so long, order kept
-        proxy.hold(UP)              # nothing goes up any more, and nobody is told
-        proxy.release(UP)           # what was held goes on
-        proxy.hold_one(random)      # one connection stands still, and the others overtake it
-        proxy.drop(DOWN)            # what comes is swallowed: sent, and never received
-        proxy.stop_dropping()       # whoever lost something is reset, as TCP has it
-        proxy.cut()                 # every connection is reset
-        proxy.refuse()              # new ones are reset too, until accept()
+        proxy.delay_s = 0.05        # delay each chunk, in order
+        proxy.hold(UP)              # stall one direction silently
+        proxy.release(UP)           # forward the held bytes, and resume
+        proxy.hold_one(random)      # stall one connection, so that others overtake it
+        proxy.drop(DOWN)            # discard bytes silently
+        proxy.stop_dropping()       # resume; reset connections that lost bytes, as TCP does
+        proxy.cut()                 # reset every connection
+        proxy.refuse()              # reset new connections too, until accept()
 
 UP is from the client to the target, DOWN is back.
 """
@@ -27,11 +27,11 @@ __all__ = ["DOWN", "UP", "Proxy"]
 UP = "up"
 DOWN = "down"
 PIECE_BYTES_MAX = 64 * 1024
-"""Also about all that a held direction keeps: beyond that the sender is made to wait."""
+"""Also the approximate limit of held bytes: beyond, the sender is blocked."""
 
 
 class Proxy:
-    """Forwards what comes to `port` to a target, as well or as badly as it is told."""
+    """A proxy from `port` to a target, with faults."""
 
     def __init__(self, target_port: int, *, target_host: str = "127.0.0.1") -> None:
         self.target = (target_host, target_port)
@@ -41,7 +41,7 @@ class Proxy:
         self.carried = {UP: 0, DOWN: 0}
         """Bytes so far."""
         self.swallowed = 0
-        """Bytes that came and went nowhere."""
+        """Bytes discarded."""
         self._open = {UP: asyncio.Event(), DOWN: asyncio.Event()}
         for gate in self._open.values():
             gate.set()
@@ -58,32 +58,32 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """Connections at this moment."""
+        """Number of open connections."""
         return len(self._pairs)
 
     def hold(self, *directions: str) -> None:
-        """Let nothing pass; nobody is told. Both directions unless given."""
+        """Stall directions silently; both unless given."""
         for direction in directions or (UP, DOWN):
             self._open[direction].clear()
 
     def release(self, *directions: str) -> None:
-        """Let pass again, beginning with what was held."""
+        """Resume directions, with the held bytes first."""
         for direction in directions or (UP, DOWN):
             self._open[direction].set()
         for pair in self._pairs.values():
             pair.open.set()
 
     def hold_one(self, random: Random) -> None:
-        """Let nothing pass on one of the connections, until all are released."""
+        """Stall one of the connections until all are released."""
         if self._pairs:
             random.choice(list(self._pairs.values())).open.clear()
 
     def drop(self, *directions: str) -> None:
-        """Swallow what comes; nobody is told. Both directions unless given."""
+        """Discard bytes silently; in both directions unless given."""
         self._dropping.update(directions or (UP, DOWN))
 
     def stop_dropping(self) -> None:
-        """Pass everything on again, but for connections that lost something: they are reset."""
+        """Forward again; reset connections that lost bytes."""
         self._dropping.clear()
         for task, pair in list(self._pairs.items()):
             if pair.lossy:
@@ -105,11 +105,11 @@ class Proxy:
         task.cancel()
 
     def refuse(self) -> None:
-        """Reset new connections as soon as they come."""
+        """Reset new connections at once."""
         self._refusing = True
 
     def accept(self) -> None:
-        """Take new connections again."""
+        """Accept new connections again."""
         self._refusing = False
 
     async def __aenter__(self) -> Self:
@@ -137,7 +137,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         pair = self._pairs[task] = _Pair(writer)
-        # A task that asyncio's streams started must not end as cancelled: they would log it.
+        # A task started by asyncio streams must not end as cancelled: they would log it.
         with contextlib.suppress(OSError, asyncio.CancelledError):
             try:
                 there, back = await asyncio.open_connection(*self.target)
@@ -146,7 +146,7 @@ class Proxy:
                     group.create_task(self._pass_on(pair, reader, back, UP))
                     group.create_task(self._pass_on(pair, there, writer, DOWN))
             except* OSError:
-                # Whoever broke off: the other end is to see it.
+                # Either end broke off: reset the other one.
                 pass
             finally:
                 del self._pairs[task]
@@ -167,7 +167,7 @@ class Proxy:
             await gate.wait()
             await pair.open.wait()
             if direction in self._dropping or pair.lossy:
-                # Behind a gap nothing may come: no network does that to a connection.
+                # Nothing may follow a gap: TCP never delivers that.
                 pair.lossy = True
                 self.swallowed += len(piece)
                 continue
@@ -187,11 +187,11 @@ class _Pair:
         self.open = asyncio.Event()
         self.open.set()
         self.lossy = False
-        """Whether something was swallowed."""
+        """Whether bytes were discarded."""
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close so that the other end sees a reset, as after a crash, and not an orderly end."""
+    """Close with a TCP reset, as after a crash."""
     if writer.transport.is_closing():
         return
     connection = writer.get_extra_info("socket")

@@ -1,7 +1,8 @@
-"""Real brokers for tests: child processes on spare ports of loopback, with data of their own.
+"""Real brokers for tests: child processes on spare ports of loopback, with their own data.
 
-A server can be stopped, killed and started again on the same port with the data it had. It ends only
-what it started. A broker that is not installed skips its tests, saying how to get it.
+A server can be stopped, killed and restarted on the same port with the same data. It ends only
+processes that it started. Tests of a broker that is not installed are skipped, with the command
+that installs it.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ def spare_port() -> int:
 
 
 class Server:
-    """One broker: where it is and how it lives."""
+    """One broker process."""
 
     binary: ClassVar[str]
     package: ClassVar[str]
@@ -48,7 +49,7 @@ class Server:
 
     @classmethod
     def found(cls) -> str | None:
-        # Debian puts servers where only root's PATH looks.
+        # Debian installs servers in directories that only root's PATH has.
         return shutil.which(
             cls.binary, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
         )
@@ -69,7 +70,7 @@ class Server:
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Write what the server reads at its start."""
+        """Write the server's configuration files."""
 
     def start(self) -> None:
         assert self._process is None
@@ -81,7 +82,7 @@ class Server:
                 stderr=log,
                 env=self.environment,
                 cwd=self.directory,
-                # A group of its own, so that all of it can be ended and nothing else.
+                # Its own process group, so that all of it can be ended and nothing else.
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_S
@@ -101,11 +102,11 @@ class Server:
             return False
 
     def stop(self) -> None:
-        """Ask it to end, as an administrator does."""
+        """Stop it with SIGTERM, as an administrator does."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once, as a power cut does."""
+        """Stop it with SIGKILL, as a power cut does."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
@@ -119,7 +120,7 @@ class Server:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(STOP_S)
-        # Where a script is around the server, it may end before the server does.
+        # A wrapper script may end before the server does.
         deadline = time.monotonic() + STOP_S
         while self._answers() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -129,7 +130,7 @@ class Server:
             os.killpg(process.pid, number)
 
     def ensure(self) -> None:
-        """Start it if a test that failed left it dead."""
+        """Start it if a failed test left it stopped."""
         if self._process is None:
             self.start()
 
@@ -152,13 +153,13 @@ class Nats(Server):
 
 
 class Redis(Server):
-    """With a log of every change, so that a restart keeps what was there."""
+    """Redis with an append-only file, so that data survives a restart."""
 
     binary = "redis-server"
     package = "redis-server"
     scheme = "redis"
     slowly = False
-    """Take some seconds to load what was there."""
+    """Whether loading the data takes some seconds."""
 
     def credentials(self) -> str:
         return f":{PASSWORD_IN_URL}@"
@@ -167,7 +168,7 @@ class Redis(Server):
         return "/0"
 
     def _answers(self) -> bool:
-        """Tell whether it is there and, unless it is to be slow, has loaded what was there."""
+        """Return whether it answers and, unless `slow`, has loaded its data."""
         if self.slowly:
             return super()._answers()
         try:
@@ -201,7 +202,7 @@ class Mosquitto(Server):
             check=True,
             capture_output=True,
         )
-        # As root it would become a user who can't read below a directory of root's.
+        # As root it would switch to a user that can't read root's directories.
         self.directory.chmod(0o755)
         passwords.chmod(0o644)
         lines = [
@@ -210,7 +211,7 @@ class Mosquitto(Server):
             "allow_anonymous false",
             "user root",
             f"max_packet_size {MQTT_PACKET_BYTES_MAX}",
-            # What is more than this is lost for a client that reads slowly, 1,000 unless given.
+            # Limit of messages queued for a slow reader, 1,000 by default; beyond, they are lost.
             "max_queued_messages 0",
         ]
         (self.directory / "mosquitto.conf").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -223,9 +224,9 @@ MQTT_PACKET_BYTES_MAX = 2 * 1024 * 1024
 
 
 class RabbitMQ(Server):
-    """A node of its own, known to a port mapper of its own."""
+    """RabbitMQ, with its own node and port mapper."""
 
-    # The script on the PATH becomes another user and writes below /var.
+    # The script on the PATH switches to another user and writes below /var.
     binary = "/usr/lib/rabbitmq/bin/rabbitmq-server"
     package = "rabbitmq-server"
     scheme = "amqp"
@@ -267,7 +268,7 @@ class RabbitMQ(Server):
             RABBITMQ_ENABLED_PLUGINS_FILE=str(directory / "enabled_plugins"),
             RABBITMQ_PID_FILE=str(directory / "pid"),
             RABBITMQ_CONF_ENV_FILE=str(directory / "none"),
-            # One scheduler: it spins, and other tests want to run too.
+            # One scheduler: it spins, and other tests need the processors too.
             RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="+S 1:1 +sbwt none",
         )
         self._mapper = subprocess.Popen(
@@ -283,7 +284,7 @@ class RabbitMQ(Server):
 
     def signal(self, process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
         if number == signal.SIGTERM and process.poll() is None:
-            # To the node alone: the script around it would call a slow tool.
+            # Only to the node: the wrapper script would call a slow tool.
             os.kill(int((self.directory / "pid").read_text(encoding="ascii")), number)
         else:
             super().signal(process, number)
@@ -298,7 +299,7 @@ BROKERS: tuple[type[Server], ...] = (Nats, Redis, Mosquitto, RabbitMQ)
 
 
 def missing() -> list[str]:
-    """Packages of the brokers that are not installed."""
+    """Return the packages of the brokers that are not installed."""
     return [kind.package for kind in BROKERS if kind.found() is None]
 
 

@@ -13,7 +13,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 @example("a=2Eb")
 @example("a.b")
 @example("%41")
-def test_an_escaped_name_is_safe_everywhere_and_can_be_read_back(name: str) -> None:
+def test_escaped_name_is_safe_and_can_be_decoded(name: str) -> None:
     escaped = escape(name)
     assert re.fullmatch(r"[A-Za-z0-9_=-]+", escaped)
     assert unquote(escaped.replace("=", "%"), errors="strict") == name

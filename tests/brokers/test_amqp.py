@@ -27,7 +27,7 @@ class TestAmqpConfirmed(AmqpSuite):
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("amqp://", "names no host; expected amqp://HOST:5672"),
+        ("amqp://", "the host is missing; expected amqp://HOST:5672"),
         ("amqp://a:x", "could not be cast to integer"),
         ("amqp://a?confirms=2", "confirms must be 0 or 1, not '2'"),
         ("amqp://a?prefix=a.b", "prefix must be 1 to 32 letters, digits"),
@@ -50,7 +50,7 @@ def test_a_url_is_read() -> None:
 
 
 @pytest.mark.parametrize("client", ["aio_pika", "aiormq", "pamqp"])
-def test_a_missing_client_is_said_with_the_line_that_installs_it(
+def test_missing_client_library_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
     said = missing_extra("ensue.transports.brokers.amqp", client)(monkeypatch)

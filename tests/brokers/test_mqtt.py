@@ -24,9 +24,7 @@ class MqttSuite(CarrierSuite):
     def carrier(self, url: str, **settings: Any) -> BrokerCarrier:
         return MqttCarrier(MqttOptions.parse(url), **settings)
 
-    def test_the_largest_message_is_what_the_broker_tells(
-        self, server: Server, prefix: str
-    ) -> None:
+    def test_message_limit_is_the_brokers(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             async with self.started(server, prefix) as a:
                 largest = MQTT_PACKET_BYTES_MAX - PACKET_BYTES_OVERHEAD
@@ -44,9 +42,7 @@ class MqttSuite(CarrierSuite):
         ("amqp", "an AMQP broker"),
     ],
 )
-def test_behind_another_scheme_the_broker_is_named(
-    mosquitto_server: Server, scheme: str, wanted: str
-) -> None:
+def test_wrong_scheme_names_the_broker(mosquitto_server: Server, scheme: str, wanted: str) -> None:
     url = f"{scheme}://127.0.0.1:{mosquitto_server.port}"
 
     async def main() -> None:
@@ -58,7 +54,7 @@ def test_behind_another_scheme_the_broker_is_named(
     asyncio.run(main())
 
 
-def test_a_socket_lost_before_the_loop_heard_of_it_is_left_alone() -> None:
+def test_socket_closed_before_registration_is_ignored() -> None:
     async def main() -> list[str]:
         wrong: list[str] = []
         loop = asyncio.get_running_loop()
@@ -74,7 +70,7 @@ def test_a_socket_lost_before_the_loop_heard_of_it_is_left_alone() -> None:
     assert asyncio.run(main()) == []
 
 
-def test_a_connection_that_is_lost_while_nobody_waits_for_that_is_no_news() -> None:
+def test_connection_lost_without_a_waiter_is_not_logged() -> None:
     async def main() -> list[str]:
         wrong: list[str] = []
         loop = asyncio.get_running_loop()
@@ -106,9 +102,9 @@ class TestMqttAcknowledged(MqttSuite):
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("mqtt://", "names no host; expected mqtt://HOST:1883"),
+        ("mqtt://", "the host is missing; expected mqtt://HOST:1883"),
         ("mqtt://a:x", "could not be cast to integer"),
-        ("mqtt://a/b", "an MQTT broker has no path"),
+        ("mqtt://a/b", "an MQTT URL has no path"),
         ("mqtt://a?qos=2", "qos must be 0 or 1, not '2'"),
         ("mqtt://a?qos=", "qos must be 0 or 1, not ''"),
         ("mqtt://a?prefix=a/b", "prefix must be 1 to 32 letters, digits"),
@@ -129,7 +125,7 @@ def test_a_url_is_read() -> None:
 
 
 @pytest.mark.parametrize("client", ["aiomqtt", "paho"])
-def test_a_missing_client_is_said_with_the_line_that_installs_it(
+def test_missing_client_library_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, client: str
 ) -> None:
     said = missing_extra("ensue.transports.brokers.mqtt", client)(monkeypatch)

@@ -1,4 +1,4 @@
-"""A name on a broker is one station's: a second one is refused, and the first notices nothing."""
+"""A name on a broker belongs to one station: a second one is refused."""
 
 import asyncio
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ BROKERS = ["nats_server", "redis_server", "mosquitto_server", "rabbitmq_server"]
 
 
 @pytest.mark.parametrize("fixture", BROKERS)
-def test_a_second_station_is_refused_and_may_come_when_the_first_is_gone(
+def test_second_station_is_refused_until_the_first_is_gone(
     fixture: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     broker: Server = request.getfixturevalue(fixture)

@@ -32,7 +32,7 @@ class TestJetStream(NatsSuite):
     options = "jetstream=1"
     topic_resumes = True
 
-    def test_what_was_written_survives_a_restart_while_the_reader_is_away(
+    def test_messages_survive_a_restart_while_the_reader_is_disconnected(
         self, server: Server, prefix: str
     ) -> None:
         asyncio.run(self.outlive_a_restart(server, prefix))
@@ -41,11 +41,11 @@ class TestJetStream(NatsSuite):
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("nats://", "names no host; expected nats://HOST:4222"),
+        ("nats://", "the host is missing; expected nats://HOST:4222"),
         ("nats://a:x", "could not be cast to integer"),
         ("nats://a:99999", "Port out of range"),
-        ("nats://a/b", "a NATS server has no path"),
-        ("nats://a#b", "'#' starts nothing here"),
+        ("nats://a/b", "a NATS URL has no path"),
+        ("nats://a#b", "'#' is not allowed"),
         ("nats://a?jetstream=yes", "jetstream must be 0 or 1, not 'yes'"),
         ("nats://a?tls=", "tls must be 0 or 1, not ''"),
         ("nats://a?prefix=a.b", "prefix must be 1 to 32 letters, digits"),
@@ -79,7 +79,7 @@ def test_a_url_is_read() -> None:
     assert NatsOptions.parse("nats://a").address.port == 4222
 
 
-def test_a_missing_client_is_said_with_the_line_that_installs_it(
+def test_missing_client_library_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = missing_extra("ensue.transports.brokers.nats", "nats")(monkeypatch)
@@ -87,9 +87,9 @@ def test_a_missing_client_is_said_with_the_line_that_installs_it(
 
 
 class TestJetStreamAlone:
-    """What only a stream can do, or can be without."""
+    """Failures that only streams have."""
 
-    def test_a_stream_that_is_deleted_is_made_anew_and_nothing_pending_is_lost(
+    def test_deleted_stream_is_created_again_without_losing_pending_messages(
         self, nats_server: Server
     ) -> None:
         async def main() -> None:
@@ -116,7 +116,7 @@ class TestJetStreamAlone:
 
         asyncio.run(main())
 
-    def test_a_server_without_jetstream_is_said_as_such(self, tmp_path: Path) -> None:
+    def test_server_without_jetstream_is_an_error_with_its_fix(self, tmp_path: Path) -> None:
         if Plain.found() is None:
             pytest.skip(f"{Plain.package} is not installed: `make brokers` installs it")
         server = Plain(tmp_path)
@@ -145,7 +145,7 @@ class TestJetStreamAlone:
 
 
 class Plain(Nats):
-    """Without JetStream; a token opens it, and messages are as long as it says."""
+    """NATS without JetStream, with a token and its own message limit."""
 
     def credentials(self) -> str:
         return "hush@"
@@ -159,8 +159,8 @@ class Plain(Nats):
         return [self.found() or self.binary, "-c", str(configuration), *address]
 
 
-def test_opening_returns_when_the_server_has_read_the_subscription() -> None:
-    """The client writes the PING of a flush past a SUB that it has not written yet."""
+def test_open_returns_when_the_server_has_the_subscription() -> None:
+    """The client writes the PING of a flush before a buffered SUB."""
     read: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -188,7 +188,7 @@ def test_opening_returns_when_the_server_has_read_the_subscription() -> None:
 
 
 def break_off(client: Client) -> None:
-    """Have the next write fail, with more to be written behind it."""
+    """Make the next write fail, while more is buffered."""
 
     async def fail() -> None:
         client._pending.append(b"PING\r\n")
@@ -199,7 +199,7 @@ def break_off(client: Client) -> None:
 
 
 def test_a_client_that_fails_while_it_closes_is_replaced(nats_server: Server) -> None:
-    """Its last write fails: it closes, writes what is pending, and that fails, too."""
+    """Its last write fails: it closes, flushes its buffer, and that fails, too."""
 
     async def main() -> list[str]:
         wrong: list[str] = []
@@ -219,7 +219,7 @@ def test_a_client_that_fails_while_it_closes_is_replaced(nats_server: Server) ->
             await inbox.wait_for(b"comes")
         finally:
             await carrier.close()
-        # Whatever was raised and never looked at is told when it is collected.
+        # Unretrieved exceptions are reported when they are collected.
         gc.collect()
         await asyncio.sleep(0)
         return wrong
@@ -236,7 +236,7 @@ class TestJetStreamBus(BusSuite):
     options = "jetstream=1"
 
 
-def test_a_connection_that_goes_before_anything_is_read_from_it_is_no_error_of_ours(
+def test_connection_lost_while_connecting_loses_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def connect(client: Client, *_: Any, **__: Any) -> None:
@@ -245,13 +245,13 @@ def test_a_connection_that_goes_before_anything_is_read_from_it_is_no_error_of_o
 
         client._reading_task = asyncio.create_task(fail())
 
-    async def keep_stream(_: NatsCarrier) -> None:
+    async def create_stream(_: NatsCarrier) -> None:
         await asyncio.sleep(0.01)
         raise TimeoutError
 
     monkeypatch.setattr(Client, "connect", connect)
     monkeypatch.setattr(Client, "max_payload", 1 << 20)
-    monkeypatch.setattr(NatsCarrier, "_keep_stream", keep_stream)
+    monkeypatch.setattr(NatsCarrier, "_create_stream", create_stream)
 
     async def main() -> tuple[list[str], str]:
         wrong: list[str] = []

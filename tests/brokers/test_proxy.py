@@ -10,7 +10,7 @@ from tests.brokers.proxy import DOWN, UP, Proxy
 
 @asynccontextmanager
 async def echo() -> AsyncIterator[int]:
-    """A server that sends back what it is sent."""
+    """Run an echo server; yield its port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -34,7 +34,7 @@ async def through() -> AsyncIterator[tuple[Proxy, asyncio.StreamReader, asyncio.
             writer.transport.abort()
 
 
-def test_what_is_sent_comes_through_whole_and_the_end_does_too() -> None:
+def test_proxy_forwards_all_bytes_and_the_end() -> None:
     async def main() -> None:
         async with through() as (proxy, reader, writer):
             sent = bytes(range(256)) * 4096
@@ -46,7 +46,7 @@ def test_what_is_sent_comes_through_whole_and_the_end_does_too() -> None:
     asyncio.run(main())
 
 
-def test_a_delay_takes_its_time_each_way() -> None:
+def test_delay_applies_in_each_direction() -> None:
     async def main() -> None:
         async with through() as (proxy, reader, writer):
             proxy.delay_s = 0.05
@@ -77,7 +77,7 @@ def test_a_held_direction_passes_nothing_until_it_is_released(direction: str) ->
     asyncio.run(main())
 
 
-def test_a_cut_is_seen_as_a_reset_by_everybody_and_new_connections_work() -> None:
+def test_cut_resets_all_connections_and_accepts_new_ones() -> None:
     async def main() -> None:
         async with through() as (proxy, reader, writer):
             writer.write(b"x")
@@ -114,7 +114,7 @@ def test_new_connections_are_refused_until_they_are_accepted_again() -> None:
     asyncio.run(main())
 
 
-def test_a_target_that_is_not_there_is_told_by_a_reset() -> None:
+def test_missing_target_resets_the_connection() -> None:
     async def main() -> None:
         async with echo() as port:
             pass
@@ -127,7 +127,7 @@ def test_a_target_that_is_not_there_is_told_by_a_reset() -> None:
     asyncio.run(main())
 
 
-def test_one_connection_that_is_held_is_overtaken_by_the_others() -> None:
+def test_held_connection_is_overtaken_by_the_others() -> None:
     async def main() -> None:
         async with through() as (proxy, reader, writer):
             writer.write(b"x")
@@ -146,7 +146,7 @@ def test_one_connection_that_is_held_is_overtaken_by_the_others() -> None:
 
 
 @pytest.mark.parametrize("direction", [UP, DOWN])
-def test_what_is_dropped_never_comes_and_its_connection_is_reset(direction: str) -> None:
+def test_dropped_bytes_never_arrive_and_reset_the_connection(direction: str) -> None:
     async def main() -> None:
         async with through() as (proxy, reader, writer):
             proxy.drop(direction)

@@ -39,7 +39,7 @@ class TestRedisStreams(RedisSuite):
 
     async def ask(self, carrier: BrokerCarrier, *command: str | int) -> Any:
         assert isinstance(carrier, RedisCarrier)
-        (answer,) = await carrier._ask(command)
+        (answer,) = await carrier._execute(command)
         return answer
 
     def test_a_server_with_an_appendonly_file_is_durable(self, server: Server, prefix: str) -> None:
@@ -55,7 +55,7 @@ class TestRedisStreams(RedisSuite):
 
         asyncio.run(main())
 
-    def test_opening_that_is_cancelled_leaves_no_answer_for_who_asks_next(
+    def test_cancelled_open_leaves_no_answer_for_the_next_command(
         self, server: Server, prefix: str
     ) -> None:
         async def main() -> None:
@@ -72,14 +72,12 @@ class TestRedisStreams(RedisSuite):
                         await a.shut(f"x{number}")
                 assert watch.count == 0
             async with self.started(server, prefix) as a:
-                # Closing waited for what was still to be removed.
+                # Closing has waited for pending removals.
                 assert await self.ask(a, "KEYS", f"{prefix}:i:*") == []
 
         asyncio.run(main())
 
-    def test_the_stream_of_an_inbox_is_gone_when_it_is_shut(
-        self, server: Server, prefix: str
-    ) -> None:
+    def test_closing_an_inbox_deletes_its_stream(self, server: Server, prefix: str) -> None:
         async def main() -> None:
             inbox = Taker()
             async with self.started(server, prefix) as a:
@@ -99,13 +97,13 @@ class TestRedisStreams(RedisSuite):
                 await a.open("a", inbox)
                 a.send("a", b"out")
                 await inbox.wait_for(b"out")
-                # Sending to a name that nobody has leaves nothing behind; a topic is kept a while.
+                # A message to a closed inbox creates no stream; a topic's stream expires later.
                 assert await self.ask(a, "EXISTS", f"{prefix}:i:shut") == 0
                 assert 0 < await self.ask(a, "TTL", f"{prefix}:t:topic") <= STREAM_IDLE_S
 
         asyncio.run(main())
 
-    def test_that_a_topic_is_in_use_is_said_once_in_a_while_and_not_with_each_message(
+    def test_expiry_of_a_topic_is_reset_once_per_period(
         self, server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def main() -> None:
@@ -126,7 +124,7 @@ class TestRedisStreams(RedisSuite):
                     await say(word)
                 assert await said() == before + 1
                 assert isinstance(a, RedisCarrier)
-                a._prolong_at_s.clear()
+                a._refresh_at_s.clear()
                 monkeypatch.setattr("ensue.transports.brokers.redis.REFRESH_S", 0.0)
                 await say(b"four")
                 await say(b"five")
@@ -151,7 +149,7 @@ class TestRedisStreams(RedisSuite):
 
         asyncio.run(main())
 
-    def test_a_server_that_still_loads_its_data_is_waited_for(
+    def test_carrier_waits_while_the_server_loads_its_data(
         self, server: Server, prefix: str
     ) -> None:
         assert isinstance(server, Redis)
@@ -159,12 +157,12 @@ class TestRedisStreams(RedisSuite):
         async def main() -> None:
             inbox = Taker()
             async with self.started(server, prefix) as a, self.started(server, prefix) as b:
-                # One has nothing open, so nothing but the server's word tells it to wait.
+                # One has nothing open, so only the server's error makes it wait.
                 back = [Watch(a), Watch(b)]
                 await a.open("a", inbox)
                 assert isinstance(a, RedisCarrier)
-                # It looks up from its loading every thousand commands or so.
-                await a._ask(*(("SET", f"{prefix}:k", number) for number in range(10_000)))
+                # While loading, it serves clients every thousand commands or so.
+                await a._execute(*(("SET", f"{prefix}:k", number) for number in range(10_000)))
                 server.slowly = True
                 await server.restart(gracefully=True)
                 for watch in back:
@@ -178,7 +176,7 @@ class TestRedisStreams(RedisSuite):
         finally:
             server.slowly = False
 
-    def test_what_was_written_survives_a_restart_while_the_reader_is_away(
+    def test_messages_survive_a_restart_while_the_reader_is_disconnected(
         self, server: Server, prefix: str
     ) -> None:
         asyncio.run(self.outlive_a_restart(server, prefix))
@@ -187,10 +185,10 @@ class TestRedisStreams(RedisSuite):
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("redis://", "names no host; expected redis://HOST:6379"),
+        ("redis://", "the host is missing; expected redis://HOST:6379"),
         ("redis://a:x", "could not be cast to integer"),
-        ("redis://a/b", "a database of Redis is a number, not 'b'"),
-        ("redis://a/0/1", "a database of Redis is a number, not '0/1'"),
+        ("redis://a/b", "the database must be a number, not 'b'"),
+        ("redis://a/0/1", "the database must be a number, not '0/1'"),
         ("redis://a/0?streams=2", "streams must be 0 or 1, not '2'"),
         ("redis://a?prefix=a:b", "prefix must be 1 to 32 letters, digits"),
         (
@@ -214,7 +212,7 @@ def test_a_url_is_read() -> None:
     assert RedisOptions.parse("redis://a").database == 0
 
 
-def test_a_missing_client_is_said_with_the_line_that_installs_it(
+def test_missing_client_library_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = missing_extra("ensue.transports.brokers.redis", "redis")(monkeypatch)

@@ -1,4 +1,4 @@
-"""`ensue status` on a broker: stations there are asked by the same frames as servers."""
+"""`ensue status` on a broker: stations answer the same frames as servers."""
 
 import asyncio
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ from ensue.transports.tcp.messages import Member
 
 
 @pytest.mark.parametrize("fixture", ["nats_server", "redis_server", "mosquitto_server"])
-def test_stations_on_a_broker_are_seen_and_one_that_is_away_is_said(
+def test_status_shows_stations_on_a_broker_and_which_is_away(
     fixture: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     broker: Server = request.getfixturevalue(fixture)

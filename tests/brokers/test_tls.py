@@ -1,4 +1,4 @@
-"""Every broker over TLS: both sides prove who they are, and a stranger's proof is worth nothing."""
+"""Every broker over mutual TLS: untrusted certificates are refused."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from ensue.transports.schemes import BrokerOptions, parse_url
 
 
 class Files:
-    """Where the certificates of a server are."""
+    """The certificate files of a server."""
 
     def __init__(self, folder: Path) -> None:
         self.ca = folder / "ca.pem"
@@ -40,7 +40,7 @@ class SecureRedis(Redis):
         return [*words, "--port", "0", *own, "--tls-ca-cert-file", str(files.ca)]
 
     def _answers(self) -> bool:
-        # It has nothing to load, and would not understand a question in the clear.
+        # It has no data to load, and does not answer without TLS.
         return Server._answers(self)
 
 
@@ -103,7 +103,7 @@ def options_of(server: Server, ca: str, client: str) -> BrokerOptions:
     return options
 
 
-def test_messages_come_and_go_when_both_have_proved_who_they_are(server: Server) -> None:
+def test_messages_pass_with_mutual_tls(server: Server) -> None:
     async def main() -> None:
         carrier, inbox, topic = options_of(server, "ca", "auditor").make(), Taker(), Taker()
         await carrier.start()
@@ -120,12 +120,12 @@ def test_messages_come_and_go_when_both_have_proved_who_they_are(server: Server)
     asyncio.run(main())
 
 
-# paho-mqtt leaves the socket of a failed handshake to the garbage collector, which must find it here.
+# paho-mqtt leaves the socket of a failed handshake to the garbage collector: collect it here.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("ca", "client"), [("stranger", "auditor"), ("ca", "mallory")], ids=["server", "client"]
 )
-def test_a_proof_from_somebody_unknown_is_refused(server: Server, ca: str, client: str) -> None:
+def test_untrusted_certificate_is_refused(server: Server, ca: str, client: str) -> None:
     async def main() -> None:
         carrier = options_of(server, ca, client).make()
         try:
@@ -140,12 +140,12 @@ def test_a_proof_from_somebody_unknown_is_refused(server: Server, ca: str, clien
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "mqtts", "amqps", "natss", "ensues"])
-def test_the_scheme_of_others_for_tls_is_told_how_it_is_asked_for_here(scheme: str) -> None:
+def test_tls_scheme_of_other_clients_names_tls_option(scheme: str) -> None:
     with pytest.raises(BadInput, match=rf"for TLS write {scheme[:-1]}://HOST\?tls=1"):
         parse_url(f"{scheme}://me:hush@a")
 
 
-def test_with_tls_the_port_is_the_usual_one_for_it() -> None:
+def test_default_port_with_tls() -> None:
     ports = {}
     for scheme in ("nats", "redis", "mqtt", "amqp"):
         options = parse_url(f"{scheme}://h?tls=1")

@@ -90,7 +90,7 @@ def test_what_is_no_order_is_refused(order: Any) -> None:
 
 @pytest.mark.parametrize("url", [None, 7, b"memory://"])
 def test_a_url_is_text(url: Any) -> None:
-    with pytest.raises(ensue.BadInput, match="a URL is a str such as 'memory://'"):
+    with pytest.raises(ensue.BadInput, match="a URL must be a str such as 'memory://'"):
         ensue.connect(url)
 
 

@@ -387,7 +387,7 @@ def test_a_name_is_used_once_on_one_bus(tmp_path: Path) -> None:
             ensue.connect(server.url) as bus,
             bus.subscribe("x", name="desk", durable=True) as desk,
         ):
-            with pytest.raises(BadInput, match="'desk' is taken here"):
+            with pytest.raises(BadInput, match="'desk' is taken on this bus"):
                 await within(bus.subscribe("x", name="desk", durable=True).__aenter__())
             await publish(bus, "x", 1, 1)
             assert await read(desk, 1) == [b"1"]

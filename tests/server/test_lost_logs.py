@@ -139,7 +139,7 @@ def test_live_clients_are_told_that_a_server_has_another_log_or_an_older_one(
                         assert caught.value.reason == reason
                         assert isinstance(caught.value.__cause__, ensue.LogLost)
                     for each in (bus, idle):
-                        with pytest.raises(ensue.LogLost, match="connect anew") as lost:
+                        with pytest.raises(ensue.LogLost, match="connect again") as lost:
                             await within(each.publish("t", b"3"))
                         assert lost.value.reason == reason
                         await within(each.close())

@@ -1,4 +1,4 @@
-"""Causal order where clients are elsewhere: they hand events to each other, and somebody carries them."""
+"""Causal order between processes: clients exchange events through stations."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -18,11 +18,11 @@ CAUSAL = ensue.Causal()
 
 
 class CausalSuite(ABC):
-    """Behaviour that holds on every transport with stations."""
+    """The behavior of causal order on every transport with stations."""
 
     @abstractmethod
     def url(self) -> str:
-        """Return where clients connect."""
+        """Return the URL for clients."""
 
     def test_in_causal_order_no_answer_precedes_its_question(self, tmp_path: Path) -> None:
         names = ("ada", "bob", "eve")
@@ -63,7 +63,7 @@ class CausalSuite(ABC):
         report = check(trace.read(tmp_path), order="causal")
         assert report.verdict is Verdict.VALID, report.sentences()
 
-    def test_in_causal_order_everybody_gets_everything_while_others_come_and_go(self) -> None:
+    def test_causal_order_delivers_everything_during_churn(self) -> None:
         async def main() -> None:
             random = Random(5)
             async with AsyncExitStack() as stack:
@@ -76,7 +76,7 @@ class CausalSuite(ABC):
                 ]
                 wanted = []
                 for number in range(5):
-                    # A publisher that is gone as soon as it has its receipt.
+                    # A publisher that leaves as soon as it has its receipt.
                     async with ensue.connect(self.url(), order=CAUSAL) as guest:
                         event = await guest.publish("c-coming", b"guest %d" % number)
                         wanted.append(event.id)
@@ -85,12 +85,12 @@ class CausalSuite(ABC):
                 for events in heard:
                     got = [event.id for event in await take(events, 10)]
                     assert sorted(got) == sorted(wanted)
-                    # Each was published when the one before had been received by all.
+                    # Each was published after all clients had received the previous one.
                     assert [each for each in got if each in wanted[1::2]] == wanted[1::2]
 
         asyncio.run(main())
 
-    def test_causal_subscriptions_come_and_go_and_keep_nothing(self) -> None:
+    def test_causal_subscriptions_come_and_go_without_leftovers(self) -> None:
         async def main() -> None:
             async with ensue.connect(self.url(), order=CAUSAL) as bus:
                 async with bus.subscribe("c-a") as events, bus.subscribe("c-a", "c-b") as more:
@@ -114,7 +114,7 @@ class CausalSuite(ABC):
 
         asyncio.run(main())
 
-    def test_causal_order_within_topics_is_a_cube_of_its_own(self, tmp_path: Path) -> None:
+    def test_causal_order_within_topics_is_separate(self, tmp_path: Path) -> None:
         async def main() -> None:
             within = ensue.Causal(across_topics=False)
             async with (
@@ -132,7 +132,7 @@ class CausalSuite(ABC):
         asyncio.run(main())
         assert {row.order for row in trace.read(tmp_path / "within")} == {"causal-topic"}
 
-    def test_a_slow_reader_in_causal_order_holds_nobody_up_and_misses_nothing(self) -> None:
+    def test_slow_reader_in_causal_order_delays_no_other_and_misses_nothing(self) -> None:
         async def main() -> None:
             async with (
                 ensue.connect(self.url(), order=CAUSAL) as bus,

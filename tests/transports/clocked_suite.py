@@ -1,4 +1,4 @@
-"""Merged order, and none, on every transport: publishers stamp, subscribers sort, and nobody else has a say."""
+"""Merged order and no order on every transport: publishers stamp, subscribers sort."""
 
 import asyncio
 import logging
@@ -17,11 +17,11 @@ from ensue.protocols.merged.counts import MergedCounts
 from ensue.runtime import hub_remote
 
 MERGED = ensue.Merged(epsilon=0.002, delta=1.0)
-"""Far more than a busy machine takes for anything here; each test waits for it once or twice."""
+"""Longer than any delivery on a busy machine; each test waits for it once or twice."""
 
 
 async def _told(events: ensue.Subscription, verdict: str, count: int) -> list[str]:
-    """Wait until so many events are counted under a verdict; return those of what was delivered."""
+    """Wait until `count` events have a verdict; return the verdicts of delivered events."""
     counts = events.counts
     assert isinstance(counts, MergedCounts)
     await until(lambda: getattr(counts, verdict) == count, f"{count} events are {verdict}")
@@ -36,11 +36,11 @@ def _check_trace(directory: Path, verdict: str, action: str, count: int) -> None
 
 
 class ClockedSuite(ABC):
-    """Behaviour that holds on every transport."""
+    """The behavior of merged order and no order on every transport."""
 
     @abstractmethod
     def url(self) -> str:
-        """Return the address of a bus that nobody else uses."""
+        """Return the URL of a bus that no other test uses."""
 
     def test_merged_order_is_one_for_all_across_topics_and_publishers(self, tmp_path: Path) -> None:
         traces = [str(tmp_path / "one"), str(tmp_path / "other")]
@@ -48,7 +48,7 @@ class ClockedSuite(ABC):
         async def main() -> None:
             url = self.url()
             if url.startswith("memory:"):
-                del traces[1:]  # The first to connect has the trace of all.
+                del traces[1:]  # The first bus to connect writes the trace of all.
             async with (
                 ensue.connect(url, order=MERGED, trace=traces[0]) as one,
                 ensue.connect(url, order=MERGED, trace=(*traces, None)[1]) as other,
@@ -120,10 +120,10 @@ class ClockedSuite(ABC):
         asyncio.run(main())
 
     @pytest.mark.parametrize("late", ["drop", "deliver"])
-    def test_what_takes_longer_than_delta_is_counted_logged_and_traced(
+    def test_event_later_than_delta_is_counted_logged_and_traced(
         self, late: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Nothing takes less than a microsecond, and no more than that is allowed for."""
+        """Delta is a microsecond: every message takes longer."""
 
         async def main() -> list[str]:
             url, order = self.url(), ensue.Merged(epsilon=0, delta=0, tick=1e-6, late=late)
@@ -146,7 +146,7 @@ class ClockedSuite(ABC):
         ), told
         _check_trace(tmp_path, "late", "delivered" if late == "deliver" else "discarded", 3)
 
-    def test_with_no_order_events_come_as_they_come(self) -> None:
+    def test_without_order_events_are_delivered_on_arrival(self) -> None:
         async def main() -> None:
             url = self.url()
             async with (
@@ -170,7 +170,7 @@ class Ahead:
 
 
 class RemoteClockedSuite(ClockedSuite):
-    """What besides holds where others are elsewhere."""
+    """The behavior that only transports between processes have."""
 
     @pytest.mark.parametrize(
         ("wrong", "named"),
@@ -181,10 +181,10 @@ class RemoteClockedSuite(ClockedSuite):
         ],
         ids=["tick", "epsilon", "delta"],
     )
-    def test_who_has_other_terms_of_merged_order_is_told_both(
+    def test_client_with_other_terms_of_merged_order_is_refused_with_both(
         self, wrong: dict[str, float], named: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """At connect, where somebody can be asked; on the topics of a broker by every subscriber."""
+        """A server refuses it at connect; on the topics of a broker subscribers log it."""
         own = "epsilon=0.002, delta=1, tick=0.001"
 
         async def main() -> None:
@@ -217,7 +217,7 @@ class RemoteClockedSuite(ClockedSuite):
                 await bus.publish("m-terms", b"right")
                 assert [event.payload for event in await take(events, len(expected))] == expected
                 assert counts.delivered == len(expected)
-            # Nobody is there any more: the next one decides.
+            # All clients have left: the next one decides.
             async with (
                 ensue.connect(url, order=other) as later,
                 later.subscribe("m-terms") as events,
@@ -228,7 +228,7 @@ class RemoteClockedSuite(ClockedSuite):
         with caplog.at_level(logging.WARNING, logger="ensue"):
             asyncio.run(main())
 
-    def test_orders_don_t_meet(self) -> None:
+    def test_orders_are_separate(self) -> None:
         """A topic of a bus in one order is not that of a bus in another."""
 
         async def main() -> None:
@@ -254,7 +254,7 @@ class RemoteClockedSuite(ClockedSuite):
         asyncio.run(main())
 
     @pytest.mark.parametrize("late", ["drop", "deliver"])
-    def test_a_clock_that_is_ahead_of_its_bound_is_counted_logged_and_traced(
+    def test_clock_beyond_epsilon_is_counted_logged_and_traced(
         self,
         late: str,
         tmp_path: Path,
@@ -284,7 +284,7 @@ class RemoteClockedSuite(ClockedSuite):
         ), told
         _check_trace(tmp_path, "skewed", "delivered" if late == "deliver" else "discarded", 3)
 
-    def test_a_slow_reader_of_merged_order_holds_nobody_up_and_is_told_what_it_lost(self) -> None:
+    def test_slow_reader_of_merged_order_delays_no_other_and_counts_losses(self) -> None:
         async def main() -> None:
             url = self.url()
             async with (
@@ -297,7 +297,7 @@ class RemoteClockedSuite(ClockedSuite):
                 assert counts is not None
                 number = 0
                 while not counts.overflow:
-                    # A few at a time: what is due at once is delivered at once.
+                    # A few at a time: events that are due together are delivered together.
                     for _ in range(20):
                         await bus.publish("m-slow", b"%d" % number)
                         number += 1

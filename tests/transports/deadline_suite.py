@@ -1,4 +1,4 @@
-"""Deadlines where clients are elsewhere: causal and on time, or dropped; each client is a broker of its own."""
+"""Deadline order between processes: causal and on time, or dropped."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from ensue.core import trace
 from ensue.protocols.deadline.delivery import DeadlineCounts
 
 LONG = ensue.Deadline(ms=5_000)
-"""Longer than anything takes here, however busy the machine is."""
+"""Longer than any delivery here, also on a busy machine."""
 
 
 def counts_of(events: ensue.Subscription) -> DeadlineCounts:
@@ -26,11 +26,11 @@ def counts_of(events: ensue.Subscription) -> DeadlineCounts:
 
 
 class DeadlineSuite(ABC):
-    """Behaviour that holds on every transport with stations."""
+    """The behavior of deadline order on every transport with stations."""
 
     @abstractmethod
     def url(self) -> str:
-        """Return where clients connect."""
+        """Return the URL for clients."""
 
     def test_with_deadlines_no_answer_precedes_its_question(self, tmp_path: Path) -> None:
         async def main() -> list[str]:
@@ -82,7 +82,7 @@ class DeadlineSuite(ABC):
                                         b"%d" % number
                                     ]
                             else:
-                                # Gone as soon as it has its receipt.
+                                # It leaves as soon as it has its receipt.
                                 await guest.publish(
                                     "d-coming", b"%d" % number, key=b"k", headers={"h": "v"}
                                 )
@@ -105,7 +105,7 @@ class DeadlineSuite(ABC):
 
         asyncio.run(main())
 
-    def test_what_comes_after_its_deadline_is_dropped_or_tagged(self, tmp_path: Path) -> None:
+    def test_event_after_its_deadline_is_dropped_or_tagged(self, tmp_path: Path) -> None:
         order = ensue.Deadline(ms=100)
 
         async def main() -> None:
@@ -113,7 +113,7 @@ class DeadlineSuite(ABC):
                 ensue.connect(self.url(), order=order, trace=str(tmp_path / "one")) as one,
                 ensue.connect(self.url(), order=order, trace=str(tmp_path / "other")) as other,
             ):
-                # Nobody is there yet who could be given it in time, or not: the machine may be busy.
+                # There is no subscriber yet: on a busy machine it may be in time or not.
                 await one.publish("d-late", b"granted")
                 tagged = ensue.Deadline(ms=100, on_late="tag")
                 async with (
@@ -121,9 +121,9 @@ class DeadlineSuite(ABC):
                     other.subscribe("d-late", order=tagged) as tagging,
                 ):
                     for number in range(5):
-                        # It is on its way only when this process has stood still.
+                        # It is sent only after this process has blocked.
                         await one.publish("d-late", b"%d" % number, receipt=False)
-                        time.sleep(0.15)  # noqa: ASYNC251 - what stands still
+                        time.sleep(0.15)  # noqa: ASYNC251 - blocks the event loop on purpose
                     got = await take(tagging, 5)
                     assert [(each.payload, each.verdict) for each in got] == [
                         (b"%d" % number, "late") for number in range(5)
@@ -137,7 +137,7 @@ class DeadlineSuite(ABC):
         report = check(rows, order="deadline", lossy=True)
         assert report.verdict is Verdict.VALID, report.sentences()
 
-    def test_a_slow_reader_with_deadlines_holds_nobody_up_and_is_told_what_it_missed(self) -> None:
+    def test_slow_reader_with_deadlines_delays_no_other_and_counts_losses(self) -> None:
         order = ensue.Deadline(ms=1_000, on_late="tag")
 
         async def main() -> None:
@@ -157,7 +157,7 @@ class DeadlineSuite(ABC):
                     "all of them are delivered, or dropped",
                 )
                 assert counts.overflow > 0
-                # What it was given before it had no room, with no gap, and read too late; and it goes on after that.
+                # The events before it had no room, without a gap, read too late. It continues then.
                 kept = counts.delivered
                 got = [(int(event.payload), event.verdict) for event in await take(slow, kept)]
                 assert got == [(number, "late") for number in range(kept)]

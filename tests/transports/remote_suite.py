@@ -1,4 +1,4 @@
-"""What every transport must do whose stations are elsewhere: what is kept, and what breaks and comes back."""
+"""The behavior of every transport with stations: durability, restarts and lost connections."""
 
 import asyncio
 from abc import abstractmethod
@@ -24,7 +24,7 @@ _names = count(1)
 
 
 def logs_of(bus: ensue.Bus) -> Mapping[str, Lineage]:
-    """Return what a bus knows of the logs of stations."""
+    """Return the logs of stations that a bus knows."""
     hub = bus._hub
     assert isinstance(hub, RemoteHub)
     return hub.logs
@@ -36,7 +36,7 @@ def fresh(stem: str) -> str:
 
 
 class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite):
-    """Behaviour of transports with stations that keep a log. One station a class."""
+    """The behavior of transports with stations. Each class has one station."""
 
     station: StationThread
 
@@ -55,16 +55,16 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
     def make_station(
         cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ) -> StationThread:
-        """Return the station that this class talks to."""
+        """Return the station of this class."""
 
     def address(self) -> str:
-        """Return where clients connect; with secrets, if the station's own URL hides them."""
+        """Return the URL for clients, with secrets that the station's own URL hides."""
         return self.station.url
 
     def url(self) -> str:
         return self.address()
 
-    def test_a_durable_subscription_goes_on_behind_what_was_acknowledged(self) -> None:
+    def test_durable_subscription_resumes_after_the_last_acknowledged_event(self) -> None:
         async def main() -> None:
             name, topic = fresh("durable"), fresh("t")
             async with ensue.connect(self.url()) as bus:
@@ -85,7 +85,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
 
         asyncio.run(main())
 
-    def test_a_durable_subscription_leaves_no_topic_by_the_way_it_is_entered(self) -> None:
+    def test_durable_subscription_refuses_to_reopen_without_its_topics(self) -> None:
         async def main() -> None:
             name, *topics = fresh("durable"), fresh("t"), fresh("t"), fresh("t")
             async with ensue.connect(self.url()) as bus:
@@ -108,7 +108,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
 
         asyncio.run(main())
 
-    def test_of_two_that_use_one_durable_name_the_later_wins(self) -> None:
+    def test_later_user_of_a_durable_name_wins(self) -> None:
         async def main() -> None:
             name, topic = fresh("durable"), fresh("t")
             async with (
@@ -125,7 +125,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
 
         asyncio.run(main())
 
-    def test_a_subscription_can_start_with_all_that_is_kept(self) -> None:
+    def test_subscription_can_start_with_the_earliest_event(self) -> None:
         async def main() -> None:
             one, two = fresh("t"), fresh("t")
             async with ensue.connect(self.url()) as bus:
@@ -147,10 +147,10 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
         [ensue.Causal(), ensue.Causal(across_topics=False), ensue.Deadline(ms=5_000)],
         ids=order_name,
     )
-    def test_who_has_closed_is_off_the_list(
+    def test_closed_client_leaves_the_registry(
         self, order: ensue.Order, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """At once: whoever comes next, with other deadlines, is let in, and nobody waits for who is gone."""
+        """The next client may have another deadline, and no client waits for the closed one."""
 
         async def main() -> None:
             for _ in range(3):
@@ -195,9 +195,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
 
         asyncio.run(main())
 
-    def test_a_station_that_comes_back_with_another_log_is_not_gone_on_with(
-        self, tmp_path: Path
-    ) -> None:
+    def test_client_ends_if_a_station_returns_with_another_log(self, tmp_path: Path) -> None:
         data = self.station.data
 
         async def main() -> None:
@@ -237,7 +235,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
             self.station.data = data
             self.station.start()
 
-    def test_a_station_that_finds_its_log_damaged_tells_its_clients(self) -> None:
+    def test_station_with_a_damaged_log_notifies_its_clients(self) -> None:
         async def main() -> None:
             topic = fresh("t")
             bus = ensue.connect(self.url())
@@ -260,8 +258,8 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
         finally:
             self.station.restart()
 
-    def test_order_by_clocks_or_causes_goes_on_after_a_restarted_station(self) -> None:
-        """In causal order nothing is lost; by clocks, what nobody could carry within delta is."""
+    def test_merged_and_causal_order_continue_after_a_station_restart(self) -> None:
+        """Causal order loses nothing; merged order loses events that were not sent within delta."""
         merged = ensue.Merged(epsilon=0.002, delta=1.0)
 
         async def main() -> None:
@@ -283,7 +281,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
                     await one.flush()
                 got = [int(event.payload) for event in await take(events, 40)]
                 assert got == list(range(40))
-                # Whoever comes now is numbered by a registry that has its lists from its disk.
+                # The restarted registry numbers new clients from its persisted lists.
                 async with ensue.connect(self.url(), order=ensue.Causal()) as late:
                     await late.publish(causal_topic, b"40")
                 assert [event.payload for event in await take(events, 1)] == [b"40"]
@@ -293,7 +291,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
 
         asyncio.run(main())
 
-    def test_a_slow_reader_holds_nobody_up_and_misses_nothing(self) -> None:
+    def test_slow_reader_delays_no_other_and_misses_nothing(self) -> None:
         async def main() -> None:
             topic = fresh("t")
             async with (
@@ -313,7 +311,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
 
         asyncio.run(main())
 
-    def test_a_forgotten_subscription_starts_anew(self) -> None:
+    def test_forgotten_subscription_starts_again(self) -> None:
         async def main() -> None:
             name, topic = fresh("durable"), fresh("t")
             async with ensue.connect(self.url()) as bus:
@@ -330,7 +328,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
 
         asyncio.run(main())
 
-    def test_the_largest_payload_goes_through_and_a_larger_one_is_refused_in_words(self) -> None:
+    def test_largest_payload_is_carried_and_a_larger_one_refused(self) -> None:
         async def main() -> None:
             topic = fresh("t")
             async with ensue.connect(self.url()) as bus, bus.subscribe(topic) as events:
@@ -364,7 +362,7 @@ class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite
 
         asyncio.run(main())
 
-    def test_large_headers_and_keys_go_out(self) -> None:
+    def test_large_headers_and_keys_are_published(self) -> None:
         async def main() -> None:
             topic = fresh("t")
             async with ensue.connect(self.url()) as bus, bus.subscribe(topic) as events:

@@ -1,4 +1,4 @@
-"""A station for tests: in a thread with an event loop of its own, to be restarted on the same data."""
+"""A station for tests, in a thread with its own event loop; restarts keep its data."""
 
 import asyncio
 import contextlib
@@ -31,12 +31,12 @@ class Startable(Protocol):
 
 
 class StationThread:
-    """Runs a server that `make` makes; the same each time it is started."""
+    """A thread that runs a server; `make` creates it at each start."""
 
     def __init__(self, make: Callable[[], Startable]) -> None:
         self._make = make
         self.data = Path()
-        """The directory of the next one, where `make` asks for it."""
+        """The data directory of the next start, if `make` uses it."""
         self._server: Startable | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -55,12 +55,12 @@ class StationThread:
         self.url = self._server.url
 
     def enrolled(self) -> set[str]:
-        """Return who is on the list of a registry at this moment."""
+        """Return the current members of a registry."""
         assert self._server is not None
         return {name for each in self._server._registries for name in each.node.present}
 
     def find_damage(self, error: LogDamaged) -> None:
-        """Have the server find that its log is damaged, which ends it."""
+        """Report a damaged log to the server, which ends it."""
         server = self._server
         assert server is not None
 
@@ -91,7 +91,7 @@ class StationThread:
 
 
 def tcp_station(data: Path, port: int) -> StationThread:
-    """A server of its own on a port of this machine."""
+    """Return a server on a local port."""
     listen = f"127.0.0.1:{port}"
     station = StationThread(
         lambda: Server(ServerConfig(data=str(station.data), listen=listen, sync_s=1.0))
@@ -101,7 +101,7 @@ def tcp_station(data: Path, port: int) -> StationThread:
 
 
 def broker_station(data: Path, url: str) -> StationThread:
-    """A station on somebody's broker."""
+    """Return a station on a broker."""
     station = StationThread(
         lambda: BrokeredServer(ServerConfig(data=str(station.data), sync_s=1.0), url)
     )

@@ -1,4 +1,4 @@
-"""What every transport must do, whatever carries it. A transport's tests inherit this."""
+"""The behavior of every transport: the tests of each transport inherit it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -12,24 +12,24 @@ import ensue
 
 
 async def take(events: ensue.Subscription, count: int) -> list[ensue.ReceivedEvent]:
-    """Read so many events, or fail after a generous while."""
+    """Read `count` events, or fail after a timeout."""
     async with asyncio.timeout(30):
         return [await anext(events) for _ in range(count)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unheard(ensue.Order):
-    """An order that nobody carries."""
+    """An order that no transport supports."""
 
     name: ClassVar[str] = "unheard"
 
 
 class TransportSuite(ABC):
-    """Behaviour that holds on every transport."""
+    """The behavior of every transport."""
 
     @abstractmethod
     def url(self) -> str:
-        """Return the address of a bus that nobody else uses."""
+        """Return the URL of a bus that no other test uses."""
 
     def test_events_of_several_topics_arrive_in_one_order(self) -> None:
         async def main() -> None:
@@ -99,7 +99,7 @@ class TransportSuite(ABC):
 
         asyncio.run(main())
 
-    def test_a_topic_joined_later_starts_there(self) -> None:
+    def test_added_topic_starts_with_new_events(self) -> None:
         async def main() -> None:
             async with ensue.connect(self.url()) as bus, bus.subscribe("a") as events:
                 await bus.publish("b", b"too early")
@@ -112,7 +112,7 @@ class TransportSuite(ABC):
 
         asyncio.run(main())
 
-    def test_a_topic_left_is_silent_at_once(self) -> None:
+    def test_topic_is_silent_after_unsubscribing(self) -> None:
         async def main() -> None:
             async with ensue.connect(self.url()) as bus, bus.subscribe("a", "b") as events:
                 await bus.publish("a", b"unread")
@@ -160,7 +160,7 @@ class TransportSuite(ABC):
 
         asyncio.run(main())
 
-    def test_a_closed_bus_says_so(self) -> None:
+    def test_closed_bus_refuses_calls(self) -> None:
         async def main() -> None:
             bus = ensue.connect(self.url())
             with pytest.raises(ensue.LocalProtocolError, match="not open"):
@@ -193,7 +193,7 @@ class TransportSuite(ABC):
 
         asyncio.run(main())
 
-    def test_an_order_that_the_transport_does_not_carry_is_refused_by_name(self) -> None:
+    def test_unsupported_order_is_refused_by_name(self) -> None:
         async def main() -> None:
             async with ensue.connect(self.url()) as bus:
                 with pytest.raises(

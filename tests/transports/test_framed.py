@@ -1,4 +1,4 @@
-"""Frames on a carrier of bytes: bundled by peer and turn, encoded once, and nothing breaks on bad ones."""
+"""Frames on a carrier: one bundle per peer and turn, encoded once; bad bundles are harmless."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ CODEC = Codec(FRAMES)
 
 
 class Wire:
-    """A carrier in memory that writes down what it is given, and delivers it when told to."""
+    """A carrier in memory that records messages and delivers them on request."""
 
     name = "wire://"
     on_reconnect: Callable[[], None] | None = None
@@ -49,9 +49,9 @@ class Wire:
         self.inboxes: dict[str, Inbox] = {}
         self.topics: dict[str, Inbox] = {}
         self.sent: list[tuple[str, bytes]] = []
-        """To whom; a topic has an asterisk before it."""
+        """Targets and messages; a topic is prefixed with an asterisk."""
         self.joining: asyncio.Event | None = None
-        """If there is one, joining a topic waits for it."""
+        """If set, joining a topic waits for it."""
         self.refuses = False
 
     async def start(self) -> None: ...
@@ -70,7 +70,7 @@ class Wire:
         if self.refuses:
             raise ConnectionError("no")
         if topic in self.topics:
-            raise BadInput("a topic is taken once by each carrier")
+            raise BadInput(f"the topic {topic!r} is open: close it first")
         self.topics[topic] = receive
 
     async def leave(self, topic: str) -> None:
@@ -94,7 +94,7 @@ class Wire:
     async def close(self) -> None: ...
 
     def take(self) -> list[tuple[str, str, list[Frame]]]:
-        """What was sent since the last time: to whom, from whom, and what."""
+        """Drain the sent messages: target, source and frames of each."""
         sent, self.sent = self.sent, []
         read = []
         for target, data in sent:
@@ -109,7 +109,7 @@ class Wire:
 
 
 class Heard:
-    """A receiver that writes down."""
+    """A receiver that records frames."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[Frame], str]] = []
@@ -159,11 +159,11 @@ def event(slot: int, payload: bytes = b"x", topic: str = "t") -> Event:
     )
 
 
-# -- Bundles ------------------------------------------------------------------------------------------
+# -- Bundles --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "logged"])
-def test_what_is_too_large_to_be_carried_is_dropped_alone_and_somebody_hears_of_it(
+def test_oversized_bundle_is_dropped_alone_and_reported(
     told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -187,7 +187,7 @@ def test_what_is_too_large_to_be_carried_is_dropped_alone_and_somebody_hears_of_
     run(main())
 
 
-def test_what_is_sent_to_a_peer_in_one_turn_is_one_bundle_in_order() -> None:
+def test_frames_of_one_turn_to_a_peer_are_one_bundle_in_order() -> None:
     async def main() -> None:
         wire = Wire()
         _, (a, b), _ = await opened(wire, "a", "b")
@@ -212,7 +212,7 @@ def test_what_is_sent_to_a_peer_in_one_turn_is_one_bundle_in_order() -> None:
     run(main())
 
 
-def test_a_flush_lets_everything_go_at_once() -> None:
+def test_flush_sends_everything_at_once() -> None:
     async def main() -> None:
         wire = Wire()
         transport, (a,), _ = await opened(wire, "a")
@@ -224,7 +224,7 @@ def test_a_flush_lets_everything_go_at_once() -> None:
 
 
 @pytest.mark.parametrize("multicast", [False, True])
-def test_a_bundle_that_would_be_too_large_is_parted(multicast: bool) -> None:
+def test_large_bundle_is_split(multicast: bool) -> None:
     async def main() -> None:
         wire = Wire(message_bytes_max=20_000, multicast=multicast)
         transport, (a,), _ = await opened(wire, "a")
@@ -247,11 +247,11 @@ def test_a_bundle_that_would_be_too_large_is_parted(multicast: bool) -> None:
     run(main())
 
 
-# -- Multicast ----------------------------------------------------------------------------------------
+# -- Multicast ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("multicast", [False, True])
-def test_an_event_goes_to_all_who_listen_byte_for_byte_as_it_was_persisted(
+def test_event_is_sent_to_all_listeners_byte_for_byte_as_persisted(
     multicast: bool,
 ) -> None:
     async def main() -> None:
@@ -278,7 +278,7 @@ def test_an_event_goes_to_all_who_listen_byte_for_byte_as_it_was_persisted(
 
 
 @pytest.mark.parametrize("peer_first", [False, True])
-def test_a_peer_that_is_called_as_a_topic_is_not_the_topic(peer_first: bool) -> None:
+def test_peer_named_like_a_topic_is_not_the_topic(peer_first: bool) -> None:
     async def main() -> None:
         wire = Wire(multicast=True)
         _, (a,), _ = await opened(wire, "a")
@@ -315,10 +315,10 @@ def test_listeners_of_several_topics_get_each_its_own() -> None:
     run(main())
 
 
-# -- Asking the log -----------------------------------------------------------------------------------
+# -- Requests to the log --------------------------------------------------------------------------
 
 
-def test_requests_go_to_whoever_keeps_the_topic() -> None:
+def test_requests_go_to_the_peer_that_keeps_the_topic() -> None:
     async def main() -> None:
         wire = Wire()
         _, (a,), _ = await opened(wire, "a")
@@ -339,7 +339,7 @@ def test_requests_go_to_whoever_keeps_the_topic() -> None:
     run(main())
 
 
-def test_where_the_carrier_multicasts_a_topic_is_joined_before_it_is_asked_for() -> None:
+def test_multicast_topic_is_joined_before_the_request() -> None:
     async def main() -> None:
         wire = Wire(multicast=True)
         wire.joining = asyncio.Event()
@@ -373,7 +373,7 @@ def test_where_the_carrier_multicasts_a_topic_is_joined_before_it_is_asked_for()
     run(main())
 
 
-def test_joining_that_fails_is_logged_and_can_be_tried_again(
+def test_failed_join_is_logged_and_can_be_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -383,7 +383,7 @@ def test_joining_that_fails_is_logged_and_can_be_tried_again(
         with caplog.at_level(logging.WARNING, logger="ensue"):
             ask(a, Attach("t", 1))
             await turn()
-        assert "joining 't' failed: no" in caplog.text
+        assert "join failed transport=wire:// topic='t': no" in caplog.text
         assert wire.take() == []
         wire.refuses = False
         ask(a, Attach("t", 1))
@@ -394,7 +394,7 @@ def test_joining_that_fails_is_logged_and_can_be_tried_again(
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "back"])
-def test_who_leaves_a_topic_that_is_being_joined_leaves_nothing_behind(again: bool) -> None:
+def test_leaving_during_a_join_leaves_nothing_behind(again: bool) -> None:
     async def main() -> None:
         wire = Wire(multicast=True)
         wire.joining = asyncio.Event()
@@ -423,7 +423,7 @@ def test_who_leaves_a_topic_that_is_being_joined_leaves_nothing_behind(again: bo
     run(main())
 
 
-def test_joining_that_fails_late_does_not_undo_what_was_begun_since() -> None:
+def test_late_join_failure_does_not_undo_a_later_join() -> None:
     class Late(Wire):
         failures = 1
 
@@ -453,7 +453,7 @@ def test_joining_that_fails_late_does_not_undo_what_was_begun_since() -> None:
     run(main())
 
 
-def test_joining_that_fails_when_nobody_wants_it_any_more_is_no_news(
+def test_unneeded_join_failure_is_not_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -466,12 +466,12 @@ def test_joining_that_fails_when_nobody_wants_it_any_more_is_no_news(
 
     with caplog.at_level(logging.DEBUG, logger="ensue"):
         run(main())
-    assert [each.levelname for each in caplog.records if "joining" in each.getMessage()] == [
+    assert [each.levelname for each in caplog.records if "join failed" in each.getMessage()] == [
         "DEBUG"
     ]
 
 
-def test_who_left_while_a_topic_was_joined_asks_for_nothing() -> None:
+def test_port_that_left_during_a_join_sends_no_request() -> None:
     async def main() -> None:
         wire = Wire(multicast=True)
         wire.joining = asyncio.Event()
@@ -485,10 +485,10 @@ def test_who_left_while_a_topic_was_joined_asks_for_nothing() -> None:
     run(main())
 
 
-# -- What arrives -------------------------------------------------------------------------------------
+# -- Received bundles -----------------------------------------------------------------------------
 
 
-def test_a_bundle_reaches_whom_it_names_and_nobody_else() -> None:
+def test_bundle_reaches_only_its_target() -> None:
     async def main() -> None:
         wire = Wire()
         _, (a, b), (heard_a, heard_b) = await opened(wire, "a", "b")
@@ -510,7 +510,7 @@ def test_a_bundle_reaches_whom_it_names_and_nobody_else() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\x00", b"\x02", b"\x02\x93\xa1a", b"\xff" * 50, b"\x02\xc0"]
 )
-def test_a_bad_bundle_is_counted_told_and_harmless(
+def test_bad_bundle_is_counted_reported_and_harmless(
     data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -537,7 +537,7 @@ def test_a_bad_bundle_is_counted_told_and_harmless(
     run(main())
 
 
-def test_what_is_not_admitted_is_not_handed_over() -> None:
+def test_frames_that_are_not_admitted_are_not_delivered() -> None:
     async def main() -> None:
         wire = Wire()
         transport, (a, _), (_, heard) = await opened(wire, "a", "b")
@@ -563,14 +563,14 @@ def test_what_is_not_admitted_is_not_handed_over() -> None:
     run(main())
 
 
-# -- Names --------------------------------------------------------------------------------------------
+# -- Names ----------------------------------------------------------------------------------------
 
 
-def test_a_name_is_taken_once_and_free_again_after_it_was_given_up_or_refused() -> None:
+def test_name_is_unique_until_it_is_closed_or_refused() -> None:
     async def main() -> None:
         wire = Wire()
         transport, _, _ = await opened(wire, "a")
-        with pytest.raises(BadInput, match="'a' is taken here"):
+        with pytest.raises(BadInput, match="'a' is taken on this bus"):
             await transport.enter("a")
         await transport.exit("a")
         await transport.exit("a")

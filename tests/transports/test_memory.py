@@ -30,7 +30,7 @@ class TestMemoryJitter(ClockedSuite, TransportSuite):
         return f"memory://hub-{next(_hubs)}?nodes=2&jitter_ms=3&seed=7"
 
 
-def test_jitter_really_reorders_what_is_not_ordered() -> None:
+def test_jitter_reorders_events_without_order() -> None:
     async def main() -> list[int]:
         async with (
             ensue.connect("memory://?jitter_ms=5&seed=3", order=None) as bus,
@@ -45,7 +45,7 @@ def test_jitter_really_reorders_what_is_not_ordered() -> None:
     assert got != sorted(got)
 
 
-def test_buses_without_a_name_do_not_meet() -> None:
+def test_unnamed_hubs_are_separate() -> None:
     async def main() -> None:
         async with (
             ensue.connect("memory://") as one,
@@ -60,7 +60,7 @@ def test_buses_without_a_name_do_not_meet() -> None:
     asyncio.run(main())
 
 
-def test_a_named_hub_is_gone_with_its_last_bus() -> None:
+def test_named_hub_ends_with_its_last_bus() -> None:
     async def main() -> None:
         async with ensue.connect("memory://gone?nodes=2"):
             pass
@@ -70,7 +70,7 @@ def test_a_named_hub_is_gone_with_its_last_bus() -> None:
     asyncio.run(main())
 
 
-def test_a_hub_in_use_is_not_joined_with_other_options() -> None:
+def test_hub_in_use_refuses_other_options() -> None:
     async def main() -> None:
         async with ensue.connect("memory://shared"):
             with pytest.raises(ensue.ConfigurationError, match="memory://shared is in use"):
@@ -81,7 +81,7 @@ def test_a_hub_in_use_is_not_joined_with_other_options() -> None:
     asyncio.run(main())
 
 
-def test_what_a_hub_was_made_with_is_told_as_it_is_written() -> None:
+def test_error_shows_the_options_of_a_hub_in_use() -> None:
     async def main() -> None:
         made = "memory://taken?nodes=2&jitter_ms=1.5&seed=1000000"
         order = ensue.Total(time_to_live=2)
@@ -89,14 +89,15 @@ def test_what_a_hub_was_made_with_is_told_as_it_is_written() -> None:
             with pytest.raises(ensue.ConfigurationError) as caught:
                 await ensue.connect("memory://taken?loss=0.5", order=order).__aenter__()
             assert str(caught.value) == (
-                f"memory://taken is in use: it was made as {made}, not memory://taken?loss=0.5; connect with the "
-                "same options, or to another name"
+                f"memory://taken is in use: it was made as {made}, not memory://taken?loss=0.5; "
+                "connect with the same options, or to another name"
             )
             with pytest.raises(ensue.ConfigurationError) as caught:
                 await ensue.connect(made, order=ensue.Deadline(ms=5)).__aenter__()
             assert str(caught.value) == (
                 "memory://taken is in use: the hub's order is ensue.Total(time_to_live=2), not "
-                "ensue.Deadline(ms=5); connect with order=ensue.Total(time_to_live=2), or to another name"
+                "ensue.Deadline(ms=5); connect with order=ensue.Total(time_to_live=2), or to "
+                "another name"
             )
 
     asyncio.run(main())
@@ -107,12 +108,12 @@ def test_a_hub_that_loses_events_needs_a_time_to_live() -> None:
         ensue.connect("memory://?loss=0.1")
 
 
-def test_connecting_refuses_an_order_that_is_not_carried_by_name() -> None:
+def test_connect_refuses_an_unsupported_order_by_name() -> None:
     with pytest.raises(ensue.UnsupportedOrder, match="memory:// does not carry unheard order"):
         ensue.connect("memory://", order=Unheard())
 
 
-def test_a_subscription_can_be_made_again_under_its_name() -> None:
+def test_subscription_name_can_be_used_again() -> None:
     async def main() -> None:
         async with ensue.connect("memory://again") as bus:
             for _ in range(3):
@@ -123,7 +124,7 @@ def test_a_subscription_can_be_made_again_under_its_name() -> None:
     asyncio.run(main())
 
 
-def test_a_hub_that_loses_events_delivers_the_rest_and_tags_what_is_late() -> None:
+def test_lossy_hub_delivers_the_rest_and_tags_late_events() -> None:
     async def main() -> None:
         order = ensue.Total(time_to_live=0.05)
         async with (
@@ -156,12 +157,12 @@ def test_a_hub_that_loses_events_delivers_the_rest_and_tags_what_is_late() -> No
         ("memory://?loss=0&loss=0.5", "loss is given more than once"),
         ("memory://a:80", "no port"),
         ("memory://me@a", "no user"),
-        ("memory://a#b", "without a path"),
+        ("memory://a#b", "has neither path nor fragment"),
         ("memory://[", "Invalid IPv6 URL"),
         ("memory://?jitter_ms=-1", "jitter_ms must be at least 0"),
         ("memory://?loss=1", "loss must be from 0 to below 1"),
         ("memory://?lost=0.5", "there is no option 'lost'"),
-        ("memory://hub/path", "without a path"),
+        ("memory://hub/path", "has neither path nor fragment"),
     ],
 )
 def test_a_bad_url_is_refused_in_words(url: str, complaint: str) -> None:
@@ -170,16 +171,16 @@ def test_a_bad_url_is_refused_in_words(url: str, complaint: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["kafka://localhost", "memory", ""])
-def test_a_transport_that_is_not_there_is_refused_by_name(url: str) -> None:
+def test_unknown_transport_is_refused_by_name(url: str) -> None:
     with pytest.raises(BadInput, match="no transport for"):
         ensue.connect(url)
 
 
 class Note(Frame, frozen=True, tag=98):
-    """Something to hand over."""
+    """A frame to deliver."""
 
 
-def test_what_is_queued_behind_a_receiver_that_fails_is_still_handed_over() -> None:
+def test_frames_after_a_failing_receiver_are_delivered() -> None:
     async def main() -> None:
         transport = MemoryTransport(MemoryOptions())
         arrived = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Connections that nothing heals: what is wrong is said at once, and nobody tries again."""
+"""Permanent connection failures: they raise at once with their cause, and are not retried."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ ANSWERS = {
 
 @asynccontextmanager
 async def answering(answer: bytes, *, first: bytes = b"") -> AsyncIterator[int]:
-    """A server of another kind: it may speak first, and answers each line; return its port."""
+    """Run a server that may send a banner and answers each line; yield its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(first)
@@ -46,7 +46,7 @@ async def answering(answer: bytes, *, first: bytes = b"") -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def mqtt_broker(answer: bytes) -> AsyncIterator[int]:
-    """A broker that says nothing before CONNECT, and hangs up on anything else; return its port."""
+    """Run a broker that answers only CONNECT and closes otherwise; yield its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = await reader.read(2)
@@ -72,7 +72,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_a_port_of_something_else_fails_at_once_with_what_is_there(kind: str) -> None:
+def test_wrong_port_fails_at_once_and_names_the_server(kind: str) -> None:
     async def main() -> None:
         async with answering(ANSWERS[kind]) as port:
             assert await identify("127.0.0.1", port) == kind
@@ -90,7 +90,7 @@ def test_a_port_of_something_else_fails_at_once_with_what_is_there(kind: str) ->
 @pytest.mark.parametrize(
     ("banner", "kind"), [(b"INFO {}\r\n", "a NATS"), (b"SSH-2.0-x\r\n", "an SSH")]
 )
-def test_what_speaks_first_is_known_by_that(banner: bytes, kind: str) -> None:
+def test_server_is_identified_by_its_banner(banner: bytes, kind: str) -> None:
     async def main() -> None:
         async with answering(b"", first=banner) as port:
             with pytest.raises(HandshakeFailed, match=f"{kind} server answers there"):
@@ -101,7 +101,7 @@ def test_what_speaks_first_is_known_by_that(banner: bytes, kind: str) -> None:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("code", [b"\x00", b"\x87"], ids=["accepted", "not authorized"])
-def test_an_mqtt_broker_is_known_by_its_connack(code: bytes) -> None:
+def test_mqtt_broker_is_identified_by_its_connack(code: bytes) -> None:
     async def main() -> None:
         async with mqtt_broker(b"\x20\x03\x00" + code + b"\x00") as port:
             assert await identify("127.0.0.1", port) == "an MQTT broker"
@@ -113,7 +113,7 @@ def test_an_mqtt_broker_is_known_by_its_connack(code: bytes) -> None:
     asyncio.run(main())
 
 
-def test_an_ensue_server_is_known_for_one(tmp_path: Path) -> None:
+def test_ensue_server_is_identified(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server:
             assert server.listener is not None
@@ -122,7 +122,7 @@ def test_an_ensue_server_is_known_for_one(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_nobody_is_asked_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_connection_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(_host: str, _port: int) -> str:
         raise AssertionError("nobody is there")
 
@@ -136,7 +136,7 @@ def test_nobody_is_asked_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(main())
 
 
-def test_the_command_line_does_not_wait_for_what_does_not_heal(
+def test_command_line_does_not_wait_after_a_permanent_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries: list[str] = []
@@ -150,18 +150,18 @@ def test_the_command_line_does_not_wait_for_what_does_not_heal(
 
     async def main() -> None:
         url = "ensue://127.0.0.1:7400"
-        await pub.connect_patiently(url, order=None, name=None, wait_s=60)
+        await pub.connect_with_retry(url, order=None, name=None, wait_s=60)
 
     with pytest.raises(HandshakeFailed):
         asyncio.run(main())
     assert tries == ["again"]
 
 
-# -- Brokers ------------------------------------------------------------------------------------------
+# -- Brokers --------------------------------------------------------------------------------------
 
 
 class Broken(BrokerCarrier):
-    """A carrier whose client fails as it is told to."""
+    """A carrier whose client library fails with a given exception."""
 
     name = "broken://"
     how_to_start = "mend it"
@@ -182,14 +182,14 @@ class Broken(BrokerCarrier):
 
     async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None: ...
 
-    async def _take(self, places: Collection[Place]) -> None: ...
+    async def _subscribe(self, places: Collection[Place]) -> None: ...
 
-    async def _drop(self, place: Place) -> None: ...
+    async def _unsubscribe(self, place: Place) -> None: ...
 
-    async def _hang_up(self) -> None: ...
+    async def _disconnect(self) -> None: ...
 
 
-def test_tls_that_fails_behind_a_clients_own_error_is_final() -> None:
+def test_tls_failure_behind_a_library_error_is_final() -> None:
     unknown = ssl.SSLCertVerificationError(1, "certificate verify failed")
     unknown.verify_code, unknown.verify_message = 19, "self-signed certificate"
     failure = RuntimeError("no connection")
@@ -207,7 +207,7 @@ def test_tls_that_fails_behind_a_clients_own_error_is_final() -> None:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("failure", [None, RuntimeError("can't be read")])
-def test_something_else_than_the_broker_is_named(failure: Exception | None) -> None:
+def test_server_of_another_kind_is_named(failure: Exception | None) -> None:
     async def main() -> None:
         async with answering(ANSWERS["an HTTP server"]) as port:
             with pytest.raises(HandshakeFailed, match="an HTTP server answers there, not a broken"):
@@ -226,16 +226,14 @@ def test_something_else_than_the_broker_is_named(failure: Exception | None) -> N
         (None, False),
     ],
 )
-def test_what_tls_says_while_a_server_goes_away_is_not_final(
-    error: Exception | None, final: bool
-) -> None:
+def test_tls_error_of_a_closing_server_is_not_final(error: Exception | None, final: bool) -> None:
     assert is_final(error) == final
 
 
-# -- Log lines ----------------------------------------------------------------------------------------
+# -- Log lines ------------------------------------------------------------------------------------
 
 
-def test_repeated_lines_are_logged_once_in_a_while_with_a_count(
+def test_repeated_lines_are_logged_once_per_period_with_a_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now_s = [0.0]
@@ -247,11 +245,11 @@ def test_repeated_lines_are_logged_once_in_a_while_with_a_count(
     assert caplog.messages == ["no TLS", "no TLS (and 2 more like it in 60 s)", "other"]
     assert vars(caplog.records[0])["fault"] == "tls"
     throttle.log("c", logging.WARNING, "third")
-    throttle.log("a", logging.WARNING, "no TLS")  # Forgotten: there were too many kinds.
+    throttle.log("a", logging.WARNING, "no TLS")  # Evicted: there were too many kinds.
     assert caplog.messages[3:] == ["third", "no TLS"]
 
 
-def test_a_client_that_fails_again_and_again_does_not_flood_the_log_of_a_server(
+def test_failing_client_does_not_flood_the_servers_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -269,9 +267,7 @@ def test_a_client_that_fails_again_and_again_does_not_flood_the_log_of_a_server(
     assert sum("fault" in vars(each) for each in caplog.records) == 1
 
 
-def test_a_connection_that_flaps_is_made_more_and_more_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flapping_connection_backs_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     def shortest(_low: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""A connection that comes back: when it is tried, how long it waits, and what ends it."""
+"""Reconnection: attempts, backoff, and the end."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ class Refused(Exception):
 
 
 class Peer:
-    """Loses each connection at once; refuses some attempts, and this client in the end."""
+    """A peer that loses each connection at once, refuses some attempts, and rejects at last."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, outcomes: list[str]) -> None:
         self.log: list[str] = []
@@ -59,7 +59,7 @@ class Peer:
         return self.log
 
 
-def test_an_eager_client_tries_at_once_and_then_waits_longer(
+def test_eager_client_retries_at_once_and_then_backs_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     peer = Peer(monkeypatch, ["fails", "fails", "b", "refused"])
@@ -87,7 +87,7 @@ def test_a_patient_client_waits_first(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_connections_that_flap_are_made_more_and_more_seldom(
+def test_flapping_connections_back_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     peer = Peer(monkeypatch, [*"bcdefghi", "refused"])
@@ -96,6 +96,6 @@ def test_connections_that_flap_are_made_more_and_more_seldom(
     assert pauses[-1] == f"pause {BACKOFF_S_MAX:g}"
 
 
-def test_a_first_connection_may_be_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_connection_may_be_made_by_keep_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(monkeypatch, ["a", "refused"])
     assert peer.run(None, eager=True) == ["resumed a", "lost a"]

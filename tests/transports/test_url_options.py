@@ -1,4 +1,4 @@
-"""What stands in a URL, for people and for transports."""
+"""Options and secrets in URLs."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_options_are_read_by_their_kind() -> None:
         ("share=inf", "x://: share must be a number, not 'inf'"),
     ],
 )
-def test_an_option_that_is_wrong_is_named_with_what_is_allowed(query: str, complaint: str) -> None:
+def test_wrong_option_is_named_with_the_allowed_values(query: str, complaint: str) -> None:
     def use() -> None:
         options = read(query)
         options.switch("on")

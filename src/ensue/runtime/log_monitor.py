@@ -101,7 +101,7 @@ class LogMonitor:
         known = self.logs.get(station)
         reason = "" if known is None or self._goes_on else contradiction(known, log)
         if reason:
-            text = f"{lost_text(station, reason)}; connect anew to go on"
+            text = f"{lost_text(station, reason)}; connect again to continue"
             self._lose(LogLost(text, server=station, reason=reason))
             return
         try:

@@ -1,4 +1,4 @@
-"""Carriers of frames: `memory` and, with the same surface, one module for each other scheme."""
+"""Transports: they carry frames between peers. Each URL scheme has one."""
 
 from ensue.transports.base import Capabilities, Port, Transport
 from ensue.transports.memory import MemoryOptions, MemoryTransport

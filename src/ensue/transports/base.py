@@ -1,9 +1,9 @@
 """The interface of transports: they carry frames between named peers, unordered.
 
-A transport gives each node a port. A port sends frames to peers, carries out what a node asks of
-the event notification service, and hands over what arrives. It has no ordering logic. Its
-`Capabilities` say what it can do; each order compares them with what it needs and names what is
-missing (`ensue.orders.Guarantee.refusal`), so that nothing degrades silently.
+A transport gives each node a port. A port sends frames to peers, sends a node's requests to topic
+logs, and delivers received frames to the node. It has no ordering logic. Each order compares the
+`Capabilities` of a transport with its needs and refuses by name what is missing
+(`ensue.orders.Guarantee.refusal`), so that nothing degrades silently.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,19 +23,19 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """What a transport can do."""
 
     fifo: bool
-    """Frames between two peers keep their order and none is lost or repeated."""
+    """Frames between two peers keep their order, and none is lost or repeated."""
     durable: bool
-    """What it accepted survives a restart."""
+    """Accepted events survive a restart."""
     replay: bool
-    """An event that was lost on its way can be had again from a slot on."""
+    """Lost events can be read again, from a slot on."""
     conditional: bool
     """The first event put into a slot keeps it, and later ones are refused."""
     in_process: bool = False
-    """All nodes are in one process, so that an order needs no support of servers."""
+    """All nodes are in one process, so that no order needs the support of servers."""
     multicast: bool = False
-    """One message reaches all clients that joined a topic, however many."""
+    """One message reaches all clients that joined a topic."""
     message_bytes_max: int = 16 * 1024 * 1024
-    """The largest message it carries."""
+    """Maximum bytes of a message."""
 
 
 class Port(Protocol):
@@ -48,25 +48,25 @@ class Port(Protocol):
         """Send a frame to all listeners of a topic."""
 
     def ask(self, effect: Broadcast | Attach | Detach, request: Frame) -> None:
-        """Send what a node asks of a topic's log; `request` is the frame that says it."""
+        """Send a request to a topic's log; `request` is the frame of the effect."""
 
     def flush(self) -> None:
-        """Send what is queued; called after commands and timers.
+        """Send queued frames; called after commands and timers.
 
-        After handing frames over, a transport sends the answers by itself.
+        After delivering frames to a node, a transport sends the node's answers by itself.
         """
 
     def close(self) -> None:
-        """Hand nothing over any more."""
+        """Deliver nothing to the node any more."""
 
 
 class Transport(Protocol):
-    """Carries frames between nodes."""
+    """A carrier of frames between nodes."""
 
     name: str
     capabilities: Capabilities
     lazy: bool
-    """Whether the effects of several commands in one turn of the event loop go out together."""
+    """Whether it sends the effects of all commands of one event loop turn together."""
 
     def open(self, name: str, receiver: Receiver) -> Port:
         """Give a node its port."""

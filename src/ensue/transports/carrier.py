@@ -1,13 +1,13 @@
 """Carriers of bytes: named inboxes and topics, nothing more.
 
-A carrier knows nothing of frames, order or logs. It takes bytes to a peer's inbox, or to all
+A carrier knows nothing of frames, order or logs. It sends bytes to a peer's inbox, or to all
 clients that have joined a topic, on a best-effort basis: a message may be lost, repeated or
-overtaken, never cut or changed. `ensue.transports.framed.FramedTransport` puts frames on it. Each
-`scheme://` other than `memory://` is one module with one carrier, and all have the same surface.
+overtaken, never truncated or changed. `ensue.transports.framed.FramedTransport` sends frames
+through it. Each URL scheme other than `memory://` has one carrier in one module.
 
-A carrier belongs to one event loop. `send` and `multicast` never wait: what can't go out at once is
-kept up to `pending_bytes_max`; beyond, new messages are dropped and counted. Senders repeat what
-matters.
+A carrier belongs to one event loop. `send` and `multicast` never wait: messages that can't be sent
+at once are queued, up to `pending_bytes_max`; beyond that, new messages are dropped and counted.
+Protocols retransmit.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,19 @@ from ensue.transports.base import Capabilities
 __all__ = ["Carrier", "Inbox"]
 
 Inbox = Callable[[bytes], None]
-"""Called with each complete message. What it raises is a bug, not the peer's fault."""
+"""Called with each complete message. If it raises, that is a bug, not the peer's fault."""
 
 
 class Carrier(Protocol):
-    """Takes bytes to inboxes and topics."""
+    """A carrier of bytes to inboxes and topics."""
 
     name: str
-    """The scheme, such as `nats://`, for messages to people."""
+    """The scheme, such as `nats://`, for errors and logs."""
     capabilities: Capabilities
     on_reconnect: Callable[[], None] | None
-    """Called when a lost connection is back and all inboxes and topics are open again."""
+    """Called after a reconnect, when all inboxes and topics are open again."""
     dropped: int
-    """Messages that were dropped because too much was pending."""
+    """Number of messages dropped because too many bytes were pending."""
 
     async def start(self) -> None:
         """Connect; raise `TransportError`, with how to start a server, if none answers."""
@@ -54,4 +54,4 @@ class Carrier(Protocol):
         """Send to all clients that have joined a topic."""
 
     async def close(self) -> None:
-        """Flush for up to a second, and disconnect."""
+        """Flush for up to a second, then disconnect."""

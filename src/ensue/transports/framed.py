@@ -1,14 +1,14 @@
 """Frames on a carrier of bytes.
 
-What a node sends to one peer within one turn of the event loop travels as one bundle, encoded once:
-an event for a hundred listeners is encoded once, and a hundred events for one listener are one
-message. A bundle that does not decode is counted and reported (`on_bad_bundle`).
+All frames from a node to one peer within one turn of the event loop are one bundle, and each frame
+is encoded once: an event for a hundred listeners is encoded once, and a hundred events for one
+listener are one message. A bundle that does not decode is counted and reported (`on_bad_bundle`).
 
-Where the carrier multicasts, a node that attaches to a topic joins it there first; where it does
-not, each listener is sent to.
+If the carrier multicasts, a node that attaches to a topic joins it at the carrier first. If not,
+each listener gets its own message.
 
-Limit: a bundle holds `BUNDLE_BYTES` or half of what the carrier takes, whichever is less, or one
-frame. A frame that is too large for the carrier is dropped and reported (`on_too_large`).
+Limit: a bundle holds `BUNDLE_BYTES` or half of the carrier's largest message, whichever is less, or
+one frame. A frame that is too large for the carrier is dropped and reported (`on_too_large`).
 """
 
 import asyncio
@@ -28,13 +28,13 @@ __all__ = ["FramedPort", "FramedTransport"]
 
 BUNDLE_BYTES = 256 * 1024
 ALL_LISTENERS = "*"
-"""The target of what is multicast."""
+"""The target of a multicast bundle."""
 
 _log = logging.getLogger("ensue")
 
 
 class FramedTransport:
-    """Gives nodes their ports on a carrier.
+    """A transport that sends frames through a carrier.
 
     `topic_of` names the topic of a notification, and is empty for any other frame: multicast
     frames go to the ports that joined this topic. `home` names the peer that keeps a topic's log.
@@ -62,17 +62,17 @@ class FramedTransport:
         self._topic_of = topic_of
         self._answer = answer
         self.bad_bundles = 0
-        """Messages that could not be read."""
+        """Number of messages that did not decode or were not admitted."""
         self.on_bad_bundle: Callable[[RemoteProtocolError], None] | None = None
         self.too_large = 0
-        """Bundles that the carrier would not take."""
+        """Number of bundles that exceeded the carrier's limit."""
         self.on_too_large: Callable[[str, LimitReached], None] | None = None
         """Called soon with the name of the sender and the carrier's error."""
         self.admit: Callable[[str, str, list[Frame]], list[Frame]] | None = None
         """Given target, source and frames of a bundle: returns the admitted frames, or raises
         `RemoteProtocolError` to refuse the bundle."""
         self.traffic: Traffic | None = None
-        """Counts what comes in and goes out, if metrics are wanted."""
+        """Counts frames and bytes for metrics, if set."""
         self._loop = asyncio.get_running_loop()
         self._ports: dict[str, FramedPort] = {}
         self._entered: dict[str, None] = {}
@@ -82,16 +82,16 @@ class FramedTransport:
         """Topics that are being joined, each with its task."""
         self._moves: dict[str, asyncio.Task[None]] = {}
         """The last task that joins or leaves a topic: the next one waits for it."""
-        self._dirty: dict[FramedPort, None] = {}
+        self._unflushed: dict[FramedPort, None] = {}
         self._flushing = False
         self.bundle_bytes = min(BUNDLE_BYTES, carrier.capabilities.message_bytes_max // 2)
-        """How large a bundle may become before the next one is begun."""
+        """Size of a bundle beyond which the next frame starts another."""
         self._last: tuple[Frame | None, bytes] = (None, b"")
 
     async def enter(self, name: str) -> None:
-        """Open the inbox of a name; return when no message to it is missed any more."""
+        """Open the inbox of a name; return when no later message to it is missed."""
         if name in self._entered:
-            raise BadInput(f"the name {name!r} is taken here: names must be unique")
+            raise BadInput(f"the name {name!r} is taken on this bus: choose another")
         self._entered[name] = None
         if self._answer is not None:
             return
@@ -102,25 +102,25 @@ class FramedTransport:
             raise
 
     async def exit(self, name: str) -> None:
-        """Give up a name."""
+        """Close the inbox of a name."""
         if self._entered.pop(name, 0) is None and self._answer is None:
             await self.carrier.shut(name)
 
     def open(self, name: str, receiver: Receiver) -> "FramedPort":
-        """Give a node that has entered its port."""
+        """Return the port of a node whose name was entered."""
         assert name in self._entered, name
         port = self._ports[name] = FramedPort(self, name, receiver)
         return port
 
     def forget(self, port: "FramedPort") -> None:
-        """Hand nothing over to a port any more."""
+        """Deliver nothing to a port any more."""
         if self._ports.get(port.name) is port:
             del self._ports[port.name]
         for topic in [topic for topic, ports in self._joined.items() if port in ports]:
             self._leave(port, topic)
 
     def body(self, frame: Frame) -> bytes:
-        """Encode a frame, or take the last encoding if it is the same one again."""
+        """Return the encoded frame; the same frame again is not encoded twice."""
         if self._last[0] is frame:
             return self._last[1]
         body = self.codec.body(frame)
@@ -137,8 +137,8 @@ class FramedTransport:
             self._joined[topic][port] = None
             task = self._joining.get(topic)
             if task is not None:
-                # Sent once the topic is joined: the answer may come at once.
-                task.add_done_callback(lambda _task: self._ask_late(port, effect, request))
+                # Sent once the topic is joined: events may follow the answer at once.
+                task.add_done_callback(lambda _task: self._joined_topic(port, effect, request))
                 return
         elif self.capabilities.multicast and isinstance(effect, Detach):
             self._leave(port, topic)
@@ -157,7 +157,7 @@ class FramedTransport:
             self._answer(port, effect)
 
     def receive_soon(self, port: "FramedPort", frame: Frame) -> None:
-        """Hand a frame to an open port in the next turn of the event loop."""
+        """Deliver a frame to a port in the next turn of the event loop, if it is open."""
         self._loop.call_soon(self._receive, port, frame)
 
     def _receive(self, port: "FramedPort", frame: Frame) -> None:
@@ -166,7 +166,7 @@ class FramedTransport:
 
     def flush_soon(self, port: "FramedPort") -> None:
         """Flush at the end of this turn of the event loop."""
-        self._dirty[port] = None
+        self._unflushed[port] = None
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self.flush)
@@ -174,25 +174,26 @@ class FramedTransport:
     def flush(self) -> None:
         """Send all bundles now."""
         self._flushing = False
-        dirty, self._dirty = self._dirty, {}
+        unflushed, self._unflushed = self._unflushed, {}
         carrier = self.carrier
-        for port in dirty:
+        for port in unflushed:
             for target, topic, bodies in port.take():
                 count = len(bodies)
                 if topic:
                     data = bundle(ALL_LISTENERS, port.name, bodies)
-                    self._let_go(carrier.multicast, topic, data, count, port)
+                    self._transmit(carrier.multicast, topic, data, count, port)
                 elif isinstance(target, str):
                     data = bundle(target, port.name, bodies)
-                    self._let_go(carrier.send, target, data, count, port)
+                    self._transmit(carrier.send, target, data, count, port)
                 else:
                     joined = (b"".join(bodies),)
                     for peer in target:
                         data = bundle(peer, port.name, joined, count)
-                        self._let_go(carrier.send, peer, data, count, port)
+                        self._transmit(carrier.send, peer, data, count, port)
 
-    def _ask_late(self, port: "FramedPort", effect: Attach, request: Frame) -> None:
-        # If the topic is being joined anew, the later request is sent then.
+    def _joined_topic(self, port: "FramedPort", effect: Attach, request: Frame) -> None:
+        """Send the request that waited for a topic to be joined."""
+        # If the topic is being joined again, a later request waits for that.
         ready = effect.topic not in self._joining
         if (
             ready
@@ -207,7 +208,7 @@ class FramedTransport:
         topic: str,
         move: Callable[[str, asyncio.Task[None] | None], Coroutine[Any, Any, None]],
     ) -> asyncio.Task[None]:
-        """Join or leave a topic after the task before it has ended."""
+        """Join or leave a topic after the previous task of this topic has ended."""
         task = self._loop.create_task(move(topic, self._moves.get(topic)))
         self._moves[topic] = task
         return task
@@ -217,11 +218,11 @@ class FramedTransport:
         try:
             await _through(before)
             await self.carrier.join(topic, self._multicast_arrived)
-        except Exception as error:  # noqa: BLE001 - the subscriber asks again
+        except Exception as error:  # noqa: BLE001 - the subscriber retries
             wanted = self._joining.get(topic) is task
-            # All listeners may have left meanwhile, and the carrier be closed: not worth a warning.
+            # No warning if all listeners have left meanwhile: the carrier may be closed.
             level = logging.WARNING if wanted else logging.DEBUG
-            _log.log(level, "%s: joining %r failed: %s", self.name, topic, error)
+            _log.log(level, "join failed transport=%s topic=%r: %s", self.name, topic, error)
             if wanted:
                 self._joined.pop(topic, None)
         finally:
@@ -233,8 +234,8 @@ class FramedTransport:
         try:
             await _through(before)
             await self.carrier.leave(topic)
-        except Exception as error:  # noqa: BLE001 - messages that still come are dropped
-            _log.debug("%s: leaving %r failed: %s", self.name, topic, error)
+        except Exception as error:  # noqa: BLE001 - later messages of the topic are dropped
+            _log.debug("leave failed transport=%s topic=%r: %s", self.name, topic, error)
         finally:
             if self._moves.get(topic) is asyncio.current_task():
                 del self._moves[topic]
@@ -249,7 +250,7 @@ class FramedTransport:
             self._joining.pop(topic, None)
             self._move(topic, self._quit)
 
-    def _let_go(
+    def _transmit(
         self,
         send: Callable[[str, bytes], None],
         to: str,
@@ -260,15 +261,15 @@ class FramedTransport:
         try:
             send(to, data)
         except LimitReached as error:
-            # The other bundles still go out.
+            # The other bundles are still sent.
             self.too_large += 1
             if self.on_too_large is None:
-                _log.error("%s to %s: %s", port.name, to, error)
+                _log.error("bundle dropped source=%s target=%s: %s", port.name, to, error)
             else:
                 self._loop.call_soon(self.on_too_large, port.name, error)
             return
         if self.traffic is not None:
-            self.traffic.gave(frames, len(data))
+            self.traffic.count_sent(frames, len(data))
 
     def _arrived(self, data: bytes) -> None:
         read = self._read(data)
@@ -283,7 +284,7 @@ class FramedTransport:
         if read is None:
             return
         _, source, frames = read
-        # A bundle is of one topic; a forged one reaches the listeners of the topics in it.
+        # A bundle has one topic; a forged one may have several, and each goes to its listeners.
         for topic, run in groupby(frames, key=self._topic_of):
             together = tuple(run)
             for port in list(self._joined.get(topic, ())):
@@ -297,12 +298,12 @@ class FramedTransport:
         except RemoteProtocolError as error:
             self.bad_bundles += 1
             if self.on_bad_bundle is None:
-                _log.warning("%s: %s", self.name, error)
+                _log.warning("bad bundle dropped transport=%s: %s", self.name, error)
             else:
                 self.on_bad_bundle(error)
             return None
         if self.traffic is not None:
-            self.traffic.took(read[2], len(data))
+            self.traffic.count_received(read[2], len(data))
         return read
 
 
@@ -313,7 +314,7 @@ async def _through(move: "asyncio.Task[None] | None") -> None:
 
 
 Target = str | tuple[str, ...]
-"""A peer, or several that are sent the same."""
+"""A peer, or several peers that get the same frames."""
 
 
 class _Bundle:
@@ -338,20 +339,20 @@ class FramedPort:
         self.receiver = receiver
         self._transport = transport
         self._bundles: list[_Bundle] = []
-        """In the order they were begun."""
+        """In the order of their first frames."""
         self._open: dict[str | int | tuple[str], _Bundle] = {}
-        """By target, the one that is not full."""
+        """By target: the bundle that is not full."""
 
     def send(self, peer: str, frame: Frame) -> None:
         """Send a frame to a peer."""
         self._add(peer, peer, self._transport.body(frame), multicast=False)
 
     def multicast(self, effect: Multicast) -> None:
-        """Send a frame to all listeners of a topic, by multicast if the carrier has it."""
+        """Send a frame to all listeners of a topic, by multicast if the carrier can."""
         transport = self._transport
         body = effect.encoded or transport.body(effect.frame)
-        # A topic, in a tuple, may have the name of a peer. Several peers are keyed by the identity
-        # of their tuple: hashing a long one takes time.
+        # Keys: a tuple for a topic, which may have the name of a peer; for several peers the
+        # identity of their tuple, because hashing a long one takes time.
         multicasts = transport.capabilities.multicast
         target: Target = effect.topic if multicasts else effect.peers
         self._add((effect.topic,) if multicasts else id(target), target, body, multicast=multicasts)
@@ -361,7 +362,7 @@ class FramedPort:
         self._transport.ask(self, effect, request)
 
     def receive_soon(self, frame: Frame) -> None:
-        """Hand a frame to this node in the next turn: it may still be handling a command."""
+        """Deliver a frame to this node in the next turn, when its command is handled."""
         self._transport.receive_soon(self, frame)
 
     def flush(self) -> None:
@@ -370,13 +371,13 @@ class FramedPort:
             self._transport.flush_soon(self)
 
     def close(self) -> None:
-        """Hand nothing over any more."""
+        """Deliver nothing to the node any more."""
         self._transport.forget(self)
 
     def _add(
         self, key: str | int | tuple[str], target: Target, body: bytes, *, multicast: bool
     ) -> None:
-        """Put an encoded frame into the bundle for a peer, for several, or for a topic."""
+        """Add an encoded frame to the bundle of its target."""
         found = self._open.get(key)
         if found is None or found.size + len(body) > self._transport.bundle_bytes:
             if not self._bundles:

@@ -1,4 +1,4 @@
-"""Throttled log lines: the first is logged, later ones once in a while with a count."""
+"""A log throttle: one line of a kind per period, with the number of lines left out."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ KEYS_MAX = 1_000
 
 
 class Throttle:
-    """Logs a line of a kind once in `period_s`, and then how many were left out."""
+    """A logger of at most one line of a kind in `period_s`."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Throttle:
         """By kind: when it was last logged, and how many lines were left out since."""
 
     def log(self, key: str, level: int, line: str, *, fault: str = "") -> None:
-        """Log a line, unless one of its kind was logged a short while ago."""
+        """Log a line, unless one of its kind was logged within the period."""
         now_s = self._clock()
         at_s, left_out = self._logged.get(key, (-self._period_s, 0))
         if now_s - at_s < self._period_s:

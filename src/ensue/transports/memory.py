@@ -1,21 +1,21 @@
 """`memory://`: everything in one process and one event loop.
 
-A hub holds the chain's nodes and the logs of topics; buses connect to it. `memory://` is a hub of
-its own; `memory://NAME` is shared by all buses of the event loop that name it, and is gone with
-the last one.
+A hub holds the chain's nodes and the topic logs; buses connect to it. `memory://` is a new hub for
+one bus; `memory://NAME` is shared by all buses of the event loop that name it, and ends with the
+last one.
 
 Options, as in `memory://shop?nodes=3&jitter_ms=5`:
 - `nodes`: stations in the chain (1).
-- `jitter_ms`: a notification takes up to this long, each its own time, so they overtake (0).
-- `loss`: the chance that a notification is lost (0). Above 0 no log is kept, so a lost event stays
-  lost; in causal order nodes send it again, and with deadlines as long as it is of use.
-- `seed`: for the two above (0).
+- `jitter_ms`: largest random delay of a notification, so that notifications overtake (0).
+- `loss`: probability that a notification is lost (0). Above 0 no log is kept, so a lost event stays
+  lost; nodes of causal order retransmit it, and those of deadline order until its deadline.
+- `seed`: of the random numbers for the two above (0).
 - `brokers`: content brokers (1).
 
-Frames travel as objects: nothing is encoded. They are handed over in the order sent, one after the
-other, within the call that caused them: without jitter, a publish returns when the event is out.
+Frames are not encoded. They are delivered in the order sent, one after the other, within the call
+that caused them: without jitter, a publish returns when the event is delivered.
 
-Limit: a hub hands over `BURST_MAX` frames before it lets other tasks run.
+Limit: a hub delivers `BURST_MAX` frames before it lets other tasks run.
 """
 
 import asyncio
@@ -50,15 +50,17 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "MemoryOptions":
-        """Read a URL; raise `BadInput` if it is wrong."""
+        """Parse a URL; raise `BadInput` if it is wrong."""
         try:
             parts = urlsplit(url)
         except ValueError as error:
             raise BadInput(f"{url}: {error}") from None
         if parts.path not in ("", "/") or parts.fragment:
-            raise BadInput(f"{url}: a memory hub is named without a path: memory://NAME")
+            raise BadInput(
+                f"{url}: a memory hub has neither path nor fragment; expected memory://NAME"
+            )
         if ":" in parts.netloc or "@" in parts.netloc:
-            raise BadInput(f"{url}: a memory hub has a name, no port and no user: memory://NAME")
+            raise BadInput(f"{url}: a memory hub has no port and no user; expected memory://NAME")
         given = UrlOptions.read(
             parts.query, ("nodes", "jitter_ms", "loss", "seed", "brokers"), shown=url
         )
@@ -80,15 +82,15 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         return read
 
     def to_query(self) -> str:
-        """Return the options as a URL has them, without defaults."""
-        usual = MemoryOptions(hub=self.hub)
+        """Return the query of the URL, without defaults."""
+        defaults = MemoryOptions(hub=self.hub)
         given = {name: getattr(self, name) for name in self.__struct_fields__}
-        said = [
+        written = [
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
             for name, value in given.items()
-            if value != getattr(usual, name)
+            if value != getattr(defaults, name)
         ]
-        return f"?{'&'.join(said)}" if said else ""
+        return f"?{'&'.join(written)}" if written else ""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -103,10 +105,10 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryTransport:
-    """Carries frames between the nodes of one event loop.
+    """A transport between the nodes of one event loop.
 
     `home` names the peer that keeps a topic's log. `unreliable` are the types of the frames that
-    carry events: loss and jitter apply to these alone.
+    carry events: loss and jitter apply only to these.
     """
 
     name = "memory://"
@@ -138,14 +140,14 @@ class MemoryTransport:
     def open(self, name: str, receiver: Receiver) -> "MemoryPort":
         """Give a node its port."""
         if name in self._receivers:
-            raise BadInput(f"the name {name!r} is taken on this hub: names must be unique")
+            raise BadInput(f"the name {name!r} is taken on this hub: choose another")
         self._receivers[name] = receiver
         return MemoryPort(self, name)
 
     def transmit(self, source: str, target: str, frame: Frame) -> None:
-        """Queue a frame; `flush` hands it over.
+        """Queue a frame; `flush` delivers it.
 
-        It is never handed over from here: a node reports its own outcomes before it gets more.
+        Never delivers it itself: a node completes its own step before it gets more frames.
         """
         if type(frame) not in self._unreliable:
             self._queue.append((source, target, frame))
@@ -158,12 +160,12 @@ class MemoryTransport:
             self._queue.append((source, target, frame))
 
     def flush(self) -> None:
-        """Hand over what is queued, unless that is going on already."""
+        """Deliver queued frames, unless called from a delivery."""
         if self._queue and not self._pumping:
             self._pump()
 
     def forget(self, name: str) -> None:
-        """Hand nothing over to a node any more."""
+        """Deliver nothing to a node any more."""
         if self._receivers.pop(name, None) is not None and self.on_closed is not None:
             self.on_closed(name)
 
@@ -181,7 +183,7 @@ class MemoryTransport:
         finally:
             self._pumping = False
             if queue:
-                # The burst was long enough, or one receiver raised: the others still get theirs.
+                # The burst was long enough, or a receiver raised: deliver the rest later.
                 self._loop.call_soon(self.flush)
 
     def _arrive(self, source: str, target: str, frame: Frame) -> None:
@@ -203,7 +205,7 @@ class MemoryPort:
         self._transport.transmit(self._name, peer, frame)
 
     def multicast(self, effect: Multicast) -> None:
-        """Send a frame to each peer that listens to a topic."""
+        """Send a frame to each listener of a topic."""
         for peer in effect.peers:
             self._transport.transmit(self._name, peer, effect.frame)
 
@@ -214,9 +216,9 @@ class MemoryPort:
         transport.transmit(self._name, transport.home(topic), request)
 
     def flush(self) -> None:
-        """Let the hub hand over what was sent."""
+        """Have the hub deliver queued frames."""
         self._transport.flush()
 
     def close(self) -> None:
-        """Hand nothing over any more."""
+        """Deliver nothing to the node any more."""
         self._transport.forget(self._name)

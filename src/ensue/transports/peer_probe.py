@@ -1,8 +1,8 @@
-"""The probe that tells a wrong port from a server that is away.
+"""The probe that distinguishes a wrong port from a server that is away.
 
-A server that is away may come back, and clients wait for it. Something that speaks another protocol
-will not, so connecting fails at once and names what is there. Only a first connection that fails,
-or gets no answer for `SILENT_S`, is followed by a probe, on connections of its own.
+Clients wait for a server that is away. Waiting for something that speaks another protocol is
+useless: connecting fails at once, and the error names what answers. The probe runs only if the
+first connection fails or gets no answer for `SILENT_S`, and uses its own connections.
 """
 
 import asyncio
@@ -17,19 +17,18 @@ from ensue.transports.tcp.messages import CONTROL, PREFIX_BYTES
 __all__ = ["ENSUE", "TLS", "connect_or_identify", "identify", "is_final"]
 
 SILENT_S = 1.0
-"""A connection that is not made after this long may be to something else."""
+"""Probe if connecting takes longer than this."""
 BANNER_S = 0.2
-"""How long a server may take to speak first, …"""
+"""How long to wait for a banner, …"""
 ANSWER_S = 1.0
-"""… and to answer."""
+"""… and for an answer."""
 PROBE = b"PING / HTTP/1.0\r\n\r\n"
-"""Redis and HTTP servers answer with an error of their own; others close the connection."""
+"""Redis and HTTP servers answer with an error; others close the connection."""
 MQTT_PROBE = b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x05\x00\x00\x00"
 """MQTT 5 CONNECT: clean start and no client id, so no session is taken over."""
 CONNACK = 0x20
-"""What a broker answers first, whether it accepts the client or not, …"""
+"""First byte of a broker's answer, whether it accepts the client or not."""
 CONNACK_BYTES_MIN = 4
-"""… in at least so many bytes."""
 
 ENSUE = "an Ensue server"
 MQTT = "an MQTT broker"
@@ -46,7 +45,7 @@ _ANSWERS = {
     b"SSH-": "an SSH server",
     b"\x15\x03": TLS,
 }
-_PASSING = (
+_TRANSIENT = (
     ssl.SSLEOFError,
     ssl.SSLZeroReturnError,
     ssl.SSLSyscallError,
@@ -58,30 +57,30 @@ T = TypeVar("T")
 
 
 def is_final(error: BaseException | None) -> bool:
-    """Return whether TLS failed in a way that a retry does not mend."""
-    return isinstance(error, ssl.SSLError) and not isinstance(error, _PASSING)
+    """Return whether an error is a TLS failure that a retry does not fix."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, _TRANSIENT)
 
 
 async def identify(host: str, port: int) -> str:
-    """Return what answers at an address; empty if unknown."""
-    said = await _answer(host, port, PROBE)
+    """Return the kind of server at an address; empty if unknown."""
+    answer = await _answer(host, port, PROBE)
     for beginning, name in _ANSWERS.items():
-        if said.startswith(beginning):
+        if answer.startswith(beginning):
             return name
-    if len(said) > PREFIX_BYTES and said[0] == 0 and said[PREFIX_BYTES] == CONTROL:
+    if len(answer) > PREFIX_BYTES and answer[0] == 0 and answer[PREFIX_BYTES] == CONTROL:
         return ENSUE
-    if said:
+    if answer:
         return ""
-    connack, shakes_hands = await asyncio.gather(
-        _answer(host, port, MQTT_PROBE), _shakes_hands(host, port)
+    connack, has_tls = await asyncio.gather(
+        _answer(host, port, MQTT_PROBE), _completes_handshake(host, port)
     )
     if len(connack) >= CONNACK_BYTES_MIN and connack[0] == CONNACK:
         return MQTT
-    return TLS if shakes_hands else ""
+    return TLS if has_tls else ""
 
 
 async def _answer(host: str, port: int, probe: bytes) -> bytes:
-    """Return the banner of a server, or its answer to a probe; empty: none in time."""
+    """Return a server's banner, or its answer to a probe; empty after a timeout."""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(ANSWER_S):
             return await _ask(host, port, probe)
@@ -101,7 +100,7 @@ async def _ask(host: str, port: int, probe: bytes) -> bytes:
         writer.transport.abort()
 
 
-async def _shakes_hands(host: str, port: int) -> bool:
+async def _completes_handshake(host: str, port: int) -> bool:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # No secret is sent on it.
@@ -134,7 +133,7 @@ async def connect_or_identify(
             return connecting.result()
         refused = failure is not None and isinstance(failure.__cause__, ConnectionRefusedError)
         if refused or isinstance(failure, HandshakeFailed) or (failure is not None and tls):
-            return connecting.result()  # No server is there, or the error names what is wrong.
+            return connecting.result()  # No server listens, or the error names the cause.
         found = await identify(host, port)
         expected = (wanted, TLS) if tls else (wanted,)
         if not found or found in expected or (connecting.done() and not connecting.exception()):

@@ -1,7 +1,7 @@
-"""A connection that comes back: used until it is lost, then made again with growing pauses.
+"""Reconnection with exponential backoff.
 
 Pauses are random, so that a thousand clients do not connect at once when a server is back, and
-grow up to `BACKOFF_S_MAX`. A connection that is lost within `STABLE_S` counts as one that flaps.
+grow up to `BACKOFF_S_MAX`. A connection that is lost within `STABLE_S` counts as flapping.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ C = TypeVar("C")
 
 
 async def pause(attempt: int) -> None:
-    """Wait before an attempt to connect: the longer, the more have failed."""
+    """Wait before an attempt to connect; each failed attempt doubles the pause."""
     pause_s = min(BACKOFF_S_MIN * 2 ** min(attempt, 10), BACKOFF_S_MAX)
     await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
 
@@ -33,11 +33,11 @@ async def keep_connected(
     resumed: Callable[[C], None],
     eager: bool,
 ) -> None:
-    """Keep a connection until `failed` raises.
+    """Use a connection, and reconnect when it is lost, until `failed` raises.
 
-    `use` returns when a connection is lost. `connect` is one attempt to make another; `failed` is
-    called with what it raises. `resumed` takes the new connection. If `eager`, the first attempt
-    is made at once, unless connections flap; else it waits, too.
+    `use` returns when the connection is lost. `connect` is one attempt to reconnect; `failed` is
+    called with its exception, `resumed` with the new connection. If `eager`, the first attempt
+    follows at once, unless connections flap; else it waits, too.
     """
     loop = asyncio.get_running_loop()
     flaps = 0
@@ -62,7 +62,7 @@ async def _connect(
     while True:
         try:
             return await connect()
-        except Exception as error:  # noqa: BLE001 - what ends the attempts is raised by `failed`
+        except Exception as error:  # noqa: BLE001 - `failed` raises to end the attempts
             failed(error)
         await pause(attempt)
         attempt += 1

@@ -1,4 +1,4 @@
-"""URL schemes and their transports. Clients of brokers are extras, imported on use."""
+"""URL schemes and their transports. Client libraries of brokers are imported on use."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,17 +16,17 @@ __all__ = ["BROKERED", "BROKERS", "SERVED", "BrokerOptions", "Options", "parse_u
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The URL of a broker, and how to make its carrier."""
+    """The URL of a broker, and a factory of its carrier."""
 
     url: str
-    """For people: without password or token."""
+    """Without password or token, for errors and logs."""
     scheme: str
     given: Any
-    """The options of this kind of broker, `prefix` among them."""
+    """The options of this kind of broker, including `prefix`."""
     carrier: Callable[[Any], Carrier]
 
     def make(self, space: str = "") -> Carrier:
-        """Return a new carrier, below the prefix in a space of its own if one is given."""
+        """Return a new carrier; `space` extends the prefix of its names."""
         if not space:
             return self.carrier(self.given)
         prefix = f"{self.given.prefix}:{space}"  # Chosen prefixes have no colon.
@@ -34,7 +34,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of stations on the broker: they keep the log that it may lack."""
+        """The capabilities of stations on the broker: they keep the logs."""
         return msgspec.structs.replace(
             CAPABILITIES,
             durable=True,
@@ -87,9 +87,9 @@ _ANY = f"memory://, memory://NAME, {SERVED}"
 
 
 def parse_url(url: str, *, expected: str = _ANY) -> Options:
-    """Read a URL; raise `BadInput` with what was `expected` if it is wrong."""
+    """Parse a URL; raise `BadInput` with the `expected` schemes if it is wrong."""
     if not isinstance(url, str):
-        raise BadInput(f"a URL is a str such as 'memory://', not {type(url).__name__}")
+        raise BadInput(f"a URL must be a str such as 'memory://', not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     if separator and scheme == "memory":
         return MemoryOptions.parse(url)
@@ -98,7 +98,7 @@ def parse_url(url: str, *, expected: str = _ANY) -> Options:
     if separator and scheme in BROKERS:
         given, carrier = BROKERS[scheme](url)
         return BrokerOptions(url=given.address.url, scheme=scheme, given=given, carrier=carrier)
-    # What follows may hold a password.
+    # The rest of the URL may hold a password.
     shown = f"{scheme}://" if separator else url
     plain = scheme.removesuffix("s")
     if separator and plain in ("ensue", *BROKERS):

@@ -1,8 +1,8 @@
 """TLS options of URLs, the same for Ensue's servers and every broker.
 
-- `tls`: 1 asks for it; implied by `ca` and `cert`.
-- `ca`: a file with the authorities to trust instead of the system's.
-- `cert` and `key`: files that authenticate this side, where the other asks.
+- `tls`: 1 encrypts; implied by `ca` and `cert`.
+- `ca`: a file of certificate authorities to trust instead of the system's.
+- `cert` and `key`: certificate and private key of this client, if the server requires one.
 """
 
 import ssl
@@ -21,19 +21,19 @@ _WRONG_HOST = (62, 64)
 
 def what_failed(error: ssl.SSLError) -> str:
     """Return the likely cause of a TLS error, and its fix."""
-    reason = getattr(error, "reason", "")  # Errors that a client makes itself have none.
+    reason = getattr(error, "reason", "")  # Errors that client libraries raise have none.
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return "it speaks without TLS; leave tls=1 out"
+        return "it does not use TLS; leave tls=1 out"
     if isinstance(error, ssl.SSLCertVerificationError):
-        fix = "connect by a name that it is for"
+        fix = "connect by a host name in the certificate"
         if error.verify_code not in _WRONG_HOST:
-            fix = "name a file of who signed it: ca=FILE"
+            fix = "name the file of the CA that signed it: ca=FILE"
         return f"its certificate can't be trusted: {error.verify_message}: {fix}"
     return str(error)
 
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a connection is protected, if at all."""
+    """TLS options of a connection."""
 
     on: bool = False
     ca: str = ""
@@ -42,11 +42,12 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, options: UrlOptions) -> "TlsOptions":
-        """Read the options of a URL; raise `BadInput` if they contradict each other."""
+        """Parse the options of a URL; raise `BadInput` if they contradict each other."""
         ca, cert, key = (options.text(name) for name in ("ca", "cert", "key"))
         on = options.switch("tls", default=bool(ca or cert))
         if bool(cert) != bool(key):
-            raise BadInput(f"{options.shown}: cert and key go together")
+            missing = "key" if cert else "cert"
+            raise BadInput(f"{options.shown}: cert and key go together: add {missing}=FILE")
         return cls(on=on, ca=ca, cert=cert, key=key)
 
     def context(self) -> ssl.SSLContext | None:

@@ -1,4 +1,4 @@
-"""Counts of what came in and went out, for metrics and status."""
+"""Counts of frames and bytes received and sent, for metrics and status."""
 
 from collections import Counter
 from typing import Any
@@ -9,9 +9,9 @@ __all__ = ["Traffic"]
 
 
 class Traffic:
-    """Counts bundles: a few additions for each, however much is in it.
+    """Counters of frames and bytes.
 
-    `publishes` is the type of the frames whose `events` a publisher wants published.
+    `publishes` is the type of the frames whose `events` are requests to publish.
     """
 
     __slots__ = (
@@ -34,12 +34,12 @@ class Traffic:
         self.bytes_out = 0
         self.kinds_in: Counter[str] = Counter()
         self.requested_events = 0
-        """Events that publishers asked to publish, repeated ones included."""
+        """Events in requests to publish, including retransmitted ones."""
         self.requested_bytes = 0
-        """The payload bytes of those."""
+        """Payload bytes of these events."""
 
-    def took(self, frames: list[Frame], size: int) -> None:
-        """Count a bundle that came in."""
+    def count_received(self, frames: list[Frame], size: int) -> None:
+        """Count a received bundle."""
         self.frames_in += len(frames)
         self.bytes_in += size
         frame: Any
@@ -49,7 +49,7 @@ class Traffic:
                 self.requested_events += len(frame.events)
                 self.requested_bytes += sum([len(event.payload) for event in frame.events])
 
-    def gave(self, frames: int, size: int) -> None:
-        """Count a bundle that went out to one peer or topic."""
+    def count_sent(self, frames: int, size: int) -> None:
+        """Count a bundle sent to one peer or topic."""
         self.frames_out += frames
         self.bytes_out += size

@@ -1,4 +1,4 @@
-"""The options behind the question mark of a URL, read alike for every transport."""
+"""The query options of a URL, parsed alike for every transport."""
 
 import math
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ __all__ = ["UrlOptions", "hide", "split_url"]
 
 
 def hide(url: str) -> str:
-    """Return a URL for people: without its password."""
+    """Return a URL without its password, for errors and logs."""
     start, slashes, rest = url.partition("//")
     secret, at, place = rest.rpartition("@")
     if not at:
         return url
-    # A password may hold any sign that parts a URL: rather too much is hidden than too little.
+    # A password may hold any delimiter of a URL: hide too much rather than too little.
     user, colon, _ = secret.partition(":")
     return f"{start}{slashes}{user}:***@{place}" if colon else f"{start}{slashes}***@{place}"
 
 
 def split_url(url: str, *, shown: str, expected: str = "") -> tuple[SplitResult, int | None]:
-    """Split a URL and read its port; `shown` is the URL for people, `expected` what was."""
+    """Split a URL and parse its port; errors begin with `shown` and end with `expected`."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -34,14 +34,14 @@ def split_url(url: str, *, shown: str, expected: str = "") -> tuple[SplitResult,
 
 
 class UrlOptions(msgspec.Struct, frozen=True):
-    """The options of one URL. `shown` is the URL for people, for errors."""
+    """The query options of one URL; errors begin with `shown`."""
 
     given: dict[str, str]
     shown: str
 
     @classmethod
     def read(cls, query: str, known: Sequence[str], *, shown: str) -> "UrlOptions":
-        """Read a query; refuse options that are not `known` or given twice."""
+        """Parse a query; raise `BadInput` for an option that is not `known` or given twice."""
         given: dict[str, str] = {}
         for name, value in parse_qsl(query, keep_blank_values=True):
             if name not in known:
@@ -55,7 +55,7 @@ class UrlOptions(msgspec.Struct, frozen=True):
         return cls(given, shown)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return an option as it is written."""
+        """Return an option unchanged."""
         return self.given.get(name, default)
 
     def switch(self, name: str, *, default: bool = False) -> bool:

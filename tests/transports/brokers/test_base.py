@@ -1,4 +1,4 @@
-"""What the carriers on brokers share, on a broker that is none."""
+"""The base of carriers on brokers, without a broker."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from ensue.transports.brokers.base import BrokerCarrier, Place, Session
 
 
 class Moody(BrokerCarrier):
-    """Connects, and fails as it is told to each time after that."""
+    """A carrier whose attempts to connect have given outcomes."""
 
     name = "moody://"
     how_to_start = "be patient"
@@ -36,21 +36,21 @@ class Moody(BrokerCarrier):
 
     async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None: ...
 
-    async def _take(self, places: Collection[Place]) -> None: ...
+    async def _subscribe(self, places: Collection[Place]) -> None: ...
 
-    async def _drop(self, place: Place) -> None: ...
+    async def _unsubscribe(self, place: Place) -> None: ...
 
-    async def _hang_up(self) -> None: ...
+    async def _disconnect(self) -> None: ...
 
 
-def test_a_broker_that_begins_to_refuse_is_told_of_once_for_each_reason(
+def test_refusing_broker_is_logged_once_per_reason(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconnect, "BACKOFF_S_MIN", 0.0)
     no = "this user is refused"
-    moods = [None, *[ConnectionRefusedError("nobody")] * 3, *[TransportError(no)] * 3,
-             ConnectionRefusedError("nobody"), TransportError(no), TransportError("the account is locked"),
-             None]  # fmt: skip
+    away, refused = ConnectionRefusedError("away"), TransportError(no)
+    locked = TransportError("the account is locked")
+    moods = [None, away, away, away, refused, refused, refused, away, refused, locked, None]
 
     async def main() -> None:
         carrier = Moody(iter(moods))
@@ -65,20 +65,20 @@ def test_a_broker_that_begins_to_refuse_is_told_of_once_for_each_reason(
     with caplog.at_level(logging.WARNING, logger="ensue"):
         asyncio.run(main())
     assert [each.getMessage() for each in caplog.records] == [
-        "moody://somewhere: lost (cut); connecting again",
-        f"moody://somewhere: not yet ({no})",
-        "moody://somewhere: not yet (the account is locked)",
+        "connection lost url=moody://somewhere: cut",
+        f"reconnect failed url=moody://somewhere: {no}",
+        "reconnect failed url=moody://somewhere: the account is locked",
     ]
 
 
 class Slow(Moody):
-    """Takes for ever, and fails when it is ended: a client's way to answer being cancelled."""
+    """Subscribes forever, and raises when cancelled, as client libraries do."""
 
     def __init__(self) -> None:
         super().__init__(iter([None]))
         self.taking = asyncio.Event()
 
-    async def _take(self, places: Collection[Place]) -> None:
+    async def _subscribe(self, places: Collection[Place]) -> None:
         self.taking.set()
         try:
             await asyncio.Event().wait()
@@ -87,7 +87,7 @@ class Slow(Moody):
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["cancelled", "closed"])
-def test_opening_that_is_ended_while_the_client_fails_leaves_nothing_for_the_event_loop(
+def test_open_that_ends_while_the_client_fails_leaves_no_unretrieved_exception(
     closed: bool,
 ) -> None:
     unheard: list[str] = []
@@ -105,7 +105,7 @@ def test_opening_that_is_ended_while_the_client_fails_leaves_nothing_for_the_eve
             assert joining.cancelled()
         await carrier.close()
         if closed:
-            # At once, not when it has waited for a connection as long as it would.
+            # At once, not after the timeout of an open.
             async with asyncio.timeout(base.OPEN_S / 2):
                 with pytest.raises(TransportError, match="closed before 't' was opened"):
                     await joining
@@ -118,7 +118,7 @@ def test_opening_that_is_ended_while_the_client_fails_leaves_nothing_for_the_eve
 
 
 class Counting(Moody):
-    """Takes and drops in its own time; each is to be let through, and may be told to fail."""
+    """A carrier whose requests wait until the test answers them."""
 
     def __init__(self) -> None:
         super().__init__(iter([None, None]))
@@ -135,10 +135,10 @@ class Counting(Moody):
         self.turns.append(asyncio.get_running_loop().create_future())
         await self.turns[-1]
 
-    async def _take(self, places: Collection[Place]) -> None:
+    async def _subscribe(self, places: Collection[Place]) -> None:
         await self._ask(f"take {', '.join(name for _, name in places)}")
 
-    async def _drop(self, place: Place) -> None:
+    async def _unsubscribe(self, place: Place) -> None:
         await self._ask(f"drop {place[1]}")
 
     async def answer(self) -> None:
@@ -161,7 +161,7 @@ async def cancelled(task: asyncio.Task[None]) -> None:
 def nothing(_data: bytes) -> None: ...
 
 
-def test_opening_that_is_cancelled_is_taken_to_its_end_and_dropped() -> None:
+def test_cancelled_open_completes_and_is_undone() -> None:
     async def main() -> None:
         carrier = Counting()
         await carrier.start()
@@ -171,7 +171,7 @@ def test_opening_that_is_cancelled_is_taken_to_its_end_and_dropped() -> None:
         assert carrier.asked == ["take t", "drop t"]
         await carrier.answer()
         assert carrier.lost == 0
-        # It begins from the beginning.
+        # The next join starts again.
         joining = asyncio.create_task(carrier.join("t", nothing))
         await rest()
         assert carrier.asked == ["take t", "drop t", "take t"]
@@ -182,7 +182,7 @@ def test_opening_that_is_cancelled_is_taken_to_its_end_and_dropped() -> None:
     asyncio.run(main())
 
 
-def test_opening_again_what_is_still_being_taken_asks_the_broker_once() -> None:
+def test_reopening_during_a_subscribe_sends_one_request() -> None:
     async def main() -> None:
         carrier, got = Counting(), list[bytes]()
         await carrier.start()
@@ -193,14 +193,14 @@ def test_opening_again_what_is_still_being_taken_asks_the_broker_once() -> None:
         await carrier.answer()
         await joining
         assert carrier.asked == ["take t"]
-        carrier._hand(("t", "t"), b"1")
+        carrier._deliver(("t", "t"), b"1")
         assert got == [b"1"]
         await carrier.close()
 
     asyncio.run(main())
 
 
-def test_leaving_that_is_cancelled_goes_on_and_opening_again_waits_for_it() -> None:
+def test_cancelled_leave_completes_before_the_topic_is_joined_again() -> None:
     async def main() -> None:
         carrier = Counting()
         await carrier.start()
@@ -222,7 +222,7 @@ def test_leaving_that_is_cancelled_goes_on_and_opening_again_waits_for_it() -> N
     asyncio.run(main())
 
 
-def test_opening_that_is_cancelled_when_the_broker_has_just_agreed_is_dropped() -> None:
+def test_open_cancelled_after_the_confirmation_is_undone() -> None:
     async def main() -> None:
         carrier = Counting()
         await carrier.start()
@@ -230,7 +230,7 @@ def test_opening_that_is_cancelled_when_the_broker_has_just_agreed_is_dropped() 
         await rest()
         carrier.turns[-1].set_result(None)
         for _ in range(20):
-            if ("t", "t") in carrier.session.taken:
+            if ("t", "t") in carrier.session.subscribed:
                 break
             await asyncio.sleep(0)
         joining.cancel()
@@ -244,7 +244,7 @@ def test_opening_that_is_cancelled_when_the_broker_has_just_agreed_is_dropped() 
     asyncio.run(main())
 
 
-def test_a_broker_that_does_not_answer_what_nobody_waits_for_is_given_up(
+def test_unanswered_request_without_a_waiter_ends_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(base, "OPEN_S", 0.05)
@@ -261,7 +261,7 @@ def test_a_broker_that_does_not_answer_what_nobody_waits_for_is_given_up(
     asyncio.run(main())
 
 
-def test_what_was_left_and_entered_again_while_it_was_opened_again_begins_anew(
+def test_topic_left_and_joined_during_a_reconnect_starts_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reconnect, "BACKOFF_S_MIN", 0.0)
@@ -288,7 +288,7 @@ def test_what_was_left_and_entered_again_while_it_was_opened_again_begins_anew(
     asyncio.run(main())
 
 
-def test_closing_waits_until_the_broker_knows_of_what_was_left() -> None:
+def test_closing_waits_for_unsubscriptions() -> None:
     async def main() -> None:
         carrier = Counting()
         await carrier.start()

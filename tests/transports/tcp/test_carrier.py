@@ -1,4 +1,4 @@
-"""`ensue://` does what every transport does."""
+"""`ensue://`: the behavior of every transport, and names."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ class TestTcp(RemoteSuite):
     ) -> StationThread:
         return tcp_station(tmp_path_factory.mktemp("station"), spare_port())
 
-    def test_a_name_that_was_taken_over_is_not_taken_back(self) -> None:
+    def test_name_taken_over_is_not_reclaimed(self) -> None:
         async def main() -> None:
             name, topic = fresh("durable"), fresh("t")
             async with (
@@ -52,7 +52,7 @@ class TestTcp(RemoteSuite):
         asyncio.run(main())
 
 
-def test_a_subscription_that_fell_behind_gets_what_is_kept_and_is_told_what_it_missed(
+def test_subscription_behind_retention_gets_retained_events_and_reports_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensue.server.station_builder.RETAIN_EVERY_S", 0.01)
@@ -69,7 +69,7 @@ def test_a_subscription_that_fell_behind_gets_what_is_kept_and_is_told_what_it_m
                 await bus.publish("t", b"1")
                 await take(events, 1)
             for number in range(2, 201):
-                # One by one, or they would all lie in one segment, to be dropped together.
+                # One by one: together they would be in one segment, and dropped together.
                 await bus.publish("t", b"%d" % number + bytes(1_000))
             await until(lambda: station.log.bounds()["t"][0] > 100, "old events are dropped")
             async with bus.subscribe("t", name="slow", durable=True) as events:
@@ -88,7 +88,7 @@ def test_a_subscription_that_fell_behind_gets_what_is_kept_and_is_told_what_it_m
 
 
 @pytest.mark.parametrize("way", ["closed", "shut"])
-def test_entering_that_is_ended_by_somebody_else_is_an_error_and_cancels_nobody(
+def test_enter_ended_by_another_caller_raises_and_cancels_no_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     config = ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0")
@@ -96,7 +96,7 @@ def test_entering_that_is_ended_by_somebody_else_is_an_error_and_cancels_nobody(
     async def main() -> None:
         server = Server(config)
         await server.start()
-        # From now on it does not answer.
+        # From now on the server does not answer.
         monkeypatch.setattr(server.listener, "enter_name", lambda *_: None)
         carrier = TcpCarrier(TcpOptions.parse(server.url), client="c")
         await carrier.start()
@@ -111,7 +111,7 @@ def test_entering_that_is_ended_by_somebody_else_is_an_error_and_cancels_nobody(
             await asyncio.sleep(0.05)
             assert not entering.done()
             await (carrier.close() if way == "closed" else carrier.shut("name"))
-        said = "the bus was closed before" if way == "closed" else "'name' was shut before"
+        said = "the bus was closed before" if way == "closed" else "'name' was closed before"
         assert entering.result().startswith(said)
         await carrier.close()
         await server.stop()

@@ -1,4 +1,4 @@
-"""Messages of `ensue://`: whatever the packets, the same messages; whatever the bytes, no surprise."""
+"""Messages and URLs of `ensue://`: any packets give the same messages; bad bytes are refused."""
 
 import os
 
@@ -35,7 +35,7 @@ from ensue.transports.tls import TlsOptions
 
 LIMITED = settings(derandomize=True, max_examples=150, deadline=None)
 
-# -- Cutting ------------------------------------------------------------------------------------------
+# -- Framing --------------------------------------------------------------------------------------
 
 
 @LIMITED
@@ -58,7 +58,7 @@ def test_any_packets_give_the_same_messages(messages: list[bytes], sizes: list[i
 
 @LIMITED
 @given(st.lists(st.binary(min_size=1, max_size=20), max_size=5), st.binary(max_size=30))
-def test_what_is_not_whole_is_held_and_nothing_else(messages: list[bytes], rest: bytes) -> None:
+def test_only_an_incomplete_message_is_held(messages: list[bytes], rest: bytes) -> None:
     begun = framed(rest + b"!")[:-1]
     framer = Framer()
     assert framer.feed(b"".join(map(framed, messages)) + begun) == messages
@@ -68,30 +68,30 @@ def test_what_is_not_whole_is_held_and_nothing_else(messages: list[bytes], rest:
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 1000])
 @pytest.mark.parametrize("size", [0, 11, 2**31, 2**32 - 1])
-def test_a_length_that_can_not_be_is_refused_as_soon_as_it_is_there(size: int, step: int) -> None:
+def test_impossible_length_is_refused_at_once(size: int, step: int) -> None:
     framer = Framer(10)
     stream = framed(b"fine") + size.to_bytes(4, "big") + b"x" * 20
-    # Up to before the packet that brings the last byte of the length, all is well.
+    # It is accepted until the packet with the last byte of the length.
     last = (11 // step) * step
     for at in range(0, last, step):
         framer.feed(stream[at : at + step])
-    with pytest.raises(RemoteProtocolError, match=f"it has {size} bytes; expected 1 to 10"):
+    with pytest.raises(RemoteProtocolError, match=f"announces {size} bytes; expected 1 to 10"):
         framer.feed(stream[last : last + step])
 
 
-def test_the_largest_message_allowed_is_allowed() -> None:
+def test_largest_message_is_accepted() -> None:
     framer = Framer(10)
     assert framer.feed(framed(b"x" * 10)) == [b"x" * 10]
 
 
-def test_a_limit_raised_meanwhile_counts_from_the_next_message_on() -> None:
+def test_raised_limit_applies_from_the_next_message() -> None:
     framer = Framer(4)
     assert framer.feed(framed(b"abcd")[:-1]) == []
     framer.bytes_max = 8
     assert framer.feed(b"d" + framed(b"12345678")) == [b"abcd", b"12345678"]
 
 
-# -- Control messages ---------------------------------------------------------------------------------
+# -- Control messages -----------------------------------------------------------------------------
 
 EVERY = (
     Hello(client="c"),
@@ -117,7 +117,7 @@ EVERY = (
 
 
 @pytest.mark.parametrize("message", EVERY, ids=lambda each: type(each).__name__)
-def test_a_control_message_comes_back_as_it_was(message: object) -> None:
+def test_control_message_roundtrip(message: object) -> None:
     (whole,) = Framer().feed(encode_control(message))  # type: ignore[arg-type]
     assert whole[0] == CONTROL
     assert decode_control(whole) == message
@@ -147,14 +147,14 @@ def encoded(*fields: object) -> bytes:
         bytes((CONTROL,)) + b"\x91" * 5_000,
     ],
 )
-def test_anything_else_is_refused_and_never_half_read(data: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="a control message can't be read"):
+def test_other_bytes_are_refused_as_a_whole(data: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="a control message can't be decoded"):
         decode_control(data)
 
 
 @LIMITED
 @given(st.binary(max_size=80))
-def test_noise_is_a_control_message_or_refused(noise: bytes) -> None:
+def test_random_bytes_are_a_control_message_or_refused(noise: bytes) -> None:
     try:
         message = decode_control(bytes((CONTROL,)) + noise)
     except RemoteProtocolError:
@@ -162,7 +162,7 @@ def test_noise_is_a_control_message_or_refused(noise: bytes) -> None:
     assert type(message) in {type(each) for each in EVERY}
 
 
-# -- URLs ---------------------------------------------------------------------------------------------
+# -- URLs -----------------------------------------------------------------------------------------
 
 
 def test_a_url_is_read_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_the_environment_gives_the_token_unless_the_url_does(
         ("ensue://h?key=k.pem", "cert and key go together"),
     ],
 )
-def test_what_is_wrong_with_a_url_is_said(url: str, said: str) -> None:
+def test_bad_url_is_refused_with_its_reason(url: str, said: str) -> None:
     with pytest.raises(BadInput, match=said.replace("?", r"\?")) as refused:
         TcpOptions.parse(url)
     assert "\n" not in str(refused.value)
@@ -232,7 +232,7 @@ def test_a_token_is_never_shown(url: str) -> None:
     assert refused.value.__cause__ is None
 
 
-def test_files_of_tls_that_are_not_there_are_named(tmp_path: os.PathLike[str]) -> None:
+def test_missing_tls_files_are_named(tmp_path: os.PathLike[str]) -> None:
     missing = os.path.join(tmp_path, "missing.pem")  # noqa: PTH118 - as it stands in a URL
     assert TcpOptions.parse("ensue://h").tls.context() is None
     with pytest.raises(BadInput, match=r"TLS can't be set up from .*missing\.pem"):
@@ -253,33 +253,33 @@ def test_an_address_is_read(text: str, address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":7", "h:x", "h:70000", "h/p", "h?q=1", "[::1"])
-def test_an_address_that_is_none_is_refused_by_what_it_is_of(text: str) -> None:
+def test_invalid_address_is_refused_with_its_kind(text: str) -> None:
     with pytest.raises(BadInput, match="the address to listen on"):
         parse_address(text, what="the address to listen on")
 
 
-# -- Schemes ------------------------------------------------------------------------------------------
+# -- Schemes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("url", ["", "ensue", "http://h", "ensue:h", "://", "ENSUE//h"])
-def test_a_url_of_no_transport_is_told_which_there_are(url: str) -> None:
+def test_unknown_scheme_lists_the_transports(url: str) -> None:
     with pytest.raises(BadInput, match=r"expected memory://.*ensue://HOST:PORT.*nats://"):
         parse_url(url)
 
 
-def test_a_scheme_that_is_mistyped_does_not_show_a_password() -> None:
+def test_mistyped_scheme_hides_the_password() -> None:
     with pytest.raises(BadInput, match="no transport for 'natz://'") as refused:
         parse_url("natz://me:hidden@h?token=hidden")
     assert "hidden" not in str(refused.value)
 
 
-def test_a_url_that_is_no_text_is_refused() -> None:
-    with pytest.raises(BadInput, match="a URL is a str"):
+def test_url_must_be_text() -> None:
+    with pytest.raises(BadInput, match="a URL must be a str"):
         parse_url(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scheme", ["nats", "redis", "mqtt", "amqp"])
-def test_stations_on_a_broker_can_do_what_it_can_not(scheme: str) -> None:
+def test_stations_on_a_broker_add_capabilities(scheme: str) -> None:
     pytest.importorskip(
         {"nats": "nats", "redis": "redis", "mqtt": "aiomqtt", "amqp": "aio_pika"}[scheme]
     )

@@ -1,1 +1,1 @@
-"""Frames over an existing broker: NATS, Redis, MQTT or AMQP."""
+"""Carriers on existing brokers: NATS, Redis, MQTT and AMQP."""

@@ -21,28 +21,28 @@ SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 
 @lru_cache(maxsize=NAMES_CACHED)
 def escape(name: str) -> str:
-    """Write any name in letters, digits, `-`, `_` and `=`; no two names alike."""
+    """Return a name in letters, digits, `-`, `_` and `=`; different names stay different."""
     return "".join(
         each if each in SAFE else "".join(f"={byte:02X}" for byte in each.encode()) for each in name
     )
 
 
 def check(what: str, name: str) -> None:
-    """Raise `BadInput` unless a name can be an inbox's or a topic's."""
+    """Raise `BadInput` unless a name can be that of an inbox or topic."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise BadInput(f"{what} must be text that UTF-8 can carry, not {name[:20]!a}") from None
+        raise BadInput(f"{what} must be valid UTF-8, not {name[:20]!a}") from None
     if not 0 < size <= NAME_BYTES_MAX:
         shown = f"{name[:20]!r}…" if name else "the empty one"
-        raise BadInput(f"{what} has 1 to {NAME_BYTES_MAX} bytes; {shown} has {size}")
+        raise BadInput(f"{what} must have 1 to {NAME_BYTES_MAX} bytes; {shown} has {size}")
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a URL that every broker's has."""
+    """The parts of a URL that all brokers have in common."""
 
     url: str
-    """For people: without password or token."""
+    """Without password or token, for errors and logs."""
     host: str
     port: int
     user: str
@@ -50,16 +50,16 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     given: UrlOptions
     prefix: str
-    """What everything on the broker is below."""
+    """First part of every name on the broker."""
     tls: TlsOptions
 
 
 def read_url(
     url: str, *, scheme: str, port: int, tls_port: int | None = None, options: Sequence[str] = ()
 ) -> Address:
-    """Read a broker's URL; raise `BadInput` if it is wrong.
+    """Parse a broker's URL; raise `BadInput` if it is wrong.
 
-    `options` are those of this kind of broker alone. With TLS the port is another, if there is one.
+    `options` are those of this kind of broker. `tls_port` is its default port with TLS.
     """
     shown = hide(url)
     example = f"{scheme}://HOST:{port}"
@@ -67,9 +67,9 @@ def read_url(
     if parts.scheme != scheme:
         raise BadInput(f"{shown}: starts with {parts.scheme}://; expected {example}")
     if not parts.hostname:
-        raise BadInput(f"{shown}: names no host; expected {example}")
+        raise BadInput(f"{shown}: the host is missing; expected {example}")
     if parts.fragment:
-        raise BadInput(f"{shown}: '#' starts nothing here; write it as %23 in a password")
+        raise BadInput(f"{shown}: '#' is not allowed; write it as %23 in a password")
     given = UrlOptions.read(parts.query, (*options, "prefix", *TLS_OPTIONS), shown=shown)
     prefix = given.text("prefix", "ensue")
     if not PREFIX.fullmatch(prefix):
@@ -77,11 +77,11 @@ def read_url(
             f"{shown}: prefix must be 1 to 32 letters, digits, '-' or '_', not {prefix!r}"
         )
     tls = TlsOptions.read(given)
-    usual = tls_port if tls.on and tls_port is not None else port
+    default_port = tls_port if tls.on and tls_port is not None else port
     return Address(
         url=shown,
         host=parts.hostname,
-        port=usual if found_port is None else found_port,
+        port=default_port if found_port is None else found_port,
         user=unquote(parts.username or ""),
         password=unquote(parts.password or ""),
         path=unquote(parts.path.removeprefix("/")),

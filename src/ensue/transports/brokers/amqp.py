@@ -1,18 +1,19 @@
 """`amqp://`: inboxes and topics on an AMQP 0-9-1 broker, such as RabbitMQ.
 
 `amqp://[USER:PASSWORD@]HOST:5672[/VHOST]`, with these options:
-- `prefix`: what every exchange is named after (ensue). Carriers with different prefixes don't meet.
-- `confirms`: 1 waits for the broker to confirm each batch, and sends again what it did not confirm
-  before the connection was lost, so it may come twice (0).
+- `prefix`: first part of every exchange's name (ensue). Carriers with different prefixes are
+  separate.
+- `confirms`: 1 waits for the broker to confirm each batch, and retransmits batches that were not
+  confirmed before the connection was lost, so messages may arrive twice (0).
 
-A prefix has two direct exchanges, `PREFIX.i` for inboxes and `PREFIX.t` for topics, which stay. A
-carrier has one queue, its own, which ends with its connection; an inbox or a topic is a binding of
-it, whose routing key is the name as it is: a direct exchange compares whole keys and knows no
-wildcards. The order of what one carrier sends is kept while the connection lasts. What comes while
-a reader is away is lost, and so is what is under way when the connection ends.
+A prefix has two durable direct exchanges, `PREFIX.i` for inboxes and `PREFIX.t` for topics. Each
+carrier has one exclusive queue, which ends with its connection. An inbox or topic is a binding of
+that queue with the name as the routing key: a direct exchange compares whole keys and has no
+wildcards. Messages of one carrier keep their order while the connection lasts. Messages to a
+disconnected reader are lost, as are messages in flight when the connection ends.
 
-HAZARD: a queue keeps up to `QUEUE_BYTES_MAX` for a reader that is slower than what comes, and then
-loses the oldest without a word.
+HAZARD: the queue of a slow reader holds up to `QUEUE_BYTES_MAX`; beyond that the broker silently
+drops the oldest messages.
 """
 
 import asyncio
@@ -63,7 +64,7 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "AmqpOptions":
-        """Read a URL; raise `BadInput` if it is wrong."""
+        """Parse a URL; raise `BadInput` if it is wrong."""
         address = read_url(url, scheme="amqp", port=5672, tls_port=5671, options=("confirms",))
         return cls(
             address=address,
@@ -74,7 +75,7 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AmqpCarrier(BrokerCarrier):
-    """Takes bytes to a queue of an AMQP broker, by way of its exchanges."""
+    """A carrier on the exchanges and queues of an AMQP broker."""
 
     name = "amqp://"
     how_to_start = "rabbitmq-server (Debian: apt-get install rabbitmq-server)"
@@ -119,7 +120,9 @@ class AmqpCarrier(BrokerCarrier):
                 f"{self.url}: the AMQP broker refuses this user or password ({error}): check them"
             ) from None
         except ConnectionClosed as error:
-            raise TransportError(f"{self.url}: the AMQP broker says: {error}") from None
+            raise TransportError(
+                f"{self.url}: the AMQP broker closed the connection: {error}"
+            ) from None
         connection.close_callbacks.add(lost)
         channel = connection.channel(publisher_confirms=self.options.confirms)
         await channel.initialize()
@@ -136,29 +139,31 @@ class AmqpCarrier(BrokerCarrier):
                 arguments={"x-max-length-bytes": QUEUE_BYTES_MAX},
             )
         except ChannelClosed as error:
-            raise TransportError(f"{self.url}: the AMQP broker says: {error}") from None
+            raise TransportError(
+                f"{self.url}: the AMQP broker refuses exchanges or queue: {error}"
+            ) from None
         self._queue = declared.queue or ""
         await underlay.basic_consume(self._queue, self._receive, no_ack=True)
 
     async def _receive(self, message: DeliveredMessage) -> None:
         kind = self._kinds.get(message.exchange or "")
         if kind is not None:
-            self._hand((kind, message.routing_key or ""), message.body)
+            self._deliver((kind, message.routing_key or ""), message.body)
 
     async def _read(self, session: Session) -> None:
-        # The client calls for every message; what is left is to see the connection end.
+        # The client calls `_receive`: only wait for the end of the connection.
         await asyncio.shield(session.lost)
 
     async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
         assert self._channel is not None
         publish, exchanges = self._channel.basic_publish, self._exchanges
         if self.options.confirms:
-            # Tasks begin in this order, and a lock of the client keeps it.
+            # Tasks start in this order, and a lock in the client library keeps it.
             async with asyncio.TaskGroup() as group:
                 for (kind, name), data in batch:
                     group.create_task(publish(data, exchange=exchanges[kind], routing_key=name))
             return
-        # One for all: the client would draw a random message id for each, which is never read.
+        # Shared: the client library would draw a random message id for each message.
         properties = Basic.Properties(delivery_mode=1, message_id="-")
         last = len(batch) - 1
         for number, ((kind, name), data) in enumerate(batch):
@@ -167,28 +172,30 @@ class AmqpCarrier(BrokerCarrier):
                 exchange=exchanges[kind],
                 routing_key=name,
                 properties=properties,
-                # The last one returns when the socket has taken them all.
+                # Wait until the socket has accepted all of them.
                 wait=number == last,
             )
 
-    async def _take(self, places: Collection[Place]) -> None:
+    async def _subscribe(self, places: Collection[Place]) -> None:
         assert self._channel is not None
         bind, queue = self._channel.queue_bind, self._queue
         *others, (kind, name) = places
         try:
             for other_kind, other in others:
                 await bind(queue, self._exchanges[other_kind], other, nowait=True)
-            # The broker answers this one when it has done all of them.
+            # The broker confirms the last binding after all others.
             await bind(queue, self._exchanges[kind], name)
         except ChannelClosed as error:
-            raise TransportError(f"{self.url}: can't be opened: {error}") from None
+            raise TransportError(
+                f"{self.url}: the AMQP broker refuses a binding: {error}"
+            ) from None
 
-    async def _drop(self, place: Place) -> None:
+    async def _unsubscribe(self, place: Place) -> None:
         assert self._channel is not None
         kind, name = place
         await self._channel.queue_unbind(self._queue, self._exchanges[kind], name)
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             await connection.close()

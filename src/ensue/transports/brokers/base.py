@@ -1,19 +1,18 @@
-"""The base of carriers on brokers: pending messages, and a session that comes back.
+"""The base of carriers on brokers: pending messages and reconnection.
 
-`BrokerCarrier` keeps one session with a broker at a time. A session has a writer, which writes
+`BrokerCarrier` has one session with a broker at a time. A session has a writer, which writes
 batches of pending messages, and a reader. When either ends, or the broker is silent for too long,
-the session is lost: it is torn down, another is made after a pause that grows
-(`ensue.transports.reconnect`), all inboxes and topics are opened again, and `on_reconnect` is
-called.
+the session is lost. The carrier reconnects (`ensue.transports.reconnect`), opens all inboxes and
+topics again, and calls `on_reconnect`.
 
-A carrier fills in what differs from broker to broker: `_connect`, `_read`, `_write`, `_take`,
-`_drop` and `_hang_up`. Those raise whatever their client raises, which means that the session is
-lost; a `TransportError` from `_connect` or `_take` means that the broker said no. Within a session
-none of them is cancelled: if a caller is cancelled while it opens or closes something, that goes
-on.
+Each broker's carrier implements `_connect`, `_read`, `_write`, `_subscribe`, `_unsubscribe` and
+`_disconnect`. Any exception of the client library means that the session is lost; a
+`TransportError` from `_connect` or `_subscribe` means that the broker refuses. Within a session
+none of these is cancelled: a caller that is cancelled while it opens or closes an inbox or topic
+does not cancel the request to the broker.
 
-HAZARD: a batch that was being written when the session was lost may be out or not. A carrier that
-`repeats` writes it again, so a message may come twice; one that doesn't may lose it.
+HAZARD: a batch that was being written when the session was lost may have reached the broker or not.
+A carrier that `repeats` writes it again, so messages may arrive twice; another may lose them.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ from ensue.core.errors import (
 from ensue.transports.base import Capabilities
 from ensue.transports.brokers.address import Address, check
 from ensue.transports.brokers.outbox import MESSAGE_BYTES_OVERHEAD, Outbox
-from ensue.transports.brokers.session import Place, Session, end, finished
+from ensue.transports.brokers.session import Place, Session, end, wait_for_task
 from ensue.transports.carrier import Inbox
 from ensue.transports.log_throttle import Throttle
 from ensue.transports.peer_probe import connect_or_identify, is_final
@@ -55,46 +54,46 @@ __all__ = [
 
 CAPABILITIES = Capabilities(
     fifo=False,
-    # Some keep topics, but not inboxes as well.
+    # Some brokers store topics, but none stores inboxes as well.
     durable=False,
     replay=False,
     conditional=False,
     multicast=True,
 )
-"""What any broker can do, as far as is known before it says how large a message may be."""
+"""What any broker can do. The message limit is known after connecting."""
 
 PENDING_BYTES_MAX = 64 * 1024 * 1024
-"""What a carrier keeps while it can't go out; more is dropped and counted."""
+"""Maximum bytes of pending messages; further messages are dropped and counted."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""The largest message, whatever a broker would take."""
+"""The largest message, even if the broker allows more."""
 CONNECT_S = 10.0
 REOPEN_S = 30.0
-"""How long opening everything again may take before the connection is given up."""
+"""How long opening all inboxes and topics again may take after a reconnect."""
 OPEN_S = 30.0
 """How long `open` and `join` wait for a broker that is away."""
 CLOSE_S = 1.0
-"""How long `close` waits for what is pending; and for the broker to say goodbye."""
+"""How long `close` flushes pending messages, and then waits for the broker."""
 HEARTBEAT_S = 5.0
-"""A broker that is silent for about two or three of these is gone."""
+"""A session is lost after two or three of these without an answer."""
 
 INBOX = "i"
 TOPIC = "t"
 
 _log = logging.getLogger("ensue")
 _link_log = logging.getLogger("ensue.link")
-"""For brokers that are back: the CLI shows these lines, others may not."""
+"""For reconnects: the CLI shows these lines."""
 
 
 class BrokerCarrier:
-    """Takes bytes to inboxes and topics of a broker; each broker's carrier fills in the rest."""
+    """The base of carriers on brokers. Subclasses add what differs by broker."""
 
     name: str
     how_to_start: str
-    """The line that starts such a server."""
+    """The command that starts such a broker."""
     kind: str
-    """What errors call such a server when another kind answers (`peer_probe`)."""
+    """The kind of broker, for errors when another kind answers (`peer_probe`)."""
     address: Address | None = None
-    """Where it is, if what else answers there is to be looked at."""
+    """The address to probe if the first connection fails; None: do not probe."""
 
     def __init__(
         self,
@@ -120,59 +119,58 @@ class BrokerCarrier:
 
     @property
     def pending_bytes(self) -> int:
-        """What is kept because it can't go out yet, `MESSAGE_BYTES_OVERHEAD` a message included."""
+        """Bytes of pending messages, with `MESSAGE_BYTES_OVERHEAD` for each."""
         return self._outbox.bytes
 
-    # What each broker's carrier fills in.
+    # -- For subclasses -------------------------------------------------------------------------
 
     async def _connect(self, session: Session) -> None:
-        """Connect. `_read` is called next, then `_take` with what is to be open."""
+        """Connect. `_read` is called next, then `_subscribe` with all open places."""
         raise NotImplementedError
 
     async def _read(self, session: Session) -> None:
-        """Hand over what arrives, until the connection is lost."""
+        """Deliver messages until the connection is lost."""
         raise NotImplementedError
 
     async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
-        """Write messages, all at once; return when more may be written."""
+        """Write a batch; return when another may be written."""
         raise NotImplementedError
 
-    async def _take(self, places: Collection[Place]) -> None:
-        """Ask for what is sent to some places; return when the broker has agreed."""
+    async def _subscribe(self, places: Collection[Place]) -> None:
+        """Subscribe to places; return when the broker has confirmed."""
         raise NotImplementedError
 
-    async def _drop(self, place: Place) -> None:
-        """Ask for no more of a place."""
+    async def _unsubscribe(self, place: Place) -> None:
+        """Unsubscribe from a place."""
         raise NotImplementedError
 
-    def _begin_anew(self, place: Place) -> None:
-        """Forget how far a place was read: it is opened for the first time, or again."""
+    def _reset_position(self, place: Place) -> None:
+        """Forget how far a place was read: its next reader starts at new messages."""
 
-    async def _say_goodbye(self) -> None:
-        """Remove from the broker what no other client needs, before closing."""
+    async def _clean_up(self) -> None:
+        """Remove this client's data from the broker before closing."""
 
-    async def _hang_up(self) -> None:
-        """Disconnect, whatever state the connection is in."""
+    async def _disconnect(self) -> None:
+        """Disconnect, in any state of the connection."""
         raise NotImplementedError
 
-    # The surface of a carrier.
-
+    # -- The interface of carriers --------------------------------------------------------------
     async def start(self) -> None:
         """Connect; raise `TransportError`, with how to start a server, if none answers."""
         if self._keeper is not None or self._closed:
-            raise LocalProtocolError(f"{self.url}: a carrier is started once")
+            raise LocalProtocolError(f"{self.url}: the carrier was started before: make a new one")
         session = Session()
         try:
             await self._identified(lambda: self._connect_first(session))
         except BaseException:
-            await self._part(session)
+            await self._end_session(session)
             raise
         session.read(self._read(session))
-        self._begin(session)
+        self._set_session(session)
         self._keeper = asyncio.create_task(self._keep(session), name=f"carrier {self.url}")
 
     async def _identified(self, connect: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Connect for the first time, and look what else is there if that fails."""
+        """Connect for the first time; if that fails, probe what answers."""
         if self.address is None:
             await connect()
             return
@@ -195,27 +193,27 @@ class BrokerCarrier:
             tls = _tls_failure(error)
             if tls is not None and is_final(tls):
                 raise HandshakeFailed(
-                    f"{self.url}: no TLS with the {self.name} server: {what_failed(tls)}"
+                    f"{self.url}: TLS with the {self.name} server failed: {what_failed(tls)}"
                 ) from error
             raise TransportError(
-                f"{self.url}: no {self.name} server answers there ({_words(error)}); "
+                f"{self.url}: no {self.name} server answers there ({_text(error)}); "
                 f"start one: {self.how_to_start}"
             ) from error
 
     async def open(self, peer: str, receive: Inbox) -> None:
-        """Take what is sent to a name; returns when nothing sent from now on is missed."""
+        """Open an inbox; return when no later message to it is missed."""
         await self._enter((INBOX, peer), receive)
 
     async def shut(self, peer: str) -> None:
-        """Take nothing more for a name."""
+        """Close an inbox."""
         await self._exit((INBOX, peer))
 
     async def join(self, topic: str, receive: Inbox) -> None:
-        """Take what is multicast to a topic; returns when nothing sent from now on is missed."""
+        """Join a topic; return when no later message to it is missed."""
         await self._enter((TOPIC, topic), receive)
 
     async def leave(self, topic: str) -> None:
-        """Take nothing more of a topic."""
+        """Leave a topic."""
         await self._exit((TOPIC, topic))
 
     def send(self, peer: str, data: bytes) -> None:
@@ -227,7 +225,7 @@ class BrokerCarrier:
         self._put((TOPIC, topic), data)
 
     async def close(self) -> None:
-        """Let out what is pending, for a moment, and disconnect."""
+        """Flush for up to a second, then disconnect."""
         if self._closed:
             return
         self._closed = True
@@ -235,132 +233,130 @@ class BrokerCarrier:
             async with asyncio.timeout(CLOSE_S):
                 if self._up.is_set():
                     await self._outbox.idle.wait()
-                    await self._leaving()
+                    await self._wait_unsubscribed()
         if self._keeper is not None:
             await end([self._keeper])
         if self._up.is_set():
             self._up.clear()
-            await self._quietly(self._say_goodbye())
+            await self._ignore_errors(self._clean_up())
         if self._session is not None:
-            await self._part(self._session)
+            await self._end_session(self._session)
         self._receivers.clear()
         self._outbox.forget(len(self._outbox))
-        # Callers that still wait to open something fail.
+        # Wake callers that still wait to open something: they fail.
         self._up.set()
 
-    # Inboxes and topics.
-
+    # -- Inboxes and topics ---------------------------------------------------------------------
     async def _enter(self, place: Place, receive: Inbox) -> None:
         kind, name = place
-        what = "an inbox's name" if kind == INBOX else "a topic"
-        check(what, name)
+        check("the name of an inbox" if kind == INBOX else "a topic", name)
         if self._keeper is None or self._closed:
             raise LocalProtocolError(f"{self.url}: not open: start the carrier first")
         if place in self._receivers:
-            raise BadInput(f"{what} is taken once by each carrier: {name!r} is taken already")
+            what = "inbox" if kind == INBOX else "topic"
+            raise BadInput(f"{self.url}: the {what} {name!r} is open: close it first")
         session = self._session
         if session is None or not self._up.is_set() or not session.holds(place):
-            self._begin_anew(place)
+            self._reset_position(place)
         self._receivers[place] = receive
         try:
             async with asyncio.timeout(OPEN_S):
-                await self._ensure(place)
+                await self._wait_subscribed(place)
         except BaseException as error:
             if self._receivers.get(place) is receive:
-                self._forsake(place)
+                self._release(place)
             if not isinstance(error, TimeoutError):
                 raise
             raise TransportError(
-                f"{self.url}: {name!r} could not be opened within {OPEN_S:g} s: no connection"
+                f"{self.url}: {name!r} was not opened within {OPEN_S:g} s: the broker is away"
             ) from None
 
-    async def _ensure(self, place: Place) -> None:
-        """Ask for a place until it is taken in a session that lasts."""
+    async def _wait_subscribed(self, place: Place) -> None:
+        """Subscribe to a place, in later sessions if this one is lost."""
         while True:
             await self._up.wait()
             if self._closed:
                 raise TransportError(f"{self.url}: closed before {place[1]!r} was opened")
             session = self._session
             assert session is not None
-            if self._is_settled(session, place):
+            if self._is_reconciled(session, place):
                 return
             try:
-                await finished(self._settle(session, place))
+                await wait_for_task(self._reconcile(session, place))
             except TransportError:
                 raise
-            except Exception:  # noqa: BLE001 - clients raise what they like
-                # The keeper notices in its own time; without a pause this would be a busy loop.
+            except Exception:  # noqa: BLE001 - client libraries raise anything
+                # `_keep` may notice the lost session later: avoid a busy loop until then.
                 await pause(0)
 
     async def _exit(self, place: Place) -> None:
-        settling = self._forsake(place)
+        settling = self._release(place)
         if settling is not None:
             with contextlib.suppress(Exception):
-                await finished(settling)
+                await wait_for_task(settling)
 
-    def _forsake(self, place: Place) -> asyncio.Task[None] | None:
-        """Want nothing more of a place; return the task that tells the broker, if any."""
+    def _release(self, place: Place) -> asyncio.Task[None] | None:
+        """Stop receiving from a place; return the task that unsubscribes, if any."""
         self._receivers.pop(place, None)
         session = self._session
         if session is None or not self._up.is_set() or not session.holds(place):
             return None
-        return self._settle(session, place)
+        return self._reconcile(session, place)
 
-    def _is_settled(self, session: Session, place: Place) -> bool:
-        return (place in session.taken) == (place in self._receivers)
+    def _is_reconciled(self, session: Session, place: Place) -> bool:
+        return (place in session.subscribed) == (place in self._receivers)
 
-    def _settle(self, session: Session, place: Place) -> asyncio.Task[None]:
-        """Have the broker give what is wanted of a place, and no more.
+    def _reconcile(self, session: Session, place: Place) -> asyncio.Task[None]:
+        """Start to subscribe to a place if it has a receiver, else to unsubscribe.
 
-        It goes on though its waiter is cancelled: a half-finished request to a broker can be
-        neither used nor dropped. There is one such task for a place, so that no two ask at once.
+        The task continues if its waiter is cancelled: a half-finished request to a broker can be
+        neither used nor undone. Each place has at most one such task.
         """
         return session.changing.get(place) or session.change(place, self._change(session, place))
 
     async def _change(self, session: Session, place: Place) -> None:
         try:
-            # What is wanted may change meanwhile, and more than once.
-            while not self._is_settled(session, place):
+            # The receiver may come and go meanwhile.
+            while not self._is_reconciled(session, place):
                 async with asyncio.timeout(OPEN_S):
                     if place in self._receivers:
-                        self._begin_anew(place)
-                        await session.during(self._take([place]))
-                        session.taken.add(place)
+                        self._reset_position(place)
+                        await session.during(self._subscribe([place]))
+                        session.subscribed.add(place)
                     else:
-                        session.taken.discard(place)
-                        await session.during(self._drop(place))
+                        session.subscribed.discard(place)
+                        await session.during(self._unsubscribe(place))
         except TransportError:
             raise
         except Exception as error:
-            # What a lost session held is gone with it.
             session.lose(error)
             raise
         finally:
             session.changing.pop(place, None)
 
-    async def _leaving(self) -> None:
-        """Return when the broker has dropped all places that are not wanted any more."""
+    async def _wait_unsubscribed(self) -> None:
+        """Wait until all places without a receiver are unsubscribed."""
         changing = {} if self._session is None else self._session.changing
         tasks = [task for place, task in changing.items() if place not in self._receivers]
         if tasks:
             await asyncio.wait(tasks)
 
-    def _hand(self, place: Place, data: bytes) -> None:
-        """Hand a message over to its receiver."""
+    def _deliver(self, place: Place, data: bytes) -> None:
+        """Call the receiver of a message."""
         receive = self._receivers.get(place)
         if receive is None:
             return
         try:
             receive(data)
         except LogDamaged as error:
-            _log.debug("%s: %s", self.url, error)  # A station, which ends and has said so.
-        except Exception:  # noqa: BLE001 - a bug of the receiver is not the reader's
-            _log.exception("%s: the receiver of %r failed", self.url, place[1])
+            _log.debug("receiver failed url=%s: %s", self.url, error)  # The station reports it.
+        except Exception:  # noqa: BLE001 - a bug in a receiver must not end the reader
+            _log.exception("receiver failed url=%s name=%r", self.url, place[1])
 
-    # What is pending.
+    # -- Pending messages -----------------------------------------------------------------------
 
     def _limit_messages(self, stated: int) -> None:
-        """Keep to the smallest of the broker's limit, ours, and what can be pending."""
+        """Set the message limit: the broker's, ours or the outbox's, whichever is smallest."""
         room = self._outbox.bytes_max
         largest = min(stated, MESSAGE_BYTES_MAX, room - MESSAGE_BYTES_OVERHEAD)
         if largest < 1:
@@ -373,17 +369,16 @@ class BrokerCarrier:
         largest = self.capabilities.message_bytes_max
         if len(data) > largest:
             raise LimitReached(
-                f"{self.url}: a message of {len(data)} bytes is more than the {largest} that can "
-                "be carried: send less at once",
+                f"{self.url}: a message of {len(data)} bytes exceeds the limit of {largest}: "
+                "send smaller payloads",
                 limit="message_bytes_max",
                 value=largest,
             )
         if self._closed or not self._outbox.put(place, data):
             self.dropped += 1
 
-    # The connection.
-
-    def _begin(self, session: Session) -> None:
+    # -- Sessions -------------------------------------------------------------------------------
+    def _set_session(self, session: Session) -> None:
         self._session = session
         if self._outbox:
             self._outbox.wake.set()
@@ -393,7 +388,7 @@ class BrokerCarrier:
         await keep_connected(
             session,
             use=self._use,
-            connect=self._connect_again,
+            connect=self._reconnect,
             failed=self._failed,
             resumed=self._resumed,
             eager=False,
@@ -402,18 +397,18 @@ class BrokerCarrier:
     async def _use(self, session: Session) -> None:
         await self._serve(session)
         self._up.clear()
-        line = f"{self.url}: lost ({session.lost.result()}); connecting again"
+        line = f"connection lost url={self.url}: {session.lost.result()}"
         self._throttle.log("lost", logging.WARNING, line)
-        await self._part(session)
+        await self._end_session(session)
 
     def _resumed(self, session: Session) -> None:
-        self._begin(session)
-        _link_log.info("%s: connected again", self.url)
+        self._set_session(session)
+        _link_log.info("reconnected url=%s", self.url)
         if self.on_reconnect is not None:
             try:
                 self.on_reconnect()
-            except Exception:  # noqa: BLE001 - a bug of the receiver is not the carrier's
-                _log.exception("%s: on_reconnect failed", self.url)
+            except Exception:  # noqa: BLE001 - a bug in the callback must not end the carrier
+                _log.exception("on_reconnect failed url=%s", self.url)
 
     async def _serve(self, session: Session) -> None:
         """Write until the session is lost."""
@@ -425,61 +420,61 @@ class BrokerCarrier:
             await end([writer])
             session.lose("cancelled" if writer.cancelled() else writer.exception())
 
-    async def _connect_again(self) -> Session:
+    async def _reconnect(self) -> Session:
         session = Session()
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._connect(session)
             session.read(self._read(session))
-            await self._open_again(session)
+            await self._reopen(session)
         except BaseException:
-            await self._part(session)
+            await self._end_session(session)
             raise
         return session
 
     def _failed(self, error: Exception) -> None:
-        words = _words(error)
+        text = _text(error)
         refused = isinstance(error, TransportError) or is_final(_tls_failure(error))
-        # A broker that does not answer is no news. One that refuses is, and is retried forever all
-        # the same: it was there before, and may be mended.
+        # Warn of a broker that refuses, not of one that is away. Retry both forever: an operator
+        # may fix a broker that has accepted this client before.
         level = logging.WARNING if refused else logging.DEBUG
-        self._throttle.log(words, level, f"{self.url}: not yet ({words})")
+        self._throttle.log(text, level, f"reconnect failed url={self.url}: {text}")
 
-    async def _open_again(self, session: Session) -> None:
+    async def _reopen(self, session: Session) -> None:
         opened = dict(self._receivers)
         if not opened:
             return
         async with asyncio.timeout(REOPEN_S):
-            await session.during(self._take(list(opened)))
-            # Also what was left and entered again: it begins anew.
+            await session.during(self._subscribe(list(opened)))
+            # Includes places that were left and entered again: their position is reset.
             while left := [
                 place
                 for place, receive in opened.items()
                 if self._receivers.get(place) is not receive
             ]:
                 del opened[left[0]]
-                await session.during(self._drop(left[0]))
-        session.taken.update(opened)
+                await session.during(self._unsubscribe(left[0]))
+        session.subscribed.update(opened)
 
-    async def _part(self, session: Session) -> None:
-        """Give a session up for good, whatever state it is in."""
+    async def _end_session(self, session: Session) -> None:
+        """End a session, in any state."""
         session.lose("closed")
         if session.changing:
             await asyncio.wait(session.changing.values())
         if session.reader is not None:
             await end([session.reader])
-        await self._quietly(self._hang_up())
+        await self._ignore_errors(self._disconnect())
 
-    async def _quietly(self, call: Awaitable[None]) -> None:
+    async def _ignore_errors(self, call: Awaitable[None]) -> None:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await call
-        except Exception as error:  # noqa: BLE001 - the broker may be gone, which is no news here
-            _log.debug("%s: %s", self.url, _words(error))
+        except Exception as error:  # noqa: BLE001 - the broker may be away
+            _log.debug("disconnect failed url=%s: %s", self.url, _text(error))
 
 
 def _tls_failure(error: BaseException | None) -> ssl.SSLError | None:
-    """Return what TLS failed of, if that is behind an error."""
+    """Return the TLS error that caused an error; None if TLS did not fail."""
     for _ in range(10):
         if error is None or isinstance(error, ssl.SSLError):
             return error
@@ -487,5 +482,5 @@ def _tls_failure(error: BaseException | None) -> ssl.SSLError | None:
     return None
 
 
-def _words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__

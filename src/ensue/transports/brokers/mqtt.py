@@ -1,17 +1,17 @@
 """`mqtt://`: inboxes and topics on an MQTT 5 broker, such as Mosquitto.
 
 `mqtt://[USER:PASSWORD@]HOST:1883`, with these options:
-- `prefix`: what every topic is below (ensue). Carriers with different prefixes don't meet.
-- `qos`: 0 sends once and hopes; 1 sends again what the broker did not acknowledge before the
-  connection was lost, so it may come twice (0).
+- `prefix`: first level of every topic (ensue). Carriers with different prefixes are separate.
+- `qos`: 0 sends each message once; 1 retransmits messages that were not acknowledged before the
+  connection was lost, so they may arrive twice (0).
 
 An inbox or a topic is a topic of the broker, `PREFIX/i/NAME` or `PREFIX/t/NAME`, the name escaped.
-The order of what one carrier sends is kept while the connection lasts. Sessions are clean: what
-comes while a reader is away is lost, whatever the quality of service.
+Messages of one carrier keep their order while the connection lasts. Sessions are clean: messages
+to a disconnected reader are lost, also with `qos=1`.
 
-HAZARD: Mosquitto keeps 1,000 messages of quality 1 for a client that acknowledges slowly, and loses
-the rest without a word: of 10,000 sent in one go, about 3,000. `max_queued_messages 0` in its
-configuration lifts that; the tests run with it.
+HAZARD: Mosquitto queues 1,000 messages with QoS 1 for a client that acknowledges slowly, and
+silently drops the rest: of 10,000 sent at once, about 3,000. `max_queued_messages 0` in its
+configuration removes the limit; the tests run with it.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ except ImportError as error:
 __all__ = ["MqttCarrier", "MqttOptions"]
 
 PACKET_BYTES_MAX = 256 * 1024 * 1024 - 1
-"""What the protocol allows, if the broker says nothing."""
+"""The protocol's limit, if the broker states none."""
 PACKET_BYTES_OVERHEAD = 1024
 """More than the longest topic and the headers around a message."""
 SUBSCRIPTIONS_MAX = 100
-"""Topics asked for in one packet."""
+"""Topics subscribed to in one packet."""
 ANSWER_S = 10.0
 IN_FLIGHT_MAX = 20
-"""Messages that wait for the broker's acknowledgement; Mosquitto takes no more."""
+"""Messages that wait for the broker's acknowledgement; Mosquitto accepts no more."""
 
 
 class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,16 +59,16 @@ class MqttOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "MqttOptions":
-        """Read a URL; raise `BadInput` if it is wrong."""
+        """Parse a URL; raise `BadInput` if it is wrong."""
         address = read_url(url, scheme="mqtt", port=1883, tls_port=8883, options=("qos",))
         if address.path:
-            raise BadInput(f"{address.url}: an MQTT broker has no path: mqtt://HOST:1883")
+            raise BadInput(f"{address.url}: an MQTT URL has no path; expected mqtt://HOST:1883")
         qos = int(address.given.switch("qos"))
         return cls(address=address, prefix=address.prefix, qos=qos)
 
 
 class _Client(Client):
-    """Keeps the broker's packet limit, which aiomqtt ignores."""
+    """A client that reads the broker's packet limit, which aiomqtt ignores."""
 
     packet_bytes_max = PACKET_BYTES_MAX
 
@@ -94,38 +94,38 @@ class _Client(Client):
         properties: Properties | None = None,
     ) -> None:
         if not self._connected.done():
-            # aiomqtt would wait in vain for the rest of its time.
-            self._connected.set_exception(MqttError("closed before it was there"))
+            # aiomqtt would wait until its timeout.
+            self._connected.set_exception(MqttError("connection closed before CONNACK"))
         super()._on_disconnect(client, userdata, flags, reason_code, properties)
-        # Mark it as seen: there is no waiter while the connection is made or ended.
+        # Retrieve the exception: nothing awaits it while connecting or disconnecting.
         if self._disconnected.done() and not self._disconnected.cancelled():
             self._disconnected.exception()
 
     def _on_socket_register_write(
         self,
         client: PahoClient,
-        userdata: Any,  # noqa: ARG002 - aiomqtt's way
+        userdata: Any,  # noqa: ARG002 - the signature of aiomqtt
         sock: Any,
     ) -> None:
         def write() -> None:
             try:
                 client.loop_write()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the connection is gone
+            except Exception as error:  # noqa: BLE001 - any failure ends the connection
                 if not self._disconnected.done():
                     self._disconnected.set_exception(error)
 
         def register() -> None:
-            # aiomqtt would pass the socket's number. If the connection is lost before the loop
-            # uses it, the number is free by then, or another socket's.
+            # aiomqtt would pass the file descriptor. If the connection is lost before the loop
+            # uses it, the descriptor is closed by then, or belongs to another socket.
             if sock.fileno() > -1:
                 self._loop.add_writer(sock, write)
 
-        # It may be called from the thread that connects.
+        # The thread that connects may call this.
         self._loop.call_soon_threadsafe(register)
 
 
 class MqttCarrier(BrokerCarrier):
-    """Takes bytes to topics of an MQTT broker."""
+    """A carrier on the topics of an MQTT broker."""
 
     name = "mqtt://"
     how_to_start = "mosquitto -p 1883 (Debian: apt-get install mosquitto)"
@@ -141,17 +141,17 @@ class MqttCarrier(BrokerCarrier):
         self.address = options.address
         self._client: _Client | None = None
         self._places: dict[str, Place] = {}
-        """By topic of the broker, what is taken."""
+        """By topic of the broker: subscribed places."""
 
     def _topic(self, place: Place) -> str:
         return f"{self.options.prefix}/{place[0]}/{escape(place[1])}"
 
-    async def _connect(self, session: Session) -> None:  # noqa: ARG002 - others lose it
+    async def _connect(self, session: Session) -> None:  # noqa: ARG002 - others use it
         address = self.options.address
-        hand, places = self._hand, self._places
+        hand, places = self._deliver, self._places
 
-        class Handing(asyncio.Queue[Message]):
-            """Hands over at once what aiomqtt would queue, with a task for each message."""
+        class DeliveryQueue(asyncio.Queue[Message]):
+            """Delivers messages at once; aiomqtt would need a task for each."""
 
             def put_nowait(self, item: Message) -> None:
                 place = places.get(item.topic.value)
@@ -171,12 +171,12 @@ class MqttCarrier(BrokerCarrier):
             timeout=ANSWER_S,
             keepalive=max(1, math.ceil(self.heartbeat_s)),
             max_inflight_messages=IN_FLIGHT_MAX,
-            queue_type=Handing,
+            queue_type=DeliveryQueue,
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
-        # A batch is pending as a whole: aiomqtt would warn of it.
+        # aiomqtt would warn of a batch of pending messages.
         client.pending_calls_threshold = 1_000_000
-        # It connects in a thread, which can't be cancelled: clean up after it if this task is.
+        # It connects in a thread, which can't be cancelled: clean up later if this task is.
         entering = asyncio.ensure_future(client.__aenter__())
         try:
             await asyncio.shield(entering)
@@ -193,10 +193,10 @@ class MqttCarrier(BrokerCarrier):
             ) from None
         self._limit_messages(client.packet_bytes_max - PACKET_BYTES_OVERHEAD)
 
-    async def _read(self, session: Session) -> None:  # noqa: ARG002 - others lose it
+    async def _read(self, session: Session) -> None:  # noqa: ARG002 - others use it
         assert self._client is not None
         async for _ in self._client.messages:
-            """Nothing comes this way: the end of the connection does."""
+            """Never runs: `DeliveryQueue` delivers. The loop ends with the connection."""
 
     async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
         assert self._client is not None
@@ -206,12 +206,12 @@ class MqttCarrier(BrokerCarrier):
                 # Waits only when the socket is full.
                 await publish(self._topic(place), data, 0, timeout=math.inf)
         else:
-            # Tasks begin in this order, and hand their message to the client when they do.
+            # Tasks start in this order, and pass their message to the client library at once.
             async with asyncio.TaskGroup() as group:
                 for place, data in batch:
                     group.create_task(publish(self._topic(place), data, qos, timeout=math.inf))
 
-    async def _take(self, places: Collection[Place]) -> None:
+    async def _subscribe(self, places: Collection[Place]) -> None:
         assert self._client is not None
         topics = {self._topic(place): place for place in places}
         self._places.update(topics)
@@ -223,16 +223,16 @@ class MqttCarrier(BrokerCarrier):
             for topic, code in zip(part, codes, strict=True):
                 if isinstance(code, ReasonCode) and code.is_failure:
                     raise TransportError(
-                        f"{self.url}: {topics[topic][1]!r} can't be opened: {code}"
+                        f"{self.url}: the MQTT broker refuses to open {topics[topic][1]!r}: {code}"
                     )
 
-    async def _drop(self, place: Place) -> None:
+    async def _unsubscribe(self, place: Place) -> None:
         assert self._client is not None
         topic = self._topic(place)
         self._places.pop(topic, None)
         await self._client.unsubscribe(topic)
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         client, self._client = self._client, None
         if client is None:
             return
@@ -249,5 +249,5 @@ def _abandon(client: Client, entering: asyncio.Future[Any]) -> None:
 
 
 def _close_socket(client: Client) -> None:
-    """Close what aiomqtt leaves open when a broker does not answer any more."""
-    client._client._sock_close()  # noqa: SLF001 - there is no other way
+    """Close the socket that aiomqtt leaves open when a broker stops answering."""
+    client._client._sock_close()  # noqa: SLF001 - not public

@@ -1,21 +1,21 @@
 """`nats://`: inboxes and topics on a NATS server.
 
 `nats://[USER:PASSWORD@|TOKEN@]HOST:4222`, with these options:
-- `prefix`: what every subject is below (ensue). Carriers with different prefixes don't meet.
-- `jetstream`: 1 keeps what is multicast in a stream of the server, so that a topic misses nothing
-  when the connection is lost (0).
-- `tls`: 1 encrypts, and believes the certificates that the system believes (0).
+- `prefix`: first token of every subject (ensue). Carriers with different prefixes are separate.
+- `jetstream`: 1 stores multicast messages in a stream of the server, so that readers of topics
+  miss nothing when the connection is lost (0).
+- `tls`: 1 encrypts, and trusts the system's certificate authorities (0).
 
 An inbox or a topic is a subject, `PREFIX.i.NAME` or `PREFIX.t.NAME`, the name escaped. Core NATS
-keeps the order of what one carrier sends while the connection lasts, and loses what is under way
+keeps the order of one carrier's messages while the connection lasts, and loses messages in flight
 when it ends.
 
-With JetStream one stream, `PREFIX-topics`, holds every topic for `STREAM_AGE_S`, up to
-`STREAM_BYTES_MAX`, on the server's disk. A batch is written again unless the server says that it is
-stored, so it may come twice. Joining begins with what comes next; after a lost connection it goes
-on behind what was handed over last. Inboxes stay core, because peers repeat what matters to them.
+With JetStream one stream, `PREFIX-topics`, stores every topic for `STREAM_AGE_S`, up to
+`STREAM_BYTES_MAX`, on the server's disk. A batch is retransmitted unless the server confirms that
+it is stored, so messages may arrive twice. A new reader starts with the next message; after a
+reconnect it resumes after the last delivered one. Inboxes use core NATS, because peers retransmit.
 
-HAZARD: a topic that was away longer than the stream's limits misses what is beyond them.
+HAZARD: a reader that is disconnected for longer than the stream's limits loses messages.
 """
 
 import asyncio
@@ -60,10 +60,10 @@ __all__ = ["NatsCarrier", "NatsOptions"]
 STREAM_BYTES_MAX = 256 * 1024 * 1024
 STREAM_AGE_S = 3600.0
 STORED_S = 5.0
-"""How long the server may take to say that a batch is stored."""
+"""How long the server may take to confirm that a batch is stored."""
 UNREAD_BYTES_MAX = 256 * 1024 * 1024
 UNREAD_MESSAGES_MAX = 1_000_000
-"""What may wait in this process for its inbox; beyond, the client drops."""
+"""Limits of received messages that wait in this process; beyond, the client drops."""
 
 _log = logging.getLogger("ensue")
 
@@ -77,10 +77,10 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "NatsOptions":
-        """Read a URL; raise `BadInput` if it is wrong."""
+        """Parse a URL; raise `BadInput` if it is wrong."""
         address = read_url(url, scheme="nats", port=4222, options=("jetstream",))
         if address.path:
-            raise BadInput(f"{address.url}: a NATS server has no path: nats://HOST:4222")
+            raise BadInput(f"{address.url}: a NATS URL has no path; expected nats://HOST:4222")
         return cls(
             address=address,
             prefix=address.prefix,
@@ -89,7 +89,7 @@ class NatsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NatsCarrier(BrokerCarrier):
-    """Takes bytes to subjects of a NATS server."""
+    """A carrier on the subjects of a NATS server."""
 
     name = "nats://"
     how_to_start = "nats-server -p 4222 (Debian: apt-get install nats-server)"
@@ -106,8 +106,8 @@ class NatsCarrier(BrokerCarrier):
         self.stream = f"{options.prefix}-topics"
         self._client = Client()
         self._subscriptions: dict[Place, Subscription] = {}
-        self._handed: dict[str, int] = {}
-        """By topic: the place in the stream of what was handed over last."""
+        self._delivered: dict[str, int] = {}
+        """By topic: the stream sequence of the last delivered message."""
 
     async def _connect(self, session: Session) -> None:
         options, address = self.options, self.options.address
@@ -117,14 +117,14 @@ class NatsCarrier(BrokerCarrier):
         async def closed() -> None:
             session.lose(client.last_error or "the server closed the connection")
 
-        said: deque[Exception] = deque(maxlen=1)
+        errors: deque[Exception] = deque(maxlen=1)
 
         async def failed(error: Exception) -> None:
-            said.append(error)
-            dropping = isinstance(error, SlowConsumerError)
-            _log.log(logging.WARNING if dropping else logging.DEBUG, "%s: %s", self.url, error)
+            errors.append(error)
+            level = logging.WARNING if isinstance(error, SlowConsumerError) else logging.DEBUG
+            _log.log(level, "client error url=%s: %s", self.url, error)
             if options.jetstream and isinstance(error, SlowConsumerError | APIError):
-                # A gap: the next session goes on behind what was handed over.
+                # Messages are missing: the next session resumes after the last delivered one.
                 session.lose(error)
 
         try:
@@ -136,7 +136,7 @@ class NatsCarrier(BrokerCarrier):
                 token=address.user if address.user and not address.password else None,
                 tls=address.tls.context(),
                 allow_reconnect=False,
-                # It would try forever before the first connection: one more attempt is the least.
+                # The client would retry the first connection forever; 1 is its smallest limit.
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 connect_timeout=int(CONNECT_S),
@@ -145,7 +145,7 @@ class NatsCarrier(BrokerCarrier):
                 error_cb=failed,
             )
         except NoServersError:
-            raise ConnectionError(str(said[-1])) from None
+            raise ConnectionError(str(errors[-1])) from None
         except Error as error:
             if "authorization violation" not in str(error).lower():
                 raise
@@ -153,16 +153,16 @@ class NatsCarrier(BrokerCarrier):
                 f"{self.url}: the NATS server refuses this user, password or token: "
                 "check them, or ask for an account"
             ) from None
-        # A client that fails while it closes does not report it, but its tasks end.
-        # From here on, not only once there is something to read: the connection may go before that.
+        # A client that fails while it closes does not report it, but its tasks end. Watch them
+        # from now on: the connection may be lost before `_read` is called.
         for task in _tasks(client):
             task.add_done_callback(partial(_lost, session, client))
         self._limit_messages(client.max_payload)
         if options.jetstream:
-            await self._keep_stream()
+            await self._create_stream()
 
-    async def _keep_stream(self) -> None:
-        """Create the stream of all topics unless it is there."""
+    async def _create_stream(self) -> None:
+        """Create the stream of all topics unless it exists."""
         config = StreamConfig(
             name=self.stream,
             subjects=[f"{self.options.prefix}.{TOPIC}.>"],
@@ -183,11 +183,11 @@ class NatsCarrier(BrokerCarrier):
             ) from error
         except APIError as error:
             raise TransportError(
-                f"{self.url}: the stream {self.stream!r} can't be had: {error.description}"
+                f"{self.url}: can't create the stream {self.stream!r}: {error.description}"
             ) from error
 
     async def _read(self, session: Session) -> None:
-        # The client calls for every message; what is left is to see the connection end.
+        # The client calls the receivers: only wait for the end of the connection.
         await asyncio.shield(session.lost)
 
     async def _write(self, batch: Sequence[tuple[Place, bytes]]) -> None:
@@ -207,20 +207,20 @@ class NatsCarrier(BrokerCarrier):
             # The server stores in the order it receives: the last one stored means all stored.
             await client.jetstream().publish(*last, timeout=STORED_S)
         except NoStreamResponseError:
-            # The stream was deleted: the next session makes it anew, and writes this again.
+            # The stream was deleted: the next session creates it and retransmits this batch.
             raise
         except APIError as error:
             self.dropped += 1
-            _log.warning("%s: the server stores nothing: %s", self.url, error.description)
+            _log.warning("batch refused url=%s: %s", self.url, error.description)
 
-    def _begin_anew(self, place: Place) -> None:
+    def _reset_position(self, place: Place) -> None:
         if place[0] == TOPIC:
-            self._handed.pop(place[1], None)
+            self._delivered.pop(place[1], None)
 
-    async def _take(self, places: Collection[Place]) -> None:
+    async def _subscribe(self, places: Collection[Place]) -> None:
         for place in places:
             if self.options.jetstream and place[0] == TOPIC:
-                await self._take_from_stream(place)
+                await self._subscribe_to_stream(place)
             else:
                 self._subscriptions[place] = await self._client.subscribe(
                     f"{self.options.prefix}.{place[0]}.{escape(place[1])}",
@@ -231,30 +231,30 @@ class NatsCarrier(BrokerCarrier):
         await self._sync()
 
     async def _sync(self) -> None:
-        """Return when the server has read everything."""
-        # The client writes the PING of a flush at once, past what it has not written yet: only the
-        # second one is sure to come behind.
+        """Return when the server has processed all earlier commands."""
+        # The client writes the PING of a flush before buffered commands: only the second PING is
+        # sure to follow them.
         for _ in range(2):
             await self._flush(self._client)
 
     def _receiver(self, place: Place) -> Callable[[Msg], Awaitable[None]]:
         async def receive(message: Msg) -> None:
-            self._hand(place, message.data)
+            self._deliver(place, message.data)
 
         return receive
 
-    async def _take_from_stream(self, place: Place) -> None:
+    async def _subscribe_to_stream(self, place: Place) -> None:
         topic = place[1]
-        if topic not in self._handed:
+        if topic not in self._delivered:
             information = await self._client.jsm().stream_info(self.stream)
-            self._handed[topic] = information.state.last_seq
-        handed = self._handed
+            self._delivered[topic] = information.state.last_seq
+        handed = self._delivered
 
         async def receive(message: Msg) -> None:
             number = message.metadata.sequence.stream
             if number > handed.get(topic, number):
                 handed[topic] = number
-                self._hand(place, message.data)
+                self._deliver(place, message.data)
 
         try:
             self._subscriptions[place] = await self._client.jetstream().subscribe(
@@ -265,33 +265,33 @@ class NatsCarrier(BrokerCarrier):
                 idle_heartbeat=self.heartbeat_s,
                 config=ConsumerConfig(
                     deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-                    opt_start_seq=self._handed[topic] + 1,
+                    opt_start_seq=self._delivered[topic] + 1,
                 ),
                 pending_msgs_limit=UNREAD_MESSAGES_MAX,
                 pending_bytes_limit=UNREAD_BYTES_MAX,
             )
         except APIError as error:
             raise TransportError(
-                f"{self.url}: {topic!r} can't be read from the stream: {error.description}"
+                f"{self.url}: can't read {topic!r} from the stream: {error.description}"
             ) from error
 
     @staticmethod
     async def _flush(client: Client) -> None:
-        """Wait until the server has read everything; cancelling this does not cancel that.
+        """Flush; cancelling the wait does not cancel the flush.
 
-        The client answers a flush that was cancelled with an error, and stops reading.
+        A cancelled flush would make the client fail when the PONG arrives, and stop reading.
         """
         flushing = asyncio.ensure_future(client.flush(timeout=int(CONNECT_S)))
         flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.shield(flushing)
 
-    async def _drop(self, place: Place) -> None:
+    async def _unsubscribe(self, place: Place) -> None:
         subscription = self._subscriptions.pop(place, None)
         if subscription is not None:
             await subscription.unsubscribe()
             await self._sync()
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         client = self._client
         if client.is_connected:
             with contextlib.suppress(TimeoutError):
@@ -306,8 +306,8 @@ def _host(address: Address) -> str:
 
 
 def _tasks(client: Client) -> list[asyncio.Task[Any]]:
-    """Return what a connection lives by."""
-    tasks = (client._reading_task, client._flusher_task)  # noqa: SLF001 - there is no other way
+    """Return the tasks of a connection."""
+    tasks = (client._reading_task, client._flusher_task)  # noqa: SLF001 - not public
     return [task for task in tasks if task is not None]
 
 
@@ -317,7 +317,7 @@ def _lost(session: Session, client: Client, task: asyncio.Task[Any]) -> None:
 
 
 def _abandon(client: Client) -> None:
-    """End what a client that failed while it closed has left behind."""
+    """Clean up after a client that failed while it closed."""
     for subscription in client._subs.values():  # noqa: SLF001 - as above
         task = subscription._wait_for_msgs_task  # noqa: SLF001 - as above
         if task is not None:

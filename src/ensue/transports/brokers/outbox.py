@@ -1,4 +1,4 @@
-"""What is to go out to a broker, and is kept while it can't."""
+"""The queue of pending messages to a broker."""
 
 import asyncio
 from collections import deque
@@ -10,23 +10,23 @@ from ensue.transports.brokers.session import Place
 __all__ = ["MESSAGE_BYTES_OVERHEAD", "Outbox"]
 
 MESSAGE_BYTES_OVERHEAD = 128
-"""What a pending message weighs beyond its data, so that empty ones can't fill the memory."""
+"""Bytes counted for each message besides its data, so that empty ones can't fill the memory."""
 BATCH_MESSAGES_MAX = 1_000
 BATCH_BYTES_MAX = 1024 * 1024
 """A batch ends with the message that reaches one of these."""
 
 
 class Outbox:
-    """Messages in the order they were sent, up to a number of bytes."""
+    """A queue of messages, up to a number of bytes."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
-        """`MESSAGE_BYTES_OVERHEAD` a message included."""
+        """Includes `MESSAGE_BYTES_OVERHEAD` for each message."""
         self.wake = asyncio.Event()
-        """Set when there may be something to write."""
+        """Set when there may be messages to write."""
         self.idle = asyncio.Event()
-        """Set while everything is written."""
+        """Set while all messages are written."""
         self.idle.set()
         self._messages: deque[tuple[Place, bytes]] = deque()
 
@@ -34,7 +34,7 @@ class Outbox:
         return len(self._messages)
 
     def put(self, place: Place, data: bytes) -> bool:
-        """Keep a message; False: there is no room for it."""
+        """Add a message; return False if there is no room for it."""
         weight = len(data) + MESSAGE_BYTES_OVERHEAD
         if self.bytes + weight > self.bytes_max:
             return False
@@ -47,7 +47,7 @@ class Outbox:
     async def drain(
         self, write: Callable[[list[tuple[Place, bytes]]], Awaitable[None]], *, repeats: bool
     ) -> None:
-        """Write messages as they come, forever; unfinished batches again if it `repeats`."""
+        """Write messages forever. If it `repeats`, an unfinished batch stays in the queue."""
         while True:
             await self.wake.wait()
             self.wake.clear()
@@ -64,13 +64,13 @@ class Outbox:
             self.idle.set()
 
     def forget(self, count: int) -> None:
-        """Keep the first messages no longer."""
+        """Remove the first messages."""
         for _ in range(count):
             _, data = self._messages.popleft()
             self.bytes -= len(data) + MESSAGE_BYTES_OVERHEAD
 
     def _next_batch(self) -> list[tuple[Place, bytes]]:
-        """Return the first messages, as many as are written at once."""
+        """Return the first messages, up to the limits of a batch."""
         batch = []
         size = 0
         for message in islice(self._messages, BATCH_MESSAGES_MAX):

@@ -4,51 +4,51 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
-__all__ = ["Place", "Session", "end", "finished"]
+__all__ = ["Place", "Session", "end", "wait_for_task"]
 
 AGAIN_S = 0.05
-"""A task that swallowed being cancelled is cancelled again after so long."""
+"""How long to wait before a task that swallowed a cancellation is cancelled again."""
 
 Place = tuple[str, str]
-"""Where messages go: an inbox or a topic, and its name."""
+"""The target of a message: inbox or topic, and its name."""
 
 
 class Session:
-    """One connection with a broker, from its making until it is lost."""
+    """One connection with a broker, until it is lost."""
 
     def __init__(self) -> None:
-        self.taken: set[Place] = set()
-        """What the broker has agreed to give."""
+        self.subscribed: set[Place] = set()
+        """Places that the broker has confirmed."""
         self.changing: dict[Place, asyncio.Task[None]] = {}
-        """Requests to the broker to give a place, or to drop it. They end with the session."""
+        """Tasks that subscribe or unsubscribe. They end with the session."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why, once it is."""
+        """The reason, once the session is lost."""
         self.reader: asyncio.Task[None] | None = None
 
     def lose(self, reason: object) -> None:
-        """Give the connection up; the first reason counts."""
+        """Mark the session as lost; the first reason counts."""
         if not self.lost.done():
             self.lost.set_result(str(reason) or type(reason).__name__)
 
     def read(self, reading: Coroutine[Any, Any, None]) -> None:
-        """Begin to read; its end is the session's."""
+        """Start the reader; the session is lost when it ends."""
         self.reader = asyncio.create_task(reading)
         self.reader.add_done_callback(self._end)
 
     def holds(self, place: Place) -> bool:
-        """Tell whether the broker gives a place, or is being asked about it."""
-        return place in self.taken or place in self.changing
+        """Return whether a place is subscribed, or about to change."""
+        return place in self.subscribed or place in self.changing
 
     def change(self, place: Place, changing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Begin to ask the broker about a place; the task is removed when it ends."""
+        """Start a task that subscribes or unsubscribes a place."""
         task = self.changing[place] = asyncio.create_task(changing)
-        task.add_done_callback(_look)
+        task.add_done_callback(_mark_seen)
         return task
 
     async def during(self, call: Awaitable[None]) -> None:
-        """Await something, but not beyond the session."""
+        """Await a call; raise `ConnectionError` if the session is lost first."""
         task = asyncio.ensure_future(call)
-        task.add_done_callback(_look)
+        task.add_done_callback(_mark_seen)
         try:
             ends: list[asyncio.Future[Any]] = [task, self.lost]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -65,14 +65,14 @@ class Session:
         self.lose(ended or "the connection was closed")
 
 
-def _look(done: asyncio.Future[None]) -> None:
-    """Mark a failure as seen: there may be no waiter."""
+def _mark_seen(done: asyncio.Future[None]) -> None:
+    """Retrieve the exception: there may be no waiter."""
     if not done.cancelled():
         done.exception()
 
 
-async def finished(task: asyncio.Task[None]) -> None:
-    """Wait for a task; being cancelled here does not cancel it."""
+async def wait_for_task(task: asyncio.Task[None]) -> None:
+    """Wait for a task; cancelling the wait does not cancel the task."""
     await asyncio.wait([task])
     if task.cancelled():
         raise ConnectionError("ended with the session")
@@ -80,10 +80,10 @@ async def finished(task: asyncio.Task[None]) -> None:
 
 
 async def end(tasks: Sequence[asyncio.Future[None]]) -> None:
-    """Cancel tasks for good: clients are known to swallow it."""
+    """Cancel tasks until they end: client libraries swallow cancellations."""
     while any(not task.done() for task in tasks):
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=AGAIN_S)
     for task in tasks:
-        _look(task)
+        _mark_seen(task)

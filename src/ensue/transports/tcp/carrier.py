@@ -1,22 +1,22 @@
 """`ensue://HOST:PORT`: connections to the servers of a chain.
 
-A client is connected to every server of its chain: the one that the URL names lists the others. A
-server that is away delays only what needs it. A lost connection is made again, forever, with
-pauses that grow (`ensue.transports.reconnect`); then every name is entered again and `on_reconnect`
-is called. Frames in flight are lost, and their senders repeat them. A server that is silent for
-`SILENCE_S` is taken for gone, so that a connection that works in one direction only does not last.
+A client connects to every server of its chain: the server in the URL lists the others. A server
+that is away delays only events of its topics. A client reconnects forever, with backoff
+(`ensue.transports.reconnect`), enters every name again and calls `on_reconnect`. Frames in flight
+are lost, and their senders retransmit them. A connection is closed if the server is silent for
+`SILENCE_S`, so that one that works in one direction only does not last.
 
-A server that refuses a client it had welcomed is retried for `REFUSED_S`; then `on_refused` is
-called. One that comes back with another log, or an older state of it (`ensue.core.lineage`), ends
-the client at once (`on_log_lost`).
+If a server refuses a client that it accepted before, the client retries for `REFUSED_S`; then
+`on_refused` is called. A server that returns with another log, or an older state of its log
+(`ensue.core.lineage`), ends the client at once (`on_log_lost`).
 
 Options, as in `ensue://HOST:7400?tls=1&ca=ca.pem`:
-- `tls`: 1 asks for TLS (0); `ca`: a file of certificates to trust instead of the system's; `cert`,
-  `key`: files that this client shows; each of these three implies `tls=1`.
-- `token`: the server's access token; better given by the environment, as `ENSUE_TOKEN`.
+- `tls`: 1 encrypts (0). `ca`: a file of certificate authorities to trust instead of the system's.
+  `cert`, `key`: certificate and private key of this client. Each of these three implies `tls=1`.
+- `token`: the server's access token; better set as `ENSUE_TOKEN` in the environment.
 
-Limits: `PENDING_BYTES_MAX` not yet taken by the operating system, a connection; beyond, messages
-are dropped and counted.
+Limits: `PENDING_BYTES_MAX` bytes for each connection that the operating system has not accepted;
+beyond, messages are dropped and counted.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _log = logging.getLogger("ensue")
 
 
 class TcpCarrier:
-    """Carries bytes to the servers of a chain and back."""
+    """A carrier on connections to the servers of a chain."""
 
     name = "ensue://"
 
@@ -57,35 +57,35 @@ class TcpCarrier:
         self.on_refused: Callable[[AccessDenied], None] | None = None
         """Called when a server rejects this client permanently."""
         self.on_exited: Callable[[str, AccessDenied], None] | None = None
-        """Called when another client has taken over a name."""
+        """Called with a name that another client has taken over."""
         self.ends_with_log = role == "client"
-        """Whether a client ends if a server's log is gone."""
+        """Whether a client ends if a server has lost its log."""
         self.on_log: Callable[[str, Lineage], None] | None = None
         """Called with a server and its log at each welcome; raises `LogLost` to refuse it."""
         self.on_log_lost: Callable[[LogLost], None] | None = None
         """Called when a server no longer has its log."""
         self.place_of: Callable[[str], int] | None = None
-        """Given a server: the highest place in its log that was delivered."""
+        """Returns the highest place of a delivered event in a server's log."""
         self.logs: dict[str, Lineage] = {}
         """By server: its log."""
         self.dropped = 0
         self.welcome: Welcome | None = None
         self._links: dict[str, Link] = {}
-        """Station to the link to it."""
+        """By station: the link to it."""
         self._first: Link | None = None
         """To the first station of the chain."""
         self._inboxes: dict[str, Inbox] = {}
         self._receive: Inbox | None = None
 
     async def start_one(self) -> Welcome:
-        """Connect only to the server that the URL names."""
+        """Connect only to the server in the URL."""
         first = Link(self, (self.options.host, self.options.port))
         welcome = self.welcome = await first.start()
         self._links[welcome.server] = first
         return welcome
 
     async def start(self) -> None:
-        """Connect to the server that the URL names, and to the others in the background."""
+        """Connect to the server in the URL, and to the others in the background."""
         welcome = await self.start_one()
         self.capabilities = msgspec.structs.replace(
             self.capabilities, message_bytes_max=min(welcome.message_bytes_max, FRAME_BYTES_MAX)
@@ -101,7 +101,7 @@ class TcpCarrier:
         self._first = self._links.get(welcome.chain[0].name) if welcome.chain else None
 
     async def open(self, peer: str, receive: Inbox) -> None:
-        """Take what is sent to a name."""
+        """Open an inbox; return when the connected servers have answered."""
         self._inboxes[peer] = receive
         self._receive = receive
         try:
@@ -112,7 +112,7 @@ class TcpCarrier:
             raise
 
     async def shut(self, peer: str) -> None:
-        """Take nothing more for a name."""
+        """Close an inbox."""
         if self._inboxes.pop(peer, None) is not None:
             for link in self._links.values():
                 link.exit(peer)
@@ -124,19 +124,18 @@ class TcpCarrier:
         """Do nothing: servers send to each listener."""
 
     def send(self, peer: str, data: bytes) -> None:
-        """Send to a station, a part of it (`STATION/PART`), or through the first to a client."""
+        """Send to a station or a part of it (`STATION/PART`), or by the first to a client."""
         link = self._links.get(peer.partition("/")[0], self._first)
         connection = None if link is None else link.connection
         if connection is None or not connection.write(framed(data)):
             self.dropped += 1
 
     def multicast(self, topic: str, data: bytes) -> None:
-        """Refuse: servers send to each listener."""
+        """Raise `NotImplementedError`: servers send to each listener."""
         raise NotImplementedError(f"ensue:// does not multicast {len(data)} bytes to {topic!r}")
 
     async def close(self) -> None:
-        """Flush for up to a second, and disconnect."""
-        # Together: each may take a moment.
+        """Flush for up to a second, then disconnect."""
         closing = [asyncio.ensure_future(link.close()) for link in self._links.values()]
         if closing:
             await asyncio.wait(closing)
@@ -144,7 +143,7 @@ class TcpCarrier:
     # -- From the connections -------------------------------------------------------------------
 
     def arrived(self, data: bytes) -> None:
-        """Hand a bundle over; its receiver looks at the target."""
+        """Deliver a bundle: the transport reads its target."""
         if self._receive is not None:
             self._receive(data)
 
@@ -155,7 +154,7 @@ class TcpCarrier:
 
     def refused(self, error: AccessDenied) -> None:
         """Report that a server rejects this client permanently."""
-        _log.error("%s", error)
+        _log.error("client refused name=%s: %s", self.client, error)
         if self.on_refused is not None:
             self.on_refused(error)
 
@@ -168,7 +167,7 @@ class TcpCarrier:
         place = 0 if self.place_of is None else self.place_of(server)
         reason = "" if known is None else contradiction(known, log, place=place)
         if reason and self.role == "client":
-            text = f"{lost_text(server, reason)}; connect anew to go on"
+            text = f"{lost_text(server, reason)}; connect again to continue"
             return LogLost(text, server=server, reason=reason)
         try:
             if self.on_log is not None:
@@ -192,7 +191,7 @@ class TcpCarrier:
 def _others(welcome: Welcome) -> dict[str, tuple[str, int]]:
     """Return the addresses of the other stations of a chain."""
     if len({member.name for member in welcome.chain}) != len(welcome.chain):
-        raise RemoteProtocolError("the server names a station twice", peer=welcome.server)
+        raise RemoteProtocolError("the server lists a station twice", peer=welcome.server)
     return {
         member.name: parse_address(member.address, what="a station's address")
         for member in welcome.chain

@@ -1,6 +1,6 @@
-"""One server of a chain, and the connection to it, which comes back when it is lost.
+"""One server of a chain, and the connection to it, with reconnection.
 
-Limits: `PENDING_BYTES_MAX` bytes that the operating system has not taken; beyond, messages are
+Limits: `PENDING_BYTES_MAX` bytes that the operating system has not accepted; beyond, messages are
 dropped.
 """
 
@@ -49,11 +49,11 @@ CONNECT_S = 10.0
 HEARTBEAT_S = 5.0
 SILENCE_S = 15.0
 REFUSED_S = 60.0
-"""A client that was welcome once takes a refusal for final after so long."""
+"""How long a client that was accepted before retries after a refusal."""
 
 _log = logging.getLogger("ensue")
 _link_log = logging.getLogger("ensue.link")
-"""For servers that are away or back: the CLI shows these lines, others may not."""
+"""For lost connections and reconnects: the CLI shows these lines."""
 
 Failure = TransportError | AccessDenied | LogLost
 
@@ -67,13 +67,13 @@ class Owner(Protocol):
     log: Lineage | None
     """The log of a station."""
     ends_with_log: bool
-    """Whether a client ends if a server's log is gone."""
+    """Whether a client ends if a server has lost its log."""
 
     def arrived(self, data: bytes) -> None:
-        """Take a bundle."""
+        """Handle a bundle."""
 
     def reconnected(self) -> None:
-        """Handle a lost connection that is back."""
+        """Handle a reconnect."""
 
     def refused(self, error: AccessDenied) -> None:
         """Handle a server that rejects this client permanently."""
@@ -89,30 +89,30 @@ class Owner(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection, from the first byte to the last."""
+    """One TCP connection."""
 
     def __init__(self, link: "Link") -> None:
         self.link = link
         self.lost: asyncio.Future[Exception | None] = link.loop.create_future()
-        self.heard_s = link.loop.time()
+        self.received_s = link.loop.time()
         self._transport: asyncio.WriteTransport | None = None
         self._framer = Framer()
         self._out: list[bytes] = []
         self._pending = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport of the new connection."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the connection is gone."""
+        """Complete `lost`."""
         if not self.lost.done():
             self.lost.set_result(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Cut received bytes into messages and hand them over."""
-        self.heard_s = self.link.loop.time()
+        """Split received bytes into messages and deliver them."""
+        self.received_s = self.link.loop.time()
         try:
             for message in self._framer.feed(data):
                 if message[0] == CONTROL:
@@ -120,11 +120,11 @@ class Connection(asyncio.Protocol):
                 else:
                     self.link.carrier.arrived(message)
         except RemoteProtocolError as error:
-            _log.warning("ensue://%s: %s", self.link.address, error)
-            self.hang_up()
+            _log.warning("protocol error server=%s: %s", self.link.address, error)
+            self.close()
 
     def write(self, data: bytes) -> bool:
-        """Send bytes at the end of this turn; False if they are dropped as too much is pending."""
+        """Send bytes at the end of this turn; return False if too many are pending."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         self._pending += len(data)
         return True
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """Flush, then close."""
         if self._transport is not None:
             self._flush()
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
 
 
 class _Name:
-    """A name whose bundles come here."""
+    """A name that this client enters."""
 
     __slots__ = ("entered", "turn", "waiting")
 
@@ -162,21 +162,21 @@ class _Name:
         self.entered = entered
         """Done once the name was entered for the first time."""
         self.turn = 0
-        """What the server gave it for coming back; 0: it was never entered."""
+        """The turn in the server's `Entered`, for entering again; 0: never entered."""
         self.waiting = 0
         """Number of callers that wait until it is entered."""
 
-    def give_up(self, why: str) -> None:
-        """Fail the clients that wait: an error, because they were not cancelled."""
+    def fail(self, why: str) -> None:
+        """Fail the waiting callers: with an error, because they were not cancelled."""
         if not self.entered.done():
             self.entered.set_exception(TransportError(why))
 
 
 class Link:
-    """A server and the connection to it, present or to come.
+    """A server and the connection to it, if connected.
 
-    On a new connection all names are entered again before bundles are sent: of two clients that
-    have had a name the later keeps it, and the earlier must have sent nothing by then.
+    After a reconnect all names are entered again before bundles are sent. If another client has
+    taken over a name meanwhile, this client must send nothing under it.
     """
 
     def __init__(self, carrier: "Owner", address: tuple[str, int]) -> None:
@@ -188,18 +188,18 @@ class Link:
         """The connection for bundles: None until all names are entered on it."""
         self._host, self._port = address
         self._wire: Connection | None = None
-        """The present connection, from the server's welcome on."""
+        """The current connection, after the server's welcome."""
         self._welcomed: asyncio.Future[Welcome] | None = None
         self._names: dict[str, _Name] = {}
         self._unanswered: dict[str, None] = {}
-        """Names that the server was asked to enter and has not answered."""
+        """Names with an unanswered `Enter`."""
         self._away = False
-        """Whether it was logged that the server is away."""
+        """Whether a lost connection was logged, and no reconnect yet."""
         self._log_lost: LogLost | None = None
-        """Why waiting for the server is useless."""
+        """Why reconnecting is useless."""
         self._task: asyncio.Task[None] | None = None
         self._refused_s: float | None = None
-        """Since when the server refuses this client."""
+        """When the server began to refuse this client."""
         self._throttle, self._link_throttle = Throttle(_log), Throttle(_link_log)
 
     async def start(self) -> Welcome:
@@ -213,23 +213,23 @@ class Link:
             tls=self.carrier.options.tls.on,
         )
         self.connection = self._wire
-        self._task = self.loop.create_task(self._keep_up())
+        self._task = self.loop.create_task(self._keep_connected())
         return welcome
 
     def start_later(self) -> None:
         """Connect in the background, as soon as the server answers."""
-        self._task = self.loop.create_task(self._keep_up())
+        self._task = self.loop.create_task(self._keep_connected())
 
     async def enter(self, name: str) -> None:
-        """Have bundles for a name come here.
+        """Enter a name, so that the server sends its bundles here.
 
-        Waits for the server's answer if it is connected; if not, the name is entered later.
+        Waits for the server's answer if connected; if not, the name is entered on connecting.
         """
         known = self._names.get(name)
         if known is None:
             known = self._names[name] = _Name(self.loop.create_future())
-            known.entered.add_done_callback(_seen)
-        self._ask(name, known)
+            known.entered.add_done_callback(_mark_seen)
+        self._send_enter(name, known)
         if self._wire is None:
             return
         known.waiting += 1
@@ -243,10 +243,10 @@ class Link:
             known.entered.result()
 
     def exit(self, name: str) -> None:
-        """Have no more bundles for a name."""
+        """Exit a name: the server sends no more of its bundles here."""
         known = self._names.pop(name, None)
         if known is not None:
-            known.give_up(f"{name!r} was shut before the server at {self.address} had let it in")
+            known.fail(f"{name!r} was closed before the server at {self.address} accepted it")
         if self._wire is not None:
             self._wire.write(encode_control(Exit(name=name)))
         self._answered(name)
@@ -279,43 +279,41 @@ class Link:
         if self._task is not None:
             self._task.cancel()
         for name, known in self._names.items():
-            known.give_up(
-                f"the bus was closed before the server at {self.address} had let {name!r} in"
-            )
+            known.fail(f"the bus was closed before the server at {self.address} accepted {name!r}")
         wire, self._wire, self.connection = self._wire, None, None
         if wire is not None:
-            wire.hang_up()
+            wire.close()
             await asyncio.wait((wire.lost,), timeout=1.0)
             wire.abort()
 
-    def _ask(self, name: str, known: _Name) -> None:
-        """Ask the server to enter a name."""
+    def _send_enter(self, name: str, known: _Name) -> None:
+        """Send `Enter`."""
         if self._wire is not None:
             self._unanswered[name] = None
             self._wire.write(encode_control(Enter(name=name, turn=known.turn)))
 
-    def _ask_for_all(self) -> None:
-        """Enter all names on a new connection before bundles go through it."""
+    def _enter_all(self) -> None:
+        """Enter all names on a new connection, before bundles are sent on it."""
         self._unanswered.clear()
         for name, known in self._names.items():
-            self._ask(name, known)
+            self._send_enter(name, known)
         if not self._unanswered:
-            self._take_up()
+            self._activate()
 
     def _answered(self, name: str) -> None:
         self._unanswered.pop(name, None)
         if self.connection is None and not self._unanswered:
-            self._take_up()
+            self._activate()
 
-    def _take_up(self) -> None:
+    def _activate(self) -> None:
         if self._wire is not None:
             self.connection = self._wire
             self.carrier.reconnected()
 
     def _exited(self, name: str, reason: str) -> None:
-        # Forgotten: entering it again would take it from its new owner.
+        # Removed: entering it again would take it from its new owner.
         known = self._names.pop(name, None)
-        why = f"{self.address} does not let {name!r} in: {reason}"
+        why = f"the server at {self.address} refuses the name {name!r}: {reason}"
         error = AccessDenied(why, reason=reason)
         if known is not None and known.waiting and not known.entered.done():
             known.entered.set_exception(refused_client(why, reason=reason))
@@ -333,26 +331,26 @@ class Link:
         if farewell.log in (REPLACED, ROLLED_BACK):
             error = LogLost(reason, server=self.carrier.client, reason=farewell.log)
         elif final:
-            why = f"the server at {self.address} does not let this client in: {reason}"
+            why = f"the server at {self.address} refuses this client: {reason}"
             error = AccessDenied(why, reason=reason)
         else:
-            why = f"the server at {self.address} hung up: {reason}"
+            why = f"the server at {self.address} closed the connection: {reason}"
             error = ended_connection(why, reason=reason)
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
         elif self._log_lost is not None:
-            self._away = True  # `_keep_up` reports it.
+            self._away = True  # `_keep_connected` reports it.
         elif final:
             _log.warning("%s", error)
         else:
             self._away = True
-            _log.warning("%s; waiting until it is back", error)
+            _log.warning("%s; reconnecting", error)
 
     async def _connect(self) -> Welcome:
         options = self.carrier.options
         context = options.tls.context()
         self._welcomed = self.loop.create_future()
-        self._welcomed.add_done_callback(_seen)
+        self._welcomed.add_done_callback(_mark_seen)
         connection = Connection(self)
         server_name = (options.server_name or self._host) if context is not None else None
         try:
@@ -386,7 +384,7 @@ class Link:
             lost = connection.lost.result()
             kind = HandshakeFailed if is_final(lost) else TransportError
             raise kind(
-                f"the server at {self.address} hung up before it said welcome: "
+                f"the server at {self.address} closed the connection without a welcome: "
                 f"{_guess(options.tls)}"
             ) from lost
         welcome = self._welcomed.result()
@@ -400,22 +398,22 @@ class Link:
 
     def _why(self, error: BaseException) -> str:
         if isinstance(error, ssl.SSLError):
-            return f"no TLS with the server at {self.address}: {what_failed(error)}"
+            return f"TLS with the server at {self.address} failed: {what_failed(error)}"
         if isinstance(error, TimeoutError):
             return f"no answer from {self.address} within {CONNECT_S:g} s"
         return (
-            f"no server answers at {self.address} ({error}); a server is started with: "
-            f"ensue serve --listen {self.address} --data DIR, one of a chain with: "
+            f"no server answers at {self.address} ({error}); start one: "
+            f"ensue serve --listen {self.address} --data DIR, or for a chain: "
             "ensue serve --config FILE"
         )
 
-    async def _keep_up(self) -> None:
-        """Keep the connection until the server refuses this client for good."""
+    async def _keep_connected(self) -> None:
+        """Use and reconnect until the server rejects this client permanently."""
         try:
             await keep_connected(
                 self._wire,
                 use=self._use,
-                connect=self._connect_again,
+                connect=self._reconnect,
                 failed=self._failed,
                 resumed=self._resumed,
                 eager=True,
@@ -431,12 +429,10 @@ class Link:
         self._refused_s = None
         if not self._away:
             self._away = True
-            line = (
-                f"the connection to the server at {self.address} is lost; waiting until it is back"
-            )
+            line = f"the connection to the server at {self.address} is lost; reconnecting"
             self._link_throttle.log("lost", logging.WARNING, line)
 
-    async def _connect_again(self) -> Connection:
+    async def _reconnect(self) -> Connection:
         if self._log_lost is not None:
             raise self._log_lost
         await self._connect()
@@ -444,7 +440,7 @@ class Link:
         return self._wire
 
     def _failed(self, error: Exception) -> None:
-        """Log why an attempt failed; raise if there is no use in another."""
+        """Log why an attempt failed; raise if another is useless."""
         problem, level = str(error), logging.WARNING
         if isinstance(error, LogLost):
             raise error
@@ -454,27 +450,27 @@ class Link:
                 raise error
         elif isinstance(error, TransportError):
             self._refused_s = None
-            # Retried forever: the server was there before, and its TLS may be mended.
+            # Retried forever: an operator may fix the TLS of a server that worked before.
             level = logging.INFO if error.retriable else logging.WARNING
         else:
             problem = f"no connection to {self.address}: {error!r}"
-        self._throttle.log(problem, level, f"{problem}; trying again")
+        self._throttle.log(problem, level, f"{problem}; retrying")
 
     def _resumed(self, _connection: Connection) -> None:
         try:
-            self._ask_for_all()
-        except Exception:  # noqa: BLE001 - one user's bug must not end the connection of all
-            _log.exception("what follows a reconnection to %s has failed", self.address)
+            self._enter_all()
+        except Exception:  # noqa: BLE001 - a bug in a callback must not end the connection
+            _log.exception("on_reconnect failed server=%s", self.address)
         if self._away:
             self._away = False
-            line = f"the server at {self.address} is back; going on"
+            line = f"reconnected to the server at {self.address}"
             self._link_throttle.log("back", logging.INFO, line)
 
     def _is_final(self, refused_s: float) -> bool:
-        """Return whether to give up after being refused for so long."""
+        """Return whether to give up after a time of refusals."""
         if self.welcome is None:
             return True
-        # It was welcome before: an operator may be changing the server's access rules.
+        # The server accepted it before: an operator may be changing access rules.
         return self.carrier.role == "client" and refused_s >= REFUSED_S
 
     async def _watch(self, connection: Connection) -> None:
@@ -484,28 +480,28 @@ class Link:
             await asyncio.wait((connection.lost,), timeout=HEARTBEAT_S)
             if connection.lost.done():
                 break
-            if self.loop.time() - connection.heard_s > SILENCE_S:
-                _log.warning("ensue://%s has been silent for %g s", self.address, SILENCE_S)
+            if self.loop.time() - connection.received_s > SILENCE_S:
+                _log.warning("connection silent server=%s for_s=%g", self.address, SILENCE_S)
                 connection.abort()
                 break
             number += 1
             connection.write(encode_control(Ping(number=number)))
             for name in tuple(self._unanswered):
                 # The answer may have been dropped because too much was pending.
-                self._ask(name, self._names[name])
+                self._send_enter(name, self._names[name])
 
 
 def _guess(tls: TlsOptions) -> str:
-    """Return the likely reason why a server closed the connection without a word."""
+    """Return the likely reason why a server closed the connection without a reason."""
     if not tls.on:
-        return "does it want TLS (tls=1), or is it an admin port?"
+        return "does it need TLS (tls=1), or is it an admin port?"
     # A server checks the client's certificate after the client's handshake is complete.
     if tls.cert:
-        return f"does it know who signed {tls.cert} (tls.ca there)?"
-    return "does it want to see a certificate of this side (cert=FILE&key=FILE)?"
+        return f"does it trust the CA that signed {tls.cert} (its option tls.ca)?"
+    return "does it need a client certificate (cert=FILE&key=FILE)?"
 
 
-def _seen(future: "asyncio.Future[Any]") -> None:
-    """Mark a failure as seen: there may be no waiter."""
+def _mark_seen(future: "asyncio.Future[Any]") -> None:
+    """Retrieve the exception: there may be no waiter."""
     if not future.cancelled():
         future.exception()

@@ -1,16 +1,16 @@
-"""Messages on an `ensue://` connection: each with its length in front.
+"""Messages on an `ensue://` connection, with length prefixes.
 
 A message is four bytes of length, most significant first, and that many bytes. Its first byte is
-`ensue.core.wire.VERSION` for a bundle of frames, or `CONTROL` for one of these, which are about the
-connection itself:
+`ensue.core.wire.VERSION` for a bundle of frames, or `CONTROL` for a control message. The control
+messages:
 
 | message | from | content |
 |---|---|---|
 | Hello | client, first | its name, and its token |
 | Welcome | server | its name, the chain, the configuration, and the session |
 | Begin | client, after Welcome | the session of that Welcome |
-| Enter, Exit | client | open the inbox of a name (again, if it had it), or close it |
-| Entered, Exited | server | the inbox is open; or is not, or no longer, and why |
+| Enter, Exit | client | open the inbox of a name, also after a reconnect; or close it |
+| Entered, Exited | server | the inbox is open; or it is not, or no longer, and why |
 | Farewell | either | why the sender closes the connection |
 | Ping, Pong | either | liveness |
 
@@ -76,11 +76,11 @@ class Control(
     gc=False,
     forbid_unknown_fields=True,
 ):
-    """A message about the connection itself."""
+    """A control message."""
 
 
 class Hello(Control, frozen=True, kw_only=True, tag=1):
-    """The client that connects."""
+    """The client's name, token and role."""
 
     protocol: int = PROTOCOL
     client: Name
@@ -108,7 +108,7 @@ class Welcome(Control, frozen=True, kw_only=True, tag=2):
     closed: bool = False
     """Whether only topics placed by name exist."""
     config: msgspec.Raw
-    """The configuration of the chain, encoded; the connection does not look into it."""
+    """The configuration of the chain, encoded; the connection does not decode it."""
     message_bytes_max: int
     log: Lineage | None = None
     """The log of the server."""
@@ -117,17 +117,17 @@ class Welcome(Control, frozen=True, kw_only=True, tag=2):
 
 
 class Begin(Control, frozen=True, tag=10):
-    """Begin the session: the client has read the welcome of this connection."""
+    """The start of the session: the client has read the welcome of this connection."""
 
     session: Session
 
 
 class Enter(Control, frozen=True, tag=3):
-    """Open the inbox of a name on this connection, and on no other."""
+    """A request to open the inbox of a name on this connection, and on no other."""
 
     name: Name
     turn: Turn = 0
-    """From `Entered`, when a client comes back: refused if another has entered since."""
+    """From `Entered`, after a reconnect: refused if another client has entered since."""
 
 
 class Entered(Control, frozen=True, tag=4):
@@ -139,7 +139,7 @@ class Entered(Control, frozen=True, tag=4):
 
 
 class Exit(Control, frozen=True, tag=5):
-    """Close the inbox of a name."""
+    """A request to close the inbox of a name."""
 
     name: Name
 
@@ -156,13 +156,13 @@ class Farewell(Control, frozen=True, tag=7):
 
     reason: str
     final: bool = False
-    """Connecting again with the same credentials is useless."""
+    """Reconnecting with the same credentials is useless."""
     log: LogFault = ""
-    """The server's log can't be read, or a connecting station has another log than it had."""
+    """The server can't read its log, or the connecting station has another log than before."""
 
 
 class Ping(Control, frozen=True, tag=8):
-    """Ask for a `Pong`."""
+    """A request for a `Pong`."""
 
     number: int
 
@@ -180,7 +180,7 @@ _decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(
 
 
 def framed(data: bytes) -> bytes:
-    """Return a message with its length in front."""
+    """Return a message with its length prefix."""
     return len(data).to_bytes(PREFIX_BYTES, "big") + data
 
 
@@ -194,11 +194,11 @@ def decode_control(data: bytes) -> Any:
     try:
         return _decode(memoryview(data)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise RemoteProtocolError(f"a control message can't be read: {error}") from error
+        raise RemoteProtocolError(f"a control message can't be decoded: {error}") from error
 
 
 class Framer:
-    """Cuts received bytes into messages; holds at most one incomplete message."""
+    """A splitter of received bytes into messages; holds at most one incomplete message."""
 
     __slots__ = ("_chunks", "_held", "_needed", "bytes_max")
 
@@ -229,7 +229,7 @@ class Framer:
             size = int.from_bytes(buffer[at : at + PREFIX_BYTES], "big")
             if not 0 < size <= self.bytes_max:
                 raise RemoteProtocolError(
-                    f"a message says that it has {size} bytes; expected 1 to {self.bytes_max}"
+                    f"a message announces {size} bytes; expected 1 to {self.bytes_max}"
                 )
             if end - at < PREFIX_BYTES + size:
                 needed = PREFIX_BYTES + size

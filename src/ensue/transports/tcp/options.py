@@ -23,24 +23,24 @@ CAPABILITIES = Capabilities(
 
 
 def parse_address(text: str, *, what: str) -> tuple[str, int]:
-    """Read `HOST:PORT`, with brackets around a host that has colons."""
+    """Parse `HOST:PORT`, with brackets around a host that has colons."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise BadInput(f"{what} {text!r}: {error}") from None
     if not host or parts.path or parts.query:
-        raise BadInput(f"{what} {text!r} is no address; expected HOST:PORT, as 127.0.0.1:7400")
+        raise BadInput(f"{what} {text!r} must be HOST:PORT, such as 127.0.0.1:7400")
     return host, DEFAULT_PORT if port is None else port
 
 
 def write_address(host: str, port: int) -> str:
-    """Write an address as `parse_address` reads it."""
+    """Format an address for `parse_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _shown(url: str) -> str:
-    """Return a URL for people: without options and password."""
+    """Return a URL without options and password, for errors and logs."""
     scheme, separator, place = url.partition("?")[0].partition("#")[0].partition("://")
     return f"{scheme}{separator}{place.rpartition('@')[2]}"
 
@@ -57,7 +57,7 @@ class TcpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, url: str) -> "TcpOptions":
-        """Read a URL; raise `BadInput` if it is wrong."""
+        """Parse a URL; raise `BadInput` if it is wrong."""
         shown = _shown(url)
         parts, port = split_url(url, shown=shown)
         host = parts.hostname
