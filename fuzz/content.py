@@ -12,13 +12,13 @@ import msgspec
 from fuzz.wire import Draw, value
 from msgspec import inspect
 
+from ensue import orders
 from ensue.core.errors import RemoteProtocolError
 from ensue.core.wire import VERSION, Codec
 from ensue.protocols.content import frames as f
 from ensue.protocols.interface import Frame, Persist, Send
 from ensue.protocols.shared.link import LinkAck, LinkData
 from ensue.protocols.total.placement import Placement
-from ensue.protocols.total.station import FRAMES
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.nodes import BrokerNode
@@ -59,7 +59,7 @@ STEPS_MAX = 40
 STEP_NS = 500_000_000
 
 _CODEC = Codec(t.FRAMES)
-_WIRE = Codec(FRAMES)
+_WIRE = Codec(orders.wire_frames())
 
 
 class Nobody:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from ensue import orders
 from ensue.core.errors import LimitReached, RemoteProtocolError
 from ensue.core.event import COUNT_MAX
 from ensue.core.wire import VERSION, Codec, bundle
@@ -34,10 +35,10 @@ from ensue.protocols.topic_log.fanout import Fanout
 from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Put, TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.placement import Placement
-from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
+from ensue.protocols.total.station import UNNUMBERED, Station, StationConfig
 from ensue.transports.tcp.messages import CONTROL, Framer, decode_control
 
-CODEC = Codec(FRAMES)
+CODEC = Codec(orders.wire_frames())
 NAMES = ("t", "u", "a.b", "c~1", "d~2", "durable", "s0", "s1", "s2")
 """Names that frames are likely to share, or nothing would ever meet."""
 SOURCES = ("c~1", "d~2", "durable", "s0", "s2")
@@ -89,7 +90,7 @@ class Draw:
         return self._at >= len(self._data)
 
 
-KINDS = [inspect.type_info(kind) for kind in FRAMES]
+KINDS = [inspect.type_info(kind) for kind in orders.wire_frames()]
 OWN = {
     EXCHANGE: (Put, AttachRequest, DetachRequest),
     REGISTRY: membership.FROM_NODES,

@@ -10,7 +10,8 @@ import io
 import re
 import subprocess
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,17 @@ ORDER_BOUND = ("enumerate", "iter", "list", "tuple")
 
 ORDER_CLASSES = ("Total", "Causal", "Merged", "Deadline")
 ORDER_NAMES = ("total", "causal", "causal-topic", "merged", "deadline", "none", "transactions")
+ORDER_PROTOCOLS = ("total", "causal", "merged", "deadline", "content", "transactions", "unordered")
 OF_ONE_ORDER = ("orders/", "core/order.py", "protocols/", "spark/merged_order.py")
-"""Where an order may be known: in its own module, as a value, in its own protocol, in its own pipeline."""
+"""Where an order may be known: its own module, its value, its protocol, its pipeline."""
+WITH_ITS_NODES = (
+    *OF_ONE_ORDER,
+    "simulation/deployments/",
+    "simulation/world/corruption.py",
+    "client/content/",
+    "server/content_broker.py",
+)
+"""Where the class of a node may be known: also in the order's own client, server, deployment."""
 
 INTERFACES = ("abc.ABC", "typing.Protocol")
 RECORDS = ("msgspec.Struct", "ensue.protocols.interface.Frame")
@@ -319,26 +329,56 @@ def is_of_orders(*nodes: ast.AST) -> bool:
     return any(re.search("order(?!ed)|protocol", ast.unparse(node).lower()) for node in nodes)
 
 
-def names_order_class(node: ast.AST) -> bool:
+def names_class(node: ast.AST, classes: Container[str]) -> bool:
     return any(
-        (isinstance(each, ast.Name) and each.id in ORDER_CLASSES)
-        or (isinstance(each, ast.Attribute) and each.attr in ORDER_CLASSES)
+        (isinstance(each, ast.Name) and each.id in classes)
+        or (isinstance(each, ast.Attribute) and each.attr in classes)
         for each in ast.walk(node)
     )
+
+
+@cache
+def node_classes() -> frozenset[str]:
+    """The classes of nodes of one order: those in its protocol that return effects."""
+    return frozenset(
+        node.name
+        for order in ORDER_PROTOCOLS
+        for _, tree in modules(PACKAGE, f"protocols/{order}")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "take_effects"
+    )
+
+
+def node_switch(node: ast.AST) -> bool:
+    """Whether code decides by the class of a node of one order, or lists such classes."""
+    classes = node_classes()
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
+            return names_class(kinds, classes)
+        case ast.MatchClass(cls=cls):
+            return names_class(cls, classes)
+        case ast.Compare(comparators=others):
+            return any(names_class(other, classes) for other in others)
+        case ast.Assign(value=ast.Tuple(elts=listed)):
+            return any(isinstance(each, ast.Name) and each.id in classes for each in listed)
+        case _:
+            return False
 
 
 def order_switch(node: ast.AST) -> bool:
     """Whether a node decides by an order, or lists orders to decide by."""
     match node:
         case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
-            return names_order_class(kinds)
+            return names_class(kinds, ORDER_CLASSES)
         case ast.MatchClass(cls=cls):
-            return names_order_class(cls)
+            return names_class(cls, ORDER_CLASSES)
         case ast.Compare(left=left, comparators=others):
             sides = [left, *others]
             plain = [side for side in sides if not named_orders(side)]
             named = len(plain) < len(sides) and is_of_orders(*plain)
-            return named or any(map(names_order_class, others))
+            return named or any(names_class(other, ORDER_CLASSES) for other in others)
         case ast.Assign(targets=targets, value=value):
             return len(named_orders(value)) > 1 and is_of_orders(*targets)
         case ast.AnnAssign(target=target, annotation=annotation, value=value):
@@ -354,14 +394,17 @@ def order_switch(node: ast.AST) -> bool:
 
 
 def only_orders_switch_on_an_order(root: Path) -> list[str]:
-    """A new order is a package of its own: all others ask `ensue.orders`."""
-    return [
-        breach(root, path, getattr(node, "lineno", 1), "ask ensue.orders instead of switching")
-        for path, tree in modules(root)
-        if not path.relative_to(root).as_posix().startswith(OF_ONE_ORDER)
-        for node in ast.walk(tree)
-        if order_switch(node)
-    ]
+    """A new order is one package: all others ask `ensue.orders`, and nodes by interfaces."""
+    found = []
+    for path, tree in modules(root):
+        name = path.relative_to(root).as_posix()
+        for node in ast.walk(tree):
+            line = getattr(node, "lineno", 1)
+            if not name.startswith(OF_ONE_ORDER) and order_switch(node):
+                found.append(breach(root, path, line, "ask ensue.orders instead of switching"))
+            elif not name.startswith(WITH_ITS_NODES) and node_switch(node):
+                found.append(breach(root, path, line, "ask the node by an interface"))
+    return found
 
 
 def functions_are_short(root: Path) -> list[str]:
@@ -514,6 +557,23 @@ RED: list[tuple[Rule, str, str]] = [
         "client/bus.py",
         "match order:\n    case Deadline():\n        pass",
     ),
+    (only_orders_switch_on_an_order, "client/bus.py", "a = isinstance(node, MergedPublisher)"),
+    (
+        only_orders_switch_on_an_order,
+        "client/shared_node.py",
+        "a = isinstance(driver.node, broker.DeadlineBroker | RegisteredBroker)",
+    ),
+    (
+        only_orders_switch_on_an_order,
+        "runtime/hub_remote.py",
+        "KEEPS_NOTHING = (UnorderedPublisher, UnorderedSubscriber)",
+    ),
+    (only_orders_switch_on_an_order, "runtime/hub_remote.py", "a = type(node) is Subscriber"),
+    (
+        only_orders_switch_on_an_order,
+        "client/reader.py",
+        "match node:\n    case Subscriber():\n        pass",
+    ),
     (modules_are_short, "core/event.py", source(*["pass"] * (MODULE_LINES_MAX + 1))),
     (modules_are_nouns, "client/running.py", ""),
     (modules_are_nouns, "spark/auditing/__init__.py", ""),
@@ -598,6 +658,14 @@ GREEN: list[tuple[Rule, str, str]] = [
     (protocols_inherit_interfaces_only, "runtime/x.py", "from a.b import C\nclass D(C): ..."),
     (only_orders_switch_on_an_order, "orders/total.py", "a = isinstance(order, Total)"),
     (only_orders_switch_on_an_order, "protocols/merged/x.py", "a = order == 'merged'"),
+    (only_orders_switch_on_an_order, "protocols/total/x.py", "a = isinstance(x, Subscriber)"),
+    (
+        only_orders_switch_on_an_order,
+        "simulation/deployments/total.py",
+        "a = isinstance(node, Subscriber)",
+    ),
+    (only_orders_switch_on_an_order, "client/bus.py", "a = isinstance(node, LogReaderNode)"),
+    (only_orders_switch_on_an_order, "client/bus.py", "def f(node: Subscriber) -> None: ..."),
     (only_orders_switch_on_an_order, "checkers/total.py", "a = 'causal' in rules"),
     (only_orders_switch_on_an_order, "client/bus.py", "def connect(order=Total()): ..."),
     (only_orders_switch_on_an_order, "cli/pub.py", "order: str = 'total'"),

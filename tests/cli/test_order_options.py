@@ -1,4 +1,4 @@
-"""Which order the options of `pub` and `sub` mean."""
+"""The order that the options of `pub` and `sub` choose."""
 
 import pytest
 
@@ -10,8 +10,10 @@ from ensue.cli.order_options import chosen_order
     ("late", "merged", "deadline"),
     [(None, "drop", "drop"), ("drop", "drop", "drop"), ("tag", "deliver", "tag")],
 )
-def test_what_is_late_is_said_in_one_way(late: str | None, merged: str, deadline: str) -> None:
-    by_clocks = chosen_order("merged", epsilon=0.1, delta=1.0, ms=None, late=late)
+def test_late_option_is_the_same_for_all_orders(
+    late: str | None, merged: str, deadline: str
+) -> None:
+    by_clocks = chosen_order("merged", {"--epsilon": 0.1, "--delta": 1.0, "--late": late})
     assert by_clocks == ensue.Merged(epsilon=0.1, delta=1.0, late=merged)
-    timely = chosen_order(" Deadline ", epsilon=None, delta=None, ms=200, late=late)
-    assert timely == ensue.Deadline(ms=200, on_late=deadline)
+    by_deadline = chosen_order(" Deadline ", {"--ms": 200, "--late": late})
+    assert by_deadline == ensue.Deadline(ms=200, on_late=deadline)

@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 
 from tests.server.helpers import within
 
+from ensue import orders
 from ensue.core.errors import AccessDenied
 from ensue.core.wire import Codec, bundle
 from ensue.protocols.interface import Frame
-from ensue.protocols.total.station import FRAMES
 from ensue.server import Server
 from ensue.transports.tcp.messages import (
     CONTROL,
@@ -28,7 +28,7 @@ from ensue.transports.tcp.messages import (
     framed,
 )
 
-CODEC = Codec(FRAMES)
+CODEC = Codec(orders.wire_frames())
 
 
 class Hung(Exception):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.server.helpers import until
 
+from ensue import orders
 from ensue.core.errors import BadInput, limit_in
 from ensue.core.event import Event, Stamp
 from ensue.core.wire import Codec, bundle
@@ -27,7 +28,6 @@ from ensue.protocols.total.frames import (
     Refused,
     StampRequest,
 )
-from ensue.protocols.total.station import FRAMES
 from ensue.server import ServerConfig, broker_admission, name_claim
 from ensue.server.authorization import BUNDLE_ITEMS_MAX
 from ensue.server.brokered import BrokeredServer
@@ -39,7 +39,7 @@ from ensue.transports.carrier import Inbox
 from ensue.transports.tcp.messages import Member
 
 pytest.importorskip("nats")
-CODEC = Codec(FRAMES)
+CODEC = Codec(orders.wire_frames())
 ME = "client~1"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ensue import orders
 from ensue.core.errors import limit_in
 from ensue.core.event import COUNT_MAX, Event, Stamp
 from ensue.core.wire import Codec
@@ -40,7 +41,7 @@ from ensue.protocols.total.frames import Changed, ChangeFill, ChangeRequest, Fil
 from ensue.protocols.total.groups import Groups
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.slots import decode_session
-from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
+from ensue.protocols.total.station import UNNUMBERED, Station, StationConfig
 from ensue.protocols.total.status import StatusReply, StatusRequest
 from ensue.server import station_builder
 
@@ -119,7 +120,7 @@ def stamped(topic: str, slot: int, *, publisher: str = "c~1", void: bool = False
     )
 
 
-# -- Slots --------------------------------------------------------------------------------------
+# -- Slots -----------------------------------------------------------------------------------------
 
 
 def test_an_event_gets_no_slot_but_one_that_was_given_away() -> None:
@@ -144,7 +145,7 @@ def test_a_slot_of_another_server_is_none_here() -> None:
     assert topic not in rig.station.log.ends()
 
 
-# -- Answers ------------------------------------------------------------------------------------
+# -- Answers ---------------------------------------------------------------------------------------
 
 
 def test_what_is_asked_at_once_is_answered_up_to_a_limit_and_asking_again_gets_the_rest() -> None:
@@ -174,7 +175,10 @@ def test_the_same_limit_holds_for_a_server_with_neighbours() -> None:
     for number in range(1, 31):
         rig.publish("h~1", "x", 1_000, number)
     linked = Linked(
-        lambda _own: rig.station, peers=["s2"], codec=Codec(FRAMES), unnumbered=UNNUMBERED
+        lambda _own: rig.station,
+        peers=["s2"],
+        codec=Codec(orders.wire_frames()),
+        unnumbered=UNNUMBERED,
     )
     for _ in range(50):
         linked.receive(AttachRequest(topic="x", from_slot=1), source="c~1", now_ns=0)
@@ -260,7 +264,7 @@ def test_nothing_goes_out_beyond_the_window_of_what_is_said_to_be_settled() -> N
     assert rig.station.log.ends() == {"x": 1}
 
 
-# -- What is remembered -------------------------------------------------------------------------
+# -- What is remembered ----------------------------------------------------------------------------
 
 
 def test_topics_that_somebody_only_says_it_had_are_not_remembered() -> None:
@@ -420,7 +424,7 @@ def test_a_change_that_a_neighbour_would_not_pass_on_changes_nothing() -> None:
     assert rig.station.node.subscribers() == {}
 
 
-# -- The state store ----------------------------------------------------------------------------
+# -- The state store -------------------------------------------------------------------------------
 
 
 def ask(store: StateStore, source: str, *frames: Frame) -> list[Frame]:

@@ -9,6 +9,7 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
+from ensue import orders
 from ensue.core.event import Event
 from ensue.core.wire import Codec, bundle
 from ensue.protocols.interface import Frame, Multicast, Send
@@ -18,7 +19,7 @@ from ensue.protocols.total.frames import ChangeRequest, OrderRequest, StampReque
 from ensue.protocols.total.groups import Groups
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.sequencer import Sequencer
-from ensue.protocols.total.station import FRAMES, Station, StationConfig
+from ensue.protocols.total.station import Station, StationConfig
 from ensue.protocols.total.status import StatusReply, StatusRequest
 from ensue.server import Server, status
 from ensue.server.status import Status
@@ -44,7 +45,7 @@ def event(number: int, topic: str = "x", payload: bytes = b"123") -> Event:
     return Event(topic=topic, payload=payload, publisher="p", publisher_seq=number)
 
 
-# -- Nodes --------------------------------------------------------------------------------------
+# -- Nodes -----------------------------------------------------------------------------------------
 
 
 def test_voids_are_counted_and_late_originals_are_none() -> None:
@@ -124,7 +125,7 @@ def test_asked_many_times_at_once_it_is_answered_once() -> None:
         assert [each.peer for each in sent] == ["c", "d"]
 
 
-# -- Traffic ------------------------------------------------------------------------------------
+# -- Traffic ---------------------------------------------------------------------------------------
 
 
 class Wire:
@@ -169,7 +170,7 @@ class Wire:
 def test_frames_and_bytes_are_counted_for_each_peer_that_is_sent_to(multicast: bool) -> None:
     async def main() -> None:
         wire = Wire(multicast=multicast)
-        codec = Codec(FRAMES)
+        codec = Codec(orders.wire_frames())
         transport = FramedTransport(wire, codec, home=lambda _topic: "n", topic_of=topic_of)
         traffic = transport.traffic = Traffic(publishes=OrderRequest)
         await transport.enter("n")
@@ -197,7 +198,7 @@ def test_frames_and_bytes_are_counted_for_each_peer_that_is_sent_to(multicast: b
     asyncio.run(main())
 
 
-# -- Lag ----------------------------------------------------------------------------------------
+# -- Lag -------------------------------------------------------------------------------------------
 
 
 def test_the_lag_of_a_subscription_that_stopped_in_the_past(tmp_path: Path) -> None:

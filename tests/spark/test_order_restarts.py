@@ -20,7 +20,7 @@ from tests.spark.ordered_logs import TOPICS, Streamed, log_of, pieces
 
 from ensue.spark import gaps
 from ensue.spark.hold_back import Limits
-from ensue.spark.order_rules import RULES
+from ensue.spark.order_rules import rule_named
 from ensue.spark.record_batches import from_bytes, to_bytes
 from ensue.spark.stateful_stream import HoldBackProcessor
 
@@ -91,7 +91,7 @@ def test_killed_at_random_points_it_repeats_and_loses_nothing(
 
 
 def test_the_processor_keeps_what_waits_in_its_state() -> None:
-    processor = HoldBackProcessor(RULES["total"].hold_back({"t": 0}, Limits(held_max=10)))
+    processor = HoldBackProcessor(rule_named("total").hold_back({"t": 0}, Limits(held_max=10)))
     tester = TwsTester(processor)
     assert positions(tester, 3, 2) == []
     assert positions(tester, 5, 1) == [1, 2, 3]

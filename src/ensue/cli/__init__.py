@@ -9,6 +9,8 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import typer
 
 __all__ = ["build", "main"]
@@ -24,10 +26,10 @@ def main() -> None:
         _check_extras()
         build()()
     except KeyboardInterrupt:
-        # Commands handle their own; this is the moment while they are being imported.
+        # Commands handle Ctrl-C themselves; this one came while they were imported.
         pass
     except SystemExit as ended:
-        # Typer exits with this code, and prints nothing, if interrupted while it parses options.
+        # Typer exits with this code and prints nothing if interrupted while parsing options.
         if ended.code != INTERRUPTED:
             raise
     else:
@@ -53,7 +55,8 @@ def _replace_closed_streams() -> None:
             opened = os.open(os.devnull, flags)
             if opened != number:
                 os.dup2(opened, number)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for good
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115 - kept
+            setattr(sys, name, stream)
 
 
 def _check_extras() -> None:
@@ -67,17 +70,22 @@ def _check_extras() -> None:
         raise SystemExit(2)
 
 
-def build() -> "typer.Typer":
-    """Return the application with all its commands."""
-    from importlib.metadata import version  # noqa: PLC0415 - see above
-    from typing import Annotated  # noqa: PLC0415 - as above
+def _load_orders() -> None:
+    from ensue import orders  # noqa: PLC0415 - see above
+    from ensue.core.errors import EnsueError  # noqa: PLC0415 - see above
 
-    import typer  # noqa: PLC0415 - an extra
+    try:
+        orders.load_installed()
+    except EnsueError as error:
+        sys.stderr.write(f"ensue: {error}\n")
+        raise SystemExit(2) from None
 
+
+def _commands() -> "tuple[Callable[..., None], ...]":
+    """Return the commands, in the order in which the help lists them."""
     from ensue.cli.audit import audit  # noqa: PLC0415 - they need the extra
     from ensue.cli.check import check  # noqa: PLC0415 - as above
     from ensue.cli.demo import demo  # noqa: PLC0415 - as above
-    from ensue.cli.help_format import Command, Group, paragraphs  # noqa: PLC0415 - as above
     from ensue.cli.pipeline import pipeline  # noqa: PLC0415 - as above
     from ensue.cli.pub import pub  # noqa: PLC0415 - as above
     from ensue.cli.report import report  # noqa: PLC0415 - as above
@@ -87,6 +95,38 @@ def build() -> "typer.Typer":
     from ensue.cli.sub import sub  # noqa: PLC0415 - as above
     from ensue.cli.tx import tx  # noqa: PLC0415 - as above
 
+    return (
+        demo,
+        serve,
+        status,
+        token,
+        pub,
+        sub,
+        tx,
+        sim,
+        swarm,
+        replay,
+        check,
+        audit,
+        report,
+        pipeline,
+    )
+
+
+def build() -> "typer.Typer":
+    """Return the application with all its commands.
+
+    The orders of installed packages are registered first: commands have options for them.
+    """
+    from importlib.metadata import version  # noqa: PLC0415 - see above
+    from typing import Annotated  # noqa: PLC0415 - as above
+
+    import typer  # noqa: PLC0415 - an extra
+
+    from ensue.cli.help_format import Command, Group, paragraphs  # noqa: PLC0415 - an extra
+    from ensue.cli.order_options import with_order_options  # noqa: PLC0415 - as above
+
+    _load_orders()
     app = typer.Typer(
         name="ensue",
         cls=Group,
@@ -110,28 +150,16 @@ def build() -> "typer.Typer":
         _version: Annotated[
             bool,
             typer.Option(
-                "--version", help="Print the version and end.", is_eager=True, callback=show_version
+                "--version",
+                help="Print the version and exit.",
+                is_eager=True,
+                callback=show_version,
             ),
         ] = False,
     ) -> None:
         pass
 
-    # The help lists commands in this order.
-    for function in (
-        demo,
-        serve,
-        status,
-        token,
-        pub,
-        sub,
-        tx,
-        sim,
-        swarm,
-        replay,
-        check,
-        audit,
-        report,
-        pipeline,
-    ):
-        app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(function)
+    for function in _commands():
+        command = with_order_options(function)
+        app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(command)
     return app

@@ -16,10 +16,8 @@ from ensue.cli import output
 from ensue.cli.content_lines import ContentSource
 from ensue.cli.order_options import (
     DEFAULT_ORDER,
-    DeltaOption,
-    EpsilonOption,
-    MsOption,
-    OrderOption,
+    NO_OPTIONS,
+    OrderOptions,
     WhereOption,
     check_content,
     chosen_order,
@@ -100,10 +98,8 @@ def pub(
     *,
     where: WhereOption = None,
     url: UrlOption = "ensue://127.0.0.1:7400",
-    order: OrderOption = DEFAULT_ORDER,
-    epsilon: EpsilonOption = None,
-    delta: DeltaOption = None,
-    ms: MsOption = None,
+    order: str = DEFAULT_ORDER,
+    order_options: OrderOptions = NO_OPTIONS,
     key: Annotated[str | None, typer.Option(help="The key of every event.")] = None,
     key_separator: SeparatorOption = None,
     header: Annotated[
@@ -132,7 +128,7 @@ def pub(
     """
     if timeout is not None:
         check_seconds(timeout, "--timeout", zero=True)
-    chosen = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms)
+    chosen = chosen_order(order, order_options)
     headers = parse_headers(header or [])
     if key_separator == "":
         raise BadInput("--key-separator: expected a text that follows the key, such as '='; not ''")

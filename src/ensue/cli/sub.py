@@ -15,11 +15,8 @@ from ensue import Bus, ReceivedEvent, Subscription
 from ensue.cli import output
 from ensue.cli.order_options import (
     DEFAULT_ORDER,
-    DeltaOption,
-    EpsilonOption,
-    LateOption,
-    MsOption,
-    OrderOption,
+    NO_OPTIONS,
+    OrderOptions,
     WhereOption,
     check_content,
     check_kept,
@@ -171,11 +168,8 @@ def sub(
     *,
     where: WhereOption = None,
     url: UrlOption = "ensue://127.0.0.1:7400",
-    order: OrderOption = DEFAULT_ORDER,
-    epsilon: EpsilonOption = None,
-    delta: DeltaOption = None,
-    ms: MsOption = None,
-    late: LateOption = None,
+    order: str = DEFAULT_ORDER,
+    order_options: OrderOptions = NO_OPTIONS,
     name: DurableOption = None,
     count: Annotated[
         int, typer.Option("--count", "-n", min=0, help="End after this many events; 0: never.")
@@ -201,7 +195,7 @@ def sub(
         raise BadInput("--json and --format exclude each other")
     if timeout is not None and not timeout > 0:
         raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
-    wanted = chosen_order(order, epsilon=epsilon, delta=delta, ms=ms, late=late)
+    wanted = chosen_order(order, order_options)
     usual, as_json = r"{payload}\n", _as_json
     if where is not None:
         usual, as_json = r"{attributes}\n", _content_as_json

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, cast, overload
 
 from ensue import orders
 from ensue.client.backpressure import wait_for_room
@@ -65,9 +65,8 @@ from ensue.core.errors import (
 )
 from ensue.core.event import Event, event_id
 from ensue.core.order import Order, Total, written
-from ensue.orders import PublisherNode
+from ensue.orders import ObservingNode, PublisherNode
 from ensue.protocols.interface import Outcome, Refuse, Resumed, Settle
-from ensue.protocols.merged.publisher import MergedPublisher
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import CLOSE_TIMEOUT_S, Hub, join_hub, leave_hub
 from ensue.runtime.hub_remote import RemoteHub
@@ -392,12 +391,12 @@ class Bus:
         observed so far. Raises `LocalProtocolError` while some of that has no stamp yet, as in the
         first moments of a bus: `await bus.flush()` first.
         """
-        return self._merging(lambda node, now: node.token(now_ns=now))
+        return self._call_observer(lambda node, now: node.token(now_ns=now))
 
     def observe(self, token: Mapping[str, int]) -> bool:
         """Publish after another bus's `token`; False: ignored, its clock is too far ahead."""
         check_token(token)
-        return self._merging(lambda node, now: node.observe(token, now_ns=now))
+        return self._call_observer(lambda node, now: node.observe(token, now_ns=now))
 
     def _learn(self, entries: Mapping[str, int]) -> None:
         """Publish after an event that a subscription of this bus got before its turn."""
@@ -405,13 +404,13 @@ class Bus:
         if not closing and self._driver is not None and self._driver.takes_commands:
             self.observe(entries)
 
-    def _merging(self, call: Callable[[MergedPublisher, int], R]) -> R:
+    def _call_observer(self, call: Callable[[ObservingNode, int], R]) -> R:
         _, driver = self._open()
+        if not orders.of(self.order).observes_stamps:
+            raise LocalProtocolError("only a bus with merged order has tokens")
         node, now_ns = driver.begin()
         try:
-            if not isinstance(node, MergedPublisher):
-                raise LocalProtocolError("only a bus with merged order has tokens")
-            return call(node, now_ns)
+            return call(cast("ObservingNode", node), now_ns)
         finally:
             driver.end()
 
@@ -611,7 +610,7 @@ class Bus:
             recorder=publications_only(hub.recorder) if hub.shares_node else hub.recorder,
             size_of=hub.size_of,
         )
-        hub.watch(driver)
+        hub.watch(driver, needs_log=not orders.of(self.order).uses_topics_alone)
         self._share(hub, driver)
         if orders.of(self.order).observes_stamps:
             hub.observers[self._name] = self._learn
@@ -641,7 +640,11 @@ class Bus:
         if hub.shares_node:
             hub.admitted(driver)
             self._shared_node = SharedNode(
-                driver, clock=hub.clock, recorder=hub.recorder, on_published=hub.keep
+                driver,
+                clock=hub.clock,
+                recorder=hub.recorder,
+                on_published=hub.keep,
+                has_deadlines=orders.of(self.order).has_deadlines,
             )
             hub.shares[self._name] = self._shared_node
 

@@ -14,11 +14,11 @@ from ensue import orders
 from ensue.client.clock_alerts import observed
 from ensue.core.event import Event
 from ensue.core.order import Order
+from ensue.orders import SubscriberNode
 from ensue.protocols.deadline.delivery import DeadlineCounts
 from ensue.protocols.interface import Deliver, Outcome
 from ensue.protocols.merged.counts import MergedCounts
 from ensue.protocols.shared.remote_state import RemoteState
-from ensue.protocols.total.subscriber import Subscriber
 from ensue.protocols.unordered.subscriber import UnorderedCounts
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import Hub
@@ -182,7 +182,7 @@ class NodeReader(Reader):
             subscription=subscription,
             size_of=hub.size_of,
         )
-        hub.watch(self._driver)
+        hub.watch(self._driver, needs_log=not orders.of(hub.order).uses_topics_alone)
         await self.resumed
 
     def command(self, call: Callable[[Any, int], object]) -> None:
@@ -221,7 +221,7 @@ class NodeReader(Reader):
         """End at once and keep the place in the chain, of a durable subscription or a lost one."""
         driver, node = self._driver, self.node
         assert driver is not None
-        if not silently and isinstance(node, Subscriber):
+        if not silently and node is not None:
             driver.command(lambda _node, _now: node.pause())
         driver.close()
         self._hub.leave(self.name)
@@ -234,6 +234,6 @@ class NodeReader(Reader):
                 self._driver.fail(error)
 
 
-def _has_left(node: Any) -> bool:
-    """Return whether every node of the chain knows that a subscription has left."""
-    return not isinstance(node, Subscriber) or not any(node.waits({}))
+def _has_left(node: SubscriberNode) -> bool:
+    """Return whether all servers know that a subscription has left its topics."""
+    return node.leave_confirmed

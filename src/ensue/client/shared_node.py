@@ -21,12 +21,9 @@ from ensue.client.reader import Reader
 from ensue.core.clock import Clock
 from ensue.core.event import DEADLINE, Event
 from ensue.core.order import Order
-from ensue.protocols.causal.node import CausalNode
-from ensue.protocols.causal.registered import RegisteredNode
-from ensue.protocols.deadline.broker import DeadlineBroker
+from ensue.orders import SharedProtocolNode
 from ensue.protocols.deadline.causality import LATE, OVERFLOW, OVERTAKEN
 from ensue.protocols.deadline.delivery import DeadlineCounts
-from ensue.protocols.deadline.registered import RegisteredBroker
 from ensue.protocols.interface import (
     Alert,
     Arrive,
@@ -202,25 +199,23 @@ class SharedNode:
 
     def __init__(
         self,
-        driver: Driver[CausalNode]
-        | Driver[RegisteredNode]
-        | Driver[DeadlineBroker]
-        | Driver[RegisteredBroker],
+        driver: Driver[SharedProtocolNode],
         *,
         clock: Clock,
         recorder: Recorder | None,
         on_published: Callable[[Event], None],
+        has_deadlines: bool,
     ) -> None:
-        self.driver: Driver[Any] = driver
+        self.driver = driver
         self._on_published = on_published
-        self.node: CausalNode | RegisteredNode | DeadlineBroker | RegisteredBroker = driver.node
+        self.node = driver.node
         self._clock = clock
         self._recorder = recorder
         self._shares: dict[Share, None] = {}
         self._full: dict[Share, None] = {}
         """Shares without room."""
         self._paused = False
-        self.has_deadlines = isinstance(driver.node, DeadlineBroker | RegisteredBroker)
+        self.has_deadlines = has_deadlines
 
     def open(
         self, *, subscription: str, on_outcome: Callable[[Outcome], None], tags: bool = True

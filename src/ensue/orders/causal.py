@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensue.core.clock import Clock
 from ensue.core.order import Causal
-from ensue.orders.base import Guarantee, PublisherNode, Wanted
+from ensue.orders.base import Guarantee, PublisherNode, Relayed, Wanted
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ class CausalOrder(Guarantee):
         return await register_causal_node(
             transport, name=name, registry=registry, order=order, clock=clock
         )
+
+    def relayed_frames(self) -> Mapping[type[Frame], Relayed]:
+        """Return the frames between nodes; publications and fills have events."""
+        from ensue.protocols.causal.frames import FRAMES, Fill, Publication
+
+        items = Relayed(events=lambda frame: [item.event for item in frame.items])
+        return {**dict.fromkeys(FRAMES, Relayed()), Publication: items, Fill: items}
 
     def registries(self) -> Mapping[str, bool]:
         """Return the registries that servers need."""

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 from ensue.core.clock import Clock
 from ensue.core.errors import BadInput
 from ensue.core.order import Deadline, Order
-from ensue.orders.base import Guarantee, PublisherNode, Wanted, named_as_options
+from ensue.orders.base import (
+    LATE,
+    Guarantee,
+    Option,
+    PublisherNode,
+    Relayed,
+    Wanted,
+    named_as_options,
+)
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
@@ -25,7 +33,15 @@ class DeadlineOrder(Guarantee):
     name = "deadline"
     value = Deadline
     shares_node = True
-    options = ("--ms", "--late")
+    has_deadlines = True
+    options = (
+        Option(
+            name="--ms",
+            metavar="MILLISECONDS",
+            help="how long an event is of use, the same for all clients.",
+        ),
+        LATE,
+    )
     is_lossy = True
 
     def from_options(self, given: Mapping[str, Any]) -> Order:
@@ -86,6 +102,13 @@ class DeadlineOrder(Guarantee):
         return await register_deadline_broker(
             transport, name=name, registry=registry, order=order, clock=clock
         )
+
+    def relayed_frames(self) -> Mapping[type[Frame], Relayed]:
+        """Return the frames between brokers; a message has one event, stamped by clocks."""
+        from ensue.protocols.deadline.frames import BETWEEN_BROKERS, Message
+
+        message = Relayed(events=lambda frame: (frame.event,), stamped=True)
+        return {**dict.fromkeys(BETWEEN_BROKERS, Relayed()), Message: message}
 
     def registries(self) -> Mapping[str, bool]:
         """Return the registries that servers need."""

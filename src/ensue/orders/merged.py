@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensue.core.errors import BadInput
 from ensue.core.order import Merged, Order
-from ensue.orders.base import Guarantee, PublisherNode, Wanted, named_as_options
+from ensue.orders.base import LATE, Guarantee, Option, PublisherNode, Wanted, named_as_options
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ class MergedOrder(Guarantee):
     uses_topics_alone = True
     agrees_on_terms = True
     observes_stamps = True
-    options = ("--epsilon", "--delta", "--late")
+    options = (
+        Option(name="--epsilon", metavar="SECONDS", help="largest difference between two clocks."),
+        Option(name="--delta", metavar="SECONDS", help="longest delay of an event."),
+        LATE,
+    )
 
     def disagreement(self, publishes: Merged, wanted: Merged) -> str | None:
         """Return why a subscription can't have other clocks than its bus."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ensue.runtime.hub_memory import Hub
     from ensue.simulation.deployments.base import Deployment
     from ensue.simulation.scenario import Scenario
+    from ensue.spark.order_rules import OrderingRule
     from ensue.transports import Capabilities
 
 __all__ = ["TotalOrder"]
@@ -105,6 +106,12 @@ class TotalOrder(Guarantee):
         from ensue.simulation.swarms.total import draw
 
         return draw(seed)
+
+    def ordering_rule(self) -> "OrderingRule":
+        """Return the rule that sorts by the sum of a stamp's entries."""
+        from ensue.spark.order_rules import TotalRule
+
+        return TotalRule()
 
     def frames(self) -> tuple[type[Frame], ...]:
         """Return the frames of the chain and of the topic log."""

@@ -177,8 +177,12 @@ class Hub:
         """Close the driver of a client that has said goodbye."""
         driver.close()
 
-    def watch(self, driver: Driver[Any]) -> None:
-        """Notify a driver of what concerns all: a connection that is back, or a failure."""
+    def watch(self, driver: Driver[Any], *, needs_log: bool = True) -> None:
+        """Notify a driver of new connections and failures.
+
+        `needs_log`: its node can't continue if a server loses its log.
+        """
+        del needs_log
         self._drivers.add(driver)
 
     async def finish(self, by_s: float) -> None:

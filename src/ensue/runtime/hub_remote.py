@@ -31,21 +31,16 @@ from ensue.core.errors import (
 from ensue.core.lineage import Lineage
 from ensue.core.order import Order, order_name
 from ensue.core.wire import Codec
-from ensue.orders import PublisherNode
+from ensue.orders import LogReaderNode, PublisherNode
 from ensue.protocols.interface import Frame, Node
 from ensue.protocols.membership.registry import registry_of
-from ensue.protocols.merged.publisher import MergedPublisher
-from ensue.protocols.merged.subscriber import MergedSubscriber
 from ensue.protocols.shared.remote_state import RemoteState
 from ensue.protocols.shared.state_store import SUPERSEDED
 from ensue.protocols.topic_log.fanout import fanout_name
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, Discover
-from ensue.protocols.total.station import EPHEMERAL, FRAMES
-from ensue.protocols.total.subscriber import Subscriber
-from ensue.protocols.unordered.publisher import UnorderedPublisher
-from ensue.protocols.unordered.subscriber import UnorderedSubscriber
+from ensue.protocols.total.station import EPHEMERAL
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import PAYLOAD_BYTES_MAX, Hub, recorder_to
 from ensue.runtime.log_monitor import LogMonitor
@@ -71,9 +66,6 @@ RUN = "ensue"
 """What the run is called in traces: the same for all clients, whose traces belong together."""
 STAMP_BYTES = 256 * 1024
 """Left free in the largest message, for the stamp and the names that travel with an event."""
-
-_KEEPS_NOTHING = (UnorderedPublisher, UnorderedSubscriber, MergedPublisher, MergedSubscriber)
-"""Nodes that go on whatever log a server has."""
 
 _log = logging.getLogger("ensue")
 
@@ -150,7 +142,9 @@ class RemoteHub(Hub):
         if isinstance(options, BrokerOptions) and needs_topics_alone:
             transport = topic_transport(carrier)
         else:
-            transport = FramedTransport(carrier, Codec(FRAMES), home=_nowhere, topic_of=topic_of)
+            transport = FramedTransport(
+                carrier, Codec(orders.wire_frames()), home=_nowhere, topic_of=topic_of
+            )
         transport.capabilities = msgspec.structs.replace(
             options.capabilities, message_bytes_max=carrier.capabilities.message_bytes_max
         )
@@ -304,11 +298,11 @@ class RemoteHub(Hub):
         finally:
             driver.close()
 
-    def watch(self, driver: Driver[Any]) -> None:
-        """Notify a driver of what concerns all."""
+    def watch(self, driver: Driver[Any], *, needs_log: bool = True) -> None:
+        """Notify a driver of new connections, refusals and lost logs."""
         super().watch(driver)
         carrier = self.transport.carrier
-        if isinstance(carrier, TcpCarrier) and not isinstance(driver.node, _KEEPS_NOTHING):
+        if isinstance(carrier, TcpCarrier) and needs_log:
             carrier.ends_with_log = True
         if self._refusal:
             driver.lose(self._refusal)
@@ -355,10 +349,10 @@ class RemoteHub(Hub):
         for _, subscriber in self._durable():
             subscriber.ask_log(question)
 
-    def _durable(self) -> Iterator[tuple[Driver[Any], Subscriber]]:
+    def _durable(self) -> Iterator[tuple[Driver[Any], LogReaderNode]]:
         for driver in list(self._drivers):
             inner = driver.node.inner if isinstance(driver.node, RemoteState) else None
-            if isinstance(inner, Subscriber):
+            if isinstance(inner, LogReaderNode):
                 yield driver, inner
 
     def _place_of(self, server: str) -> int:
@@ -375,7 +369,7 @@ class RemoteHub(Hub):
 def _place_of(node: Node, server: str) -> int:
     """Return the highest place of a server's log of which a node delivered an event."""
     inner = node.inner if isinstance(node, RemoteState) else node
-    return inner.last_place(server) if isinstance(inner, Subscriber) else 0
+    return inner.last_place(server) if isinstance(inner, LogReaderNode) else 0
 
 
 def _nowhere(topic: str) -> str:

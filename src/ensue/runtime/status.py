@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
+from ensue import orders
 from ensue.core.errors import AccessDenied, BadInput, RemoteProtocolError, TransportError
 from ensue.core.wire import Codec
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.total.placement import Placement
-from ensue.protocols.total.station import EPHEMERAL, FRAMES
+from ensue.protocols.total.station import EPHEMERAL
 from ensue.protocols.total.status import TOPICS_MAX, StatusReply, StatusRequest
 from ensue.runtime.hub_remote import discover
 from ensue.runtime.request import request
@@ -249,7 +250,8 @@ async def _in_time(where: str, answer_s: float) -> AsyncIterator[None]:
 
 async def _asker(carrier: Carrier, answer_s: float) -> _Asker:
     asker = _Asker(
-        FramedTransport(carrier, Codec(FRAMES), home=_nowhere, topic_of=topic_of), answer_s
+        FramedTransport(carrier, Codec(orders.wire_frames()), home=_nowhere, topic_of=topic_of),
+        answer_s,
     )
     async with asyncio.timeout(answer_s):
         await asker.enter()

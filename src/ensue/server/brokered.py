@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+from ensue import orders
 from ensue.core.errors import BadInput, LogDamaged, LogLost
 from ensue.core.lineage import DAMAGED, Lineage, contradiction
 from ensue.core.wire import Codec
@@ -16,7 +17,6 @@ from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.topic_log.log_identity import Identified, LogRefused
 from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, DiscoveryNode
-from ensue.protocols.total.station import FRAMES
 from ensue.runtime.driver import Driver
 from ensue.runtime.log_monitor import LogMonitor
 from ensue.server.authorization import Authorization
@@ -60,7 +60,8 @@ class BrokeredServer(StationServer):
         config, placement = self.config, self.placement
         carrier = self._carrier = self.options.make()
         await carrier.start()
-        transport = FramedTransport(carrier, Codec(FRAMES), home=placement.node, topic_of=topic_of)
+        codec = Codec(orders.wire_frames())
+        transport = FramedTransport(carrier, codec, home=placement.node, topic_of=topic_of)
         self.transport = transport
         await check_unclaimed(transport, name=config.name, nodes=placement.nodes, url=self.url)
         await transport.enter(config.name)

@@ -13,11 +13,9 @@ publish it, or that may read it and forwards it, to a client that may read it.
 users.
 """
 
+from ensue import orders
 from ensue.core.errors import RemoteProtocolError
 from ensue.core.event import Event
-from ensue.protocols.causal.frames import FRAMES as CUBE_FRAMES
-from ensue.protocols.causal.frames import Fill, Publication
-from ensue.protocols.deadline.frames import BETWEEN_BROKERS, Message
 from ensue.protocols.interface import Frame
 from ensue.protocols.membership.frames import (
     FROM_NODES,
@@ -28,7 +26,7 @@ from ensue.protocols.membership.frames import (
     TopicRequest,
 )
 from ensue.protocols.topic_log.fanout import Agree, Agreed, Declined
-from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Put
+from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Put, TopicFrame
 from ensue.server.authorization import (
     BUNDLE_ITEMS_MAX,
     BUNDLE_TOO_LARGE,
@@ -42,8 +40,6 @@ from ensue.server.permissions import Action
 __all__ = ["screen_fanout", "screen_registry", "screen_relayed"]
 
 UNEXPECTED_PLACE = "event has a place or a stamp that this order does not assign"
-
-_PASSED = frozenset((*CUBE_FRAMES, *BETWEEN_BROKERS))
 
 
 def screen_fanout(
@@ -71,7 +67,9 @@ def screen_fanout(
                     answers.append(Agreed(terms=terms))
                     continue
             case _:
-                raise RemoteProtocolError(f"{type(frame).__name__} is not for a fan-out")
+                topic = _topic_of_own(fanout, source, frame)
+                why = authorization.place_refusal(topic)
+                why = why or authorization.why_not(peer, "publish", topic)
         if why:
             answers.append(Declined(topic=topic, event=event_id, reason=why))
         else:
@@ -79,6 +77,18 @@ def screen_fanout(
             if isinstance(frame, Put | AttachRequest):
                 authorization.topic_orders.note(topic, _order(fanout))
     return admitted, answers
+
+
+def _topic_of_own(fanout: str, source: str, frame: Frame) -> str:
+    """Return the topic of a frame that is the order's own; raise if it is another frame."""
+    if type(frame) not in orders.named(_order(fanout)).topic_frames():
+        raise RemoteProtocolError(f"{type(frame).__name__} is not for a fan-out")
+    assert isinstance(frame, TopicFrame)
+    if frame.publisher != source:
+        raise RemoteProtocolError(
+            f"the frame's publisher is {frame.publisher!r}, but {source!r} sent it"
+        )
+    return frame.topic
 
 
 def screen_registry(
@@ -162,21 +172,18 @@ def screen_relayed(
 ) -> list[Frame]:
     """Return the frames that may pass from one client to another."""
     count = 0
+    known = orders.relayed_frames()
     admitted: list[Frame] = []
     for frame in frames:
-        if type(frame) not in _PASSED:
+        relayed = known.get(type(frame))
+        if relayed is None:
             raise RemoteProtocolError(f"{type(frame).__name__} is not for other clients")
-        events: tuple[Event, ...] = ()
-        if isinstance(frame, Publication | Fill):
-            events = tuple(item.event for item in frame.items)
-        elif isinstance(frame, Message):
-            events = (frame.event,)
+        events = relayed.events(frame)
         count += 1 + len(events)
         why = ""
         for event in events:
-            # Only messages with deadlines are stamped, by clocks alone.
             stamped = event.stamp is not None
-            if event.void or event.place or stamped != isinstance(frame, Message):
+            if event.void or event.place or stamped != relayed.stamped:
                 raise RemoteProtocolError(UNEXPECTED_PLACE)
             if stamped and not _is_clocked(event):
                 raise RemoteProtocolError(UNEXPECTED_PLACE)

@@ -32,7 +32,7 @@ from ensue.protocols.interface import Persist
 from ensue.protocols.recorder import Recorder
 from ensue.protocols.topic_log.fanout import Fanout, fanout_name
 from ensue.protocols.topic_log.frames import topic_of
-from ensue.protocols.total.station import FRAMES, Station
+from ensue.protocols.total.station import Station
 from ensue.runtime.driver import Driver
 from ensue.server.authorization import Authorization
 from ensue.server.config import ServerConfig, Tls
@@ -98,7 +98,7 @@ class Server(StationServer):
             for key, value in journal.records.items()
             if key.startswith(OWNER)
         }
-        codec = Codec(FRAMES)
+        codec = Codec(orders.wire_frames())
         listener = self.listener = Listener(
             host,
             port,

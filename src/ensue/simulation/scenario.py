@@ -194,6 +194,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """For `transactions`, which have brokers and clients of their own."""
     deadline: DeadlineSpec = DeadlineSpec()
     """For order `deadline`, which has no chain and no notification service."""
+    table: msgspec.Struct | None = None
+    """For an order in its own package: its table, see `ensue.orders.Guarantee.scenario_table`."""
     link: LinkConfig = LinkConfig()
     network: NetworkConfig = NetworkConfig()
     disk: DiskConfig = DiskConfig()

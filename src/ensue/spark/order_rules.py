@@ -2,7 +2,8 @@
 
 A rule computes its key columns natively, one row at a time, so that no row has to be looked at
 together with another one before the final sort. In a batch the rows are sorted by them; in a stream
-they enter a hold-back queue that the rule makes. A guarantee is added by one object in `RULES`.
+they enter a hold-back queue that the rule makes. `ensue.orders` names the rule of
+each order.
 
 **Total order** by the position rule: the entries of a stamp over the ordered topics add up to the
 event's position 1, 2, 3, … With a cut (a first offset per topic), events before it are no part of
@@ -23,11 +24,11 @@ from typing import Protocol
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from ensue import orders
 from ensue.core.errors import UnsupportedOrder
 from ensue.spark.hold_back import Limits, MakeHoldBack, TotalHoldBack
 
 __all__ = [
-    "RULES",
     "Cut",
     "Held",
     "OrderingRule",
@@ -141,15 +142,15 @@ def positions(cut: Cut) -> Column:
     return f.aggregate(f.map_entries("stamp"), f.lit(0).cast("bigint"), counted)
 
 
-RULES: Mapping[str, OrderingRule] = {"total": TotalRule()}
-
-
 def rule_named(name: str) -> OrderingRule:
     """Return the rule of this name."""
-    if name not in RULES:
+    rules = {each.name: each.ordering_rule() for each in orders.every()}
+    rule = rules.get(name)
+    if rule is None:
+        known = ", ".join(sorted(each for each, rule in rules.items() if rule is not None))
         raise UnsupportedOrder(
-            f"no rule puts a log in order by {name!r}; there are: {', '.join(sorted(RULES))}",
+            f"no rule puts a log in order by {name!r}; there are: {known}",
             order=name,
             transport="spark",
         )
-    return RULES[name]
+    return rule

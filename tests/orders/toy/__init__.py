@@ -1,47 +1,70 @@
-"""An order of its own, in one package: each publisher's events in pairs, the later one first.
+"""An order in its own package: each publisher's events in batches, the latest of a batch first.
 
-Nobody needs it. It shows that a new order takes one package and one call of `register`: see
+No application needs it. It shows that a new order is one package and one registration: see
 `ensue.orders`.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from tests.orders.toy.deployment import PairsDeployment, draw
-from tests.orders.toy.order import Pairs
-from tests.orders.toy.subscriber import PairsSubscriber
+import msgspec
+from tests.orders.toy.deployment import BatchDeployment, BatchesTable, draw
+from tests.orders.toy.frames import EndOfBatch
+from tests.orders.toy.order import Batches
+from tests.orders.toy.publisher import BatchPublisher
+from tests.orders.toy.subscriber import BatchSubscriber
 
-from ensue.orders import Guarantee, PublisherNode, Wanted
+from ensue.core.order import Order
+from ensue.orders import Guarantee, Option, PublisherNode, Wanted
+from ensue.orders.base import named_as_options
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log import fanout, frames
-from ensue.protocols.unordered.publisher import UnorderedPublisher
+from ensue.protocols.topic_log.frames import TopicFrame
 from ensue.runtime.hub_memory import Hub
 from ensue.simulation.deployments.base import Deployment
 from ensue.simulation.scenario import Scenario
 
-__all__ = ["Pairs", "PairsOrder"]
+__all__ = ["BatchOrder", "Batches"]
 
 
-class PairsOrder(Guarantee):
-    """Pairs of events of one publisher and topic, reversed."""
+class BatchOrder(Guarantee):
+    """Batches of events of one publisher and topic, each in reverse."""
 
-    name = "pairs"
-    value = Pairs
+    name = "batches"
+    value = Batches
     has_topic_log = True
-    needs = ("in_process",)
+    uses_topics_alone = True
+    options: ClassVar[tuple[Option, ...]] = (
+        Option(name="--size", metavar="EVENTS", help="events in a batch.", kind=int),
+    )
 
     async def publisher(self, hub: Hub, name: str) -> PublisherNode:
         del hub
-        return UnorderedPublisher(name=name)
+        return BatchPublisher(name=name)
 
     def subscriber(self, hub: Hub, wanted: Wanted) -> Any:
-        del hub
-        return PairsSubscriber(name=wanted.name)
+        order = wanted.order if isinstance(wanted.order, Batches) else hub.order
+        assert isinstance(order, Batches)
+        return BatchSubscriber(name=wanted.name, size=order.size)
+
+    def unordered_refusal(self, transport: str) -> str | None:
+        return f"{transport} has events of this bus in batches alone: leave order=None out"
+
+    def topic_frames(self) -> tuple[type[TopicFrame], ...]:
+        return (EndOfBatch,)
+
+    def from_options(self, given: Mapping[str, Any]) -> Order:
+        with named_as_options():
+            return Batches() if given["--size"] is None else Batches(size=given["--size"])
 
     def deployment(self) -> type[Deployment]:
-        return PairsDeployment
+        return BatchDeployment
 
     def draw(self, seed: int) -> Scenario:
         return draw(seed)
 
     def frames(self) -> tuple[type[Frame], ...]:
-        return (*frames.FRAMES, *fanout.FRAMES)
+        return (*frames.FRAMES, *fanout.FRAMES, EndOfBatch)
+
+    def scenario_table(self) -> type[msgspec.Struct]:
+        return BatchesTable

@@ -122,6 +122,11 @@ class MergedSubscriber:
         """Number of held events."""
         return self.merger.held_count
 
+    @property
+    def leave_confirmed(self) -> bool:
+        """True: leaving needs no answer."""
+        return True
+
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
         """Request topics; each takes effect with its `Join`."""
         new = [

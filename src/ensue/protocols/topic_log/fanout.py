@@ -33,6 +33,7 @@ from ensue.protocols.topic_log.frames import (
     DetachRequest,
     Notify,
     Put,
+    TopicFrame,
 )
 
 __all__ = ["FRAMES", "Agree", "Agreed", "Declined", "Fanout", "fanout_name"]
@@ -111,11 +112,9 @@ class Fanout:
                 topic = event.topic
                 self.passed_on += 1
                 self._effects.append(Send(source, Accepted(topic=topic, event=event.id, slot=0)))
-                if topic in self._listeners:
-                    peers = self._peers.get(topic)
-                    if peers is None:
-                        peers = self._peers[topic] = tuple(self._listeners[topic])
-                    self._effects.append(Multicast(topic, peers, Notify(event=event)))
+                self._fan_out(topic, Notify(event=event))
+            case TopicFrame(topic=topic):
+                self._fan_out(topic, frame)
             case AttachRequest(topic=topic):
                 self._attach(topic, source)
             case DetachRequest(topic=topic):
@@ -160,6 +159,13 @@ class Fanout:
         if terms == self.terms:
             self._parties[peer] = None
         self._effects.append(Send(peer, Agreed(terms=self.terms)))
+
+    def _fan_out(self, topic: str, frame: Frame) -> None:
+        if topic in self._listeners:
+            peers = self._peers.get(topic)
+            if peers is None:
+                peers = self._peers[topic] = tuple(self._listeners[topic])
+            self._effects.append(Multicast(topic, peers, frame))
 
     def _attach(self, topic: str, peer: str) -> None:
         listeners = self._listeners.get(topic, {})

@@ -24,6 +24,7 @@ __all__ = [
     "Put",
     "Surveyed",
     "Taken",
+    "TopicFrame",
     "TopicLogConfig",
     "matches",
     "request_for",
@@ -190,6 +191,18 @@ class Surveyed(Frame, frozen=True, tag=13):
     """Topic to its first slot that is kept, and its first one that is not filled yet."""
 
 
+class TopicFrame(Frame, frozen=True):
+    """A frame of one order for all listeners of a topic. Subclasses have a tag.
+
+    A publisher sends it to the topic's log or fan-out, which sends it once to the listeners
+    attached at that moment. It gets no answer and no slot, and may be lost.
+    """
+
+    topic: Name
+    publisher: Name
+    """The sender."""
+
+
 FRAMES: tuple[type[Frame], ...] = (
     Put,
     Accepted,
@@ -216,8 +229,10 @@ def request_for(effect: Broadcast | Attach | Detach) -> Frame:
 
 
 def topic_of(frame: Frame) -> str:
-    """Return the topic of a notification; empty for any other frame."""
-    return frame.event.topic if isinstance(frame, Notify) else ""
+    """Return the topic whose listeners get a frame; empty if it is for one peer."""
+    if isinstance(frame, Notify):
+        return frame.event.topic
+    return frame.topic if isinstance(frame, TopicFrame) else ""
 
 
 def matches(topic: str, pattern: str) -> bool:

@@ -56,6 +56,7 @@ from ensue.protocols.topic_log.frames import (
     Put,
     Surveyed,
     Taken,
+    TopicFrame,
     TopicLogConfig,
 )
 from ensue.protocols.topic_log.slot_search import SlotSearch
@@ -128,6 +129,10 @@ class TopicLog:
                 self._fetch(frame, source)
             case Fetch():
                 self._survey(frame, source)
+            case TopicFrame(topic=topic):
+                if topic in self._topics and self._topics[topic].attached:
+                    peers = tuple(self._topics[topic].attached)
+                    self._effects.append(Multicast(topic, peers, frame))
             case _:
                 pass  # Not for an ENS: a stray frame changes nothing.
 

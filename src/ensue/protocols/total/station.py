@@ -29,9 +29,7 @@ import msgspec
 
 from ensue.core.event import Event
 from ensue.core.lineage import Lineage
-from ensue.protocols.causal import frames as cube_frames
 from ensue.protocols.content import frames as content
-from ensue.protocols.deadline import frames as gossip_frames
 from ensue.protocols.interface import Broadcast, Effect, Frame, Persist, Send
 from ensue.protocols.membership import frames as membership
 from ensue.protocols.shared import state_store
@@ -74,11 +72,9 @@ FRAMES: tuple[type[Frame], ...] = (
     *status.FRAMES,
     *fanout.FRAMES,
     *membership.FRAMES,
-    *cube_frames.FRAMES,
-    *gossip_frames.BETWEEN_BROKERS,
     *content.UNNUMBERED,
 )
-"""All frames between stations and clients, and between clients through stations."""
+"""All frames between stations and clients. `ensue.orders` adds those that orders have."""
 
 FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
     (

@@ -163,6 +163,11 @@ class Subscriber:
                 if slot < ends.get(topic, 0):
                     yield f"is at {slot} of {ends[topic]} of {topic}"
 
+    @property
+    def leave_confirmed(self) -> bool:
+        """Whether every node of the chain knows that this subscriber has left its topics."""
+        return not any(self.waits({}))
+
     def last_place(self, node: str) -> int:
         """Return the highest place of a delivered event of a node's log, or 0."""
         of_node = (

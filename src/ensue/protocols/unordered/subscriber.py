@@ -61,6 +61,8 @@ class UnorderedSubscriber:
     """One subscription. Commands: `subscribe`, `unsubscribe`, `acknowledge`."""
 
     held_count = 0
+    leave_confirmed = True
+    """Leaving needs no answer."""
 
     def __init__(self, *, name: str) -> None:
         self.name = name

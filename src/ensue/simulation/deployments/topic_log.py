@@ -7,9 +7,9 @@ the trace. A protocol says which nodes publish and subscribe.
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
+from ensue import orders
 from ensue.core.event import Event
 from ensue.core.wire import Codec
-from ensue.protocols.topic_log import fanout, frames
 from ensue.protocols.topic_log.log import TopicLog
 from ensue.simulation.deployments.base import Deployment
 from ensue.simulation.scenario import Scenario
@@ -27,7 +27,7 @@ class TopicLogDeployment(Deployment):
 
     def _prepare(self) -> Codec:
         self._ens = [each.name for each in self.scenario.ens]
-        return Codec((*frames.FRAMES, *fanout.FRAMES))
+        return Codec(orders.named(self.scenario.order).frames())
 
     def _publisher_factory(self, name: str) -> Factory:
         """Return what builds a publisher."""

@@ -4,6 +4,8 @@ Names are looked up in a `Directory`, and every time is compared with the scenar
 would happen after it would not happen at all. Errors begin with the place in the file.
 """
 
+import msgspec
+
 from ensue import orders
 from ensue.core.errors import BadInput
 from ensue.protocols.causal.config import CausalConfig
@@ -99,6 +101,7 @@ class _Builder:
                 hypercube=self._hypercube(),
                 merge=self._merge(),
                 deadline=self._deadline(),
+                table=self._table(),
                 topic_log_config=topic_log_config,
                 link=link,
                 network=self._network(),
@@ -297,6 +300,21 @@ class _Builder:
             )
         listening = self.names.nodes("deadline.listening", table.listening)
         return DeadlineSpec(config=config, listening=listening)
+
+    def _table(self) -> msgspec.Struct | None:
+        """Return the table of an order in its own package: as stated, or its defaults."""
+        for each in orders.every():
+            stated = getattr(self.file, each.name, None) if each.scenario_table() else None
+            if stated is not None and each is not self.guarantee:
+                raise BadInput(
+                    f"{each.name}: this table is for that order, not for order = "
+                    f'"{self.file.order}"; leave it out'
+                )
+        kind = self.guarantee.scenario_table()
+        if kind is None:
+            return None
+        table: msgspec.Struct = getattr(self.file, self.guarantee.name, None) or kind()
+        return table
 
     def _hypercube(self) -> CausalConfig:
         table = self.file.hypercube

@@ -8,8 +8,13 @@ a misspelt fault would prove nothing.
 `Scenario`.
 """
 
+from functools import cache
 from pathlib import Path
+from typing import cast
 
+import msgspec
+
+from ensue import orders
 from ensue.core.errors import BadInput
 from ensue.core.toml_file import TableReader, read_text
 from ensue.simulation.scenario import Scenario
@@ -19,9 +24,25 @@ from ensue.simulation.scenario_file.values import Delay, DelayTable, read_value
 
 __all__ = ["keys", "load", "loads"]
 
-_READER = TableReader(
-    File, read_value=read_value, written_as={Delay: DelayTable}, listed_under="delay"
-)
+
+@cache
+def _reader(own: tuple[tuple[str, type[msgspec.Struct]], ...]) -> TableReader[File]:
+    """Return a reader of files that may also have these tables, of orders in their own packages."""
+    kind = File
+    if own:
+        fields = [(name, table | None, None) for name, table in own]
+        wider = msgspec.defstruct(
+            "File", fields, bases=(File,), frozen=True, kw_only=True, forbid_unknown_fields=True
+        )
+        kind = cast("type[File]", wider)
+    return TableReader(
+        kind, read_value=read_value, written_as={Delay: DelayTable}, listed_under="delay"
+    )
+
+
+def _current_reader() -> TableReader[File]:
+    tables = ((each.name, each.scenario_table()) for each in orders.every())
+    return _reader(tuple((name, table) for name, table in tables if table is not None))
 
 
 def load(path: str | Path) -> Scenario:
@@ -33,7 +54,7 @@ def load(path: str | Path) -> Scenario:
 
 def loads(text: str, *, source: str = "scenario", name: str = "scenario") -> Scenario:
     """Read a scenario from text; `source` is what errors call it."""
-    file = _READER.loads(text, source=source)
+    file = _current_reader().loads(text, source=source)
     try:
         return build(file, name=file.name or name)
     except BadInput as error:
@@ -42,4 +63,4 @@ def loads(text: str, *, source: str = "scenario", name: str = "scenario") -> Sce
 
 def keys() -> list[str]:
     """List every key a file may have, as `table.key`, to check the manual against."""
-    return _READER.keys()
+    return _current_reader().keys()

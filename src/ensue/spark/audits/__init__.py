@@ -11,6 +11,9 @@ than any memory. Stamps are never looked at. The work goes in three steps:
    are, once.
 3. `judge`: the doubtful events are judged from their rows by the checkers themselves.
 
+A rule that the checkers lack, of an order in its own package (`Promise.judges`), is judged by its
+function with one task for each run: the rows of a run must fit into the memory of a task.
+
 Rules of another kind are judged apart: `positions`, `latency`, `deadline`,
 `topic_causality`, `transactions`.
 

@@ -1,7 +1,7 @@
 """`ensue.spark.audit`: gather, look, judge. See the package for how it works."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,9 @@ from ensue.spark.sessions import session
 from ensue.spark.traces import check_trace, is_local, read_trace
 
 __all__ = ["audit"]
+
+Judge = Callable[[Any, Any], None]
+"""Judges a `History`, into a `Collector`."""
 
 ATTEMPTS_MAX = 8
 """One sorts the trace, others make units four times as large, the last one takes runs as one
@@ -71,9 +74,6 @@ def audit(
     are reported per tile. `sizes` says how a trace is cut up.
     """
     promise = promise_of(order)
-    if promise.judges:
-        own = ", ".join(promise.judges)
-        raise BadInput(f"audit can't judge the rules of {order} order ({own}): use ensue check")
     rules = rules_of(order, causal=causal, lossy=lossy)
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
@@ -91,7 +91,8 @@ def audit(
             found = pieces(Path(trace), sizes.fragment_rows)
     if promise.check is not None:  # Rows of another kind: those of transactions.
         return audit_transactions(frame, violations_max=violations_max)
-    auditor = _Auditor(frame, found, order, rules, terms, violations_max, sizes)
+    own = {rule: promise.judges[rule] for rule in rules if rule in promise.judges}
+    auditor = _Auditor(frame, found, order, rules, own, terms, violations_max, sizes)
     return auditor.audit(within_ns)
 
 
@@ -102,6 +103,7 @@ class _Auditor:
         pieces: list[Piece],
         order: str,
         rules: list[str],
+        own: Mapping[str, Judge],
         terms: Terms,
         violations_max: int,
         sizes: g.Sizes,
@@ -110,7 +112,9 @@ class _Auditor:
         self._pieces = pieces
         self._order = order
         self._promised = rules
-        self._rules = [rule for rule in rules if rule not in (RULE, POSITIONS)]
+        self._own = own
+        """Rules that the checkers lack, judged run by run."""
+        self._rules = [rule for rule in rules if rule not in (RULE, POSITIONS, *own)]
         """Those that are judged tile by tile."""
         self._terms = terms
         self._violations_max = violations_max
@@ -145,6 +149,7 @@ class _Auditor:
                 judged,
                 self._judge_positions(found, unreadable),
                 *self._judge_times(unreadable, within_ns),
+                self._judge_own(unreadable),
             ]
         )
         totals, silent = self._totals(found, names, unreadable)
@@ -175,6 +180,16 @@ class _Auditor:
             unreadable,
             violations_max=self._violations_max,
         )
+
+    def _judge_own(self, unreadable: set[str]) -> pa.Table:
+        """Judge by the rules that the checkers lack, with one task for each run."""
+        if not self._own:
+            return words.JUDGED_ARROW.empty_table()
+        judge = partial(words.judge_own, rules=dict(self._own), violations_max=self._violations_max)
+        rows = self._trace.select(*words.ROW_COLUMNS)
+        if unreadable:
+            rows = rows.where(~f.col("run").isin(*unreadable))
+        return rows.groupBy("run").applyInArrow(_of_table(judge), words.JUDGED).toArrow()
 
     def _judge_times(self, unreadable: set[str], within_ns: int | None) -> Iterator[pa.Table]:
         """Judge by the rules that ask for times; runs that can't be believed are left out."""

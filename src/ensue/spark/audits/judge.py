@@ -7,7 +7,7 @@ other events changes nothing for these two, so nothing is found that is not ther
 missed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ __all__ = [
     "ROW_COLUMNS",
     "finding_rows",
     "judge_excerpt",
+    "judge_own",
     "judge_whole",
     "judged_table",
     "rows_of",
@@ -83,6 +84,20 @@ def judge_whole(
     return _judge(
         table.column("run")[0].as_py(), histories(rows_of(table)), rules, terms, violations_max
     )
+
+
+def judge_own(
+    table: pa.Table, rules: Mapping[str, Callable[[Any, Any], None]], violations_max: int
+) -> pa.Table:
+    """Judge all rows of a run by functions of an order in its own package."""
+    found, _ = histories(rows_of(table))
+    judged: list[dict[str, Any]] = []
+    for history in found:
+        for rule, judge in rules.items():
+            collector = Collector(rule, violations_max=violations_max)
+            judge(history, collector)
+            judged += finding_rows(collector.finding())
+    return judged_table(table.column("run")[0].as_py(), judged)
 
 
 def judge_excerpt(
