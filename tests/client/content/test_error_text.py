@@ -16,7 +16,7 @@ def connected(name: str | None) -> ensue.Bus:
     return ensue.connect(URL, order=None, name=name)
 
 
-def test_an_event_that_was_not_advertised_is_shown_with_what_was_and_what_to_call() -> None:
+def test_error_shows_the_event_its_advertisements_and_the_call() -> None:
     async def main() -> None:
         async with connected(None) as bus:
             with pytest.raises(ensue.EventRefused) as caught:
@@ -48,7 +48,7 @@ def test_an_event_that_was_not_advertised_is_shown_with_what_was_and_what_to_cal
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_so_it_is_within_a_transaction(isolation: str) -> None:
+def test_error_within_a_transaction_shows_the_same(isolation: str) -> None:
     own = "plan" if isolation == "planned" else "tx"
 
     async def main() -> None:
@@ -74,7 +74,7 @@ def test_so_it_is_within_a_transaction(isolation: str) -> None:
     asyncio.run(main())
 
 
-def test_what_others_do_is_told_by_their_names() -> None:
+def test_errors_use_the_names_of_other_buses() -> None:
     async def main() -> None:
         async with connected("desk") as desk, connected("agent") as agent:
             await agent.advertise(where="x > 5")
@@ -88,7 +88,8 @@ def test_what_others_do_is_told_by_their_names() -> None:
             with pytest.raises(ensue.TransactionAborted) as caught:
                 await plan_it()
             assert caught.value.reason == (
-                "operation 2: no advertisement of 'agent' covers {'y': 1}; it has advertised 'y > 5': "
+                "operation 2: no advertisement of 'agent' covers {'y': 1}; "
+                "it has advertised 'y > 5': "
                 "advertise it by `await plan.client('agent').advertise(where=…)` first"
             )
 
@@ -116,7 +117,7 @@ async def plan_for(bus: ensue.Bus) -> None:
 @pytest.mark.parametrize(
     ("act", "call"), [(invite, "on_invitation"), (plan_for, "on_subscription")]
 )
-def test_who_takes_no_part_yet_is_named_as_people_know_it(
+def test_error_names_an_unknown_client_by_its_user_name(
     act: Callable[[ensue.Bus], Awaitable[None]], call: str
 ) -> None:
     async def main() -> None:
@@ -124,7 +125,8 @@ def test_who_takes_no_part_yet_is_named_as_people_know_it(
             with pytest.raises(ensue.TransactionAborted) as caught:
                 await act(desk)
             assert caught.value.reason == (
-                "no client is called 'agent', or 'agent' takes no part in content yet: have it call "
+                "no client is called 'agent', or 'agent' takes no part in content yet: "
+                "have it call "
                 f"`await bus.{call}(…)` first"
             )
             await agent.advertise(where="x exists")
@@ -137,7 +139,7 @@ def test_who_takes_no_part_yet_is_named_as_people_know_it(
     asyncio.run(main())
 
 
-def test_a_planned_subscription_that_nobody_takes_names_the_call(
+def test_planned_subscription_without_a_handler_names_the_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -158,7 +160,7 @@ def test_a_planned_subscription_that_nobody_takes_names_the_call(
         (None, "the handler of 'agent' failed: FilterError: expected a number or a text to"),
     ],
 )
-def test_a_handler_that_fails_is_told_in_words_and_whose_it_is(
+def test_failed_handler_is_reported_with_its_bus(
     raised: Exception | None, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -181,7 +183,7 @@ def test_a_handler_that_fails_is_told_in_words_and_whose_it_is(
     assert "Traceback" in caplog.text
 
 
-def test_a_handler_of_planned_subscriptions_that_fails_is_told_with_where(
+def test_failed_handler_of_planned_subscriptions_is_reported_with_its_filter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Content and transactions: what brokers could not read is refused where it is given, and all goes on."""
+"""Input that brokers could not decode is refused at the call, and the bus keeps working."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,10 @@ WRONG: dict[str, tuple[Attempt, str]] = {
         lambda bus, _: bus.advertise(where=f'"{HALF}" = 1'),
         "character 1",
     ),
-    "no name to withdraw": (lambda bus, _: bus.unadvertise(5), "advertise.. returned, got 5"),  # type: ignore[arg-type]
+    "no name to withdraw": (
+        lambda bus, _: bus.unadvertise(5),  # type: ignore[arg-type]
+        "advertise.. returned, got 5",
+    ),
     "a long name to withdraw": (lambda bus, _: bus.unadvertise("x" * 2000), "advertise.. returned"),
     "half a pair to withdraw": (lambda bus, _: bus.unadvertise(HALF), "advertise.. returned"),
     "no name to withdraw within": (
@@ -79,11 +82,11 @@ async def refused(url: str, attempt: Attempt, said: str) -> None:
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_brokers_could_not_read_is_refused_and_all_goes_on(what: str) -> None:
+def test_undecodable_input_is_refused_and_the_bus_keeps_working(what: str) -> None:
     asyncio.run(refused("memory://wrong", *WRONG[what]))
 
 
-def test_nor_does_it_end_a_bus_on_a_server(tmp_path: Path) -> None:
+def test_undecodable_input_is_refused_on_a_server_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server:
             for what in ("half a pair in a value", "a subscription for its name"):
@@ -92,7 +95,7 @@ def test_nor_does_it_end_a_bus_on_a_server(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_bus_whose_name_leaves_no_room_is_told_so() -> None:
+def test_too_long_bus_name_is_refused() -> None:
     async def main() -> None:
         async with ensue.connect("memory://long", order=None, name="n" * 250) as bus:
             with pytest.raises(ensue.BadInput, match=r"at most 247 characters, got 250"):
@@ -101,7 +104,7 @@ def test_a_bus_whose_name_leaves_no_room_is_told_so() -> None:
     asyncio.run(main())
 
 
-def test_a_plan_that_is_too_large_for_a_message_is_thrown_away(tmp_path: Path) -> None:
+def test_plan_too_large_for_one_message_is_dropped(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(message_bytes=1_000_000)
         async with (

@@ -1,4 +1,4 @@
-"""A subscription that a transaction moves to another bus: every event is read by one of the two, whatever comes first at a client."""
+"""A transaction moves a subscription to another bus: every event is read by one of the two."""
 
 import asyncio
 from pathlib import Path
@@ -44,7 +44,7 @@ async def rest_of(events: ensue.Subscription) -> list[bytes]:
     return [event.payload async for event in events]
 
 
-def test_an_event_that_was_routed_before_the_commit_is_read_behind_it() -> None:
+def test_event_routed_before_the_commit_is_read_after_it() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=None, name="a") as a:
             await within(a.advertise(where=WHERE))
@@ -64,7 +64,7 @@ def test_an_event_that_was_routed_before_the_commit_is_read_behind_it() -> None:
     asyncio.run(main())
 
 
-def test_whoever_closes_a_subscription_that_was_moved_away_withdraws_it_once() -> None:
+def test_closing_a_moved_subscription_withdraws_it_once() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=None, name="a") as a:
             old = await within(a.subscribe(where=WHERE).__aenter__())
@@ -86,9 +86,7 @@ def test_whoever_closes_a_subscription_that_was_moved_away_withdraws_it_once() -
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_events_that_come_while_a_plan_is_under_way_are_kept_for_what_it_subscribes(
-    *, commit: bool
-) -> None:
+def test_events_during_a_plan_are_kept_for_its_subscriptions(*, commit: bool) -> None:
     async def main() -> None:
         async with (
             ensue.connect("memory://moves", order=None, name="a") as a,
@@ -118,7 +116,7 @@ def test_events_that_come_while_a_plan_is_under_way_are_kept_for_what_it_subscri
 
 @pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_moving_to_and_fro_loses_nothing(kind: str, isolation: str, tmp_path: Path) -> None:
+def test_repeated_moves_lose_no_event(kind: str, isolation: str, tmp_path: Path) -> None:
     """And repeats nothing, where nobody sees a transaction before it is committed."""
 
     async def main() -> None:

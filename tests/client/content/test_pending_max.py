@@ -1,4 +1,4 @@
-"""How a subscription by content is read: its options, how much room it has, and what becomes of a transaction that does not fit."""
+"""Options and room of a subscription by content, and transactions that do not fit."""
 
 import asyncio
 from pathlib import Path
@@ -38,7 +38,7 @@ async def note(events: ensue.Subscription) -> None:
 
 @pytest.mark.parametrize(("options", "why"), NONSENSE)
 @pytest.mark.parametrize("isolation", [None, "serializable", "planned", "on_subscription"])
-def test_options_that_make_no_sense_are_refused_wherever_they_are_given(
+def test_invalid_options_are_refused_by_every_call(
     options: dict[str, Any], why: str, isolation: str | None
 ) -> None:
     async def main() -> None:
@@ -57,7 +57,7 @@ def test_options_that_make_no_sense_are_refused_wherever_they_are_given(
     asyncio.run(main())
 
 
-def test_a_name_must_be_one_and_is_shown() -> None:
+def test_subscription_name_is_validated_and_shown() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=None, name="a") as a:
             with pytest.raises(BadInput, match="a subscription's name"):
@@ -91,7 +91,7 @@ def test_in_memory_publishers_wait_for_room() -> None:
     asyncio.run(main())
 
 
-def test_what_is_not_acknowledged_takes_room() -> None:
+def test_unacknowledged_events_take_room() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=None, name="a") as a:
             await within(a.advertise(where=WHERE))
@@ -113,9 +113,7 @@ def test_what_is_not_acknowledged_takes_room() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_a_transaction_reaches_a_slow_reader_as_a_whole_or_not_at_all(
-    isolation: str, tmp_path: Path
-) -> None:
+def test_slow_reader_gets_all_or_nothing_of_a_transaction(isolation: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", sync_s=SYNC_S) as server,
@@ -159,7 +157,7 @@ def test_a_transaction_that_never_fits_ends_a_subscription_before_it(tmp_path: P
     asyncio.run(main())
 
 
-def test_what_is_kept_for_a_plan_has_a_limit_too(tmp_path: Path) -> None:
+def test_events_kept_for_a_plan_have_a_limit(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", sync_s=SYNC_S) as server,

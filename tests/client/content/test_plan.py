@@ -1,4 +1,4 @@
-"""Planned transactions, in memory and on servers: written down, handed in, and done by everybody or by nobody."""
+"""Planned transactions, in memory and on servers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def read(events: ensue.Subscription, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", TRANSPORTS)
-def test_a_plan_moves_a_subscription_and_no_event_is_lost_or_doubled(
+def test_plan_moves_a_subscription_without_losing_or_duplicating_events(
     kind: str, tmp_path: Path
 ) -> None:
     async def main() -> None:
@@ -100,7 +100,7 @@ def test_all_operations_can_be_planned_for_oneself_and_for_others(
 
 
 @pytest.mark.parametrize("kind", TRANSPORTS)
-def test_a_plan_that_is_thrown_away_or_refused_has_done_nothing(kind: str, tmp_path: Path) -> None:
+def test_dropped_or_refused_plan_has_no_effect(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with three(kind, tmp_path) as (a, b, _):
             await within(a.advertise(where="x exists"))
@@ -155,7 +155,7 @@ def test_what_is_wrong_is_said() -> None:
     asyncio.run(main())
 
 
-def test_a_subscription_that_nobody_takes_is_withdrawn(
+def test_planned_subscription_without_a_handler_is_withdrawn(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     async def main() -> None:
@@ -171,7 +171,7 @@ def test_a_subscription_that_nobody_takes_is_withdrawn(
     assert "plan_subscription_withdrawn" in caplog.text
 
 
-def test_whoever_waits_for_a_broker_that_is_away_is_told(tmp_path: Path) -> None:
+def test_plan_that_waits_for_an_away_broker_raises_pending(tmp_path: Path) -> None:
     async def main() -> None:
         servers = await chain(tmp_path, 2, sync_s=SYNC_S)
         try:
@@ -198,7 +198,7 @@ def test_whoever_waits_for_a_broker_that_is_away_is_told(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_user_plans_for_its_own_clients_alone(tmp_path: Path) -> None:
+def test_user_plans_for_its_own_clients_only(tmp_path: Path) -> None:
     people = People(alice=(["*"], ["*"]), bob=(["*"], ["*"]))
 
     async def main() -> None:
@@ -220,7 +220,7 @@ def test_a_user_plans_for_its_own_clients_alone(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_client_has_so_many_transactions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_transactions_of_a_client_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     few = ContentConfig(durable=False, transactions_max=2)
     monkeypatch.setattr("ensue.runtime.content_brokers.ContentConfig", lambda **_options: few)
 

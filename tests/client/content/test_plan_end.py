@@ -1,4 +1,4 @@
-"""What becomes of subscriptions that a plan makes and withdraws: they get all that comes for them, and then they are over."""
+"""Subscriptions that a plan makes and withdraws get all their events, and then end."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ async def rest_of(events: ensue.Subscription) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", TRANSPORTS)
-def test_a_subscription_gets_what_a_plan_published_before_it_withdrew_it(
+def test_subscription_gets_events_its_plan_published_before_withdrawing_it(
     kind: str, tmp_path: Path
 ) -> None:
     async def main() -> None:
@@ -44,7 +44,7 @@ def test_a_subscription_gets_what_a_plan_published_before_it_withdrew_it(
     asyncio.run(main())
 
 
-def test_a_plan_that_takes_long_sees_to_its_subscriptions_when_it_is_over(tmp_path: Path) -> None:
+def test_slow_plan_settles_its_subscriptions_when_it_ends(tmp_path: Path) -> None:
     async def main() -> None:
         servers = await chain(tmp_path, 2, sync_s=SYNC_S)
         try:
@@ -74,7 +74,7 @@ def test_a_plan_that_takes_long_sees_to_its_subscriptions_when_it_is_over(tmp_pa
     asyncio.run(main())
 
 
-def test_who_closes_a_subscription_within_a_plan_is_told_what_went_wrong_and_nothing_else() -> None:
+def test_closing_a_subscription_within_a_plan_raises_only_the_cause() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=None, name="a") as a:
             await within(a.advertise(where="x exists"))
@@ -93,7 +93,7 @@ def test_who_closes_a_subscription_within_a_plan_is_told_what_went_wrong_and_not
     asyncio.run(main())
 
 
-def test_all_events_have_names_of_their_own_whoever_planned_them() -> None:
+def test_planned_events_have_unique_ids() -> None:
     async def main() -> None:
         url = "memory://names?brokers=3"
         async with (

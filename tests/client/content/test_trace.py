@@ -1,4 +1,4 @@
-"""What a trace says of events by content: `delivered` is what the application was handed, so that what a client drops is found."""
+"""Traces of events by content: `delivered` is what the application gets, so drops are found."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ WHERE = "x exists"
 
 
 async def play(directory: Path) -> None:
-    """Publish alone and within transactions, to two buses that read all; the first closes a subscription with events unread."""
+    """Publish regular and transactional events to two buses; the first leaves some unread."""
     url = "memory://traced?brokers=3"
     async with (
         ensue.connect(url, order=None, name="a", trace=str(directory)) as a,
@@ -81,7 +81,7 @@ def forgetting(method: Callable[..., Any], number: int) -> Callable[..., Any]:
     return run
 
 
-def test_all_that_was_handed_over_was_delivered_and_the_rest_was_unread(tmp_path: Path) -> None:
+def test_handed_over_events_are_delivered_and_the_rest_unread(tmp_path: Path) -> None:
     asyncio.run(play(tmp_path / "t"))
     report = check(trace.read(tmp_path / "t"), order="transactions")
     assert report.verdict is Verdict.VALID, report.sentences()
@@ -104,7 +104,7 @@ def test_all_that_was_handed_over_was_delivered_and_the_rest_was_unread(tmp_path
         (Subscription, "__anext__", forgetting),
     ],
 )
-def test_what_a_client_drops_is_found(
+def test_checker_finds_events_that_a_client_drops(
     where: type,
     method: str,
     plant: Callable[[Callable[..., Any], int], Callable[..., Any]],
@@ -121,7 +121,7 @@ def test_what_a_client_drops_is_found(
     assert "torn" in ended.stdout or "mixed" in ended.stdout
 
 
-def test_what_comes_for_a_subscription_that_was_closed_is_not_delivered(tmp_path: Path) -> None:
+def test_events_for_a_closed_subscription_are_not_delivered(tmp_path: Path) -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=None, name="a", trace=str(tmp_path / "t")) as a:
             await within(a.advertise(where=WHERE))
@@ -146,7 +146,7 @@ def test_what_comes_for_a_subscription_that_was_closed_is_not_delivered(tmp_path
     assert check(trace.read(tmp_path / "t"), order="transactions").verdict is Verdict.VALID
 
 
-def test_what_a_reader_has_no_room_for_is_not_delivered(tmp_path: Path) -> None:
+def test_events_beyond_the_room_of_a_reader_are_not_delivered(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", sync_s=0.5) as server,

@@ -21,7 +21,7 @@ async def payloads(events: ensue.Subscription, count: int) -> list[bytes]:
     return [(await asyncio.wait_for(anext(events), 30)).payload for _ in range(count)]
 
 
-def test_events_come_to_whoever_asked_for_their_content() -> None:
+def test_events_reach_subscribers_of_their_content() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b, connected("c") as c:
             await a.advertise(where="symbol = 'ACME'")
@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_all_of_a_transaction_happens_or_nothing_does(isolation: str) -> None:
+def test_transaction_is_all_or_nothing(isolation: str) -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await a.advertise(where="x exists")
@@ -105,7 +105,7 @@ def test_all_of_a_transaction_happens_or_nothing_does(isolation: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_a_transaction_of_which_something_was_refused_is_not_committed(isolation: str) -> None:
+def test_transaction_with_a_refused_operation_is_not_committed(isolation: str) -> None:
     """Whatever the program makes of the error, all or nothing is what was promised."""
 
     async def main() -> None:
@@ -127,7 +127,7 @@ def test_a_transaction_of_which_something_was_refused_is_not_committed(isolation
     asyncio.run(main())
 
 
-def test_nor_is_one_of_which_an_invited_handler_was_refused_something() -> None:
+def test_transaction_with_a_refused_operation_of_a_handler_is_not_committed() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
 
@@ -144,8 +144,8 @@ def test_nor_is_one_of_which_an_invited_handler_was_refused_something() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_a_transaction_is_not_committed_before_all_of_it_was_awaited(isolation: str) -> None:
-    """Here the agent has done half of its work when the one who waited for it goes on without it."""
+def test_transaction_is_not_committed_before_all_operations_are_awaited(isolation: str) -> None:
+    """The agent has done half of its work when its inviter gives up waiting."""
 
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
@@ -176,7 +176,7 @@ def test_a_transaction_is_not_committed_before_all_of_it_was_awaited(isolation: 
     asyncio.run(main())
 
 
-def test_a_handler_that_does_not_await_what_it_does_aborts_and_nobody_waits() -> None:
+def test_handler_that_does_not_await_its_operations_aborts() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await b.advertise(where="n exists")
@@ -195,7 +195,7 @@ def test_a_handler_that_does_not_await_what_it_does_aborts_and_nobody_waits() ->
     asyncio.run(main())
 
 
-def test_a_handler_that_is_no_coroutine_is_named() -> None:
+def test_handler_must_be_a_coroutine_function() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await b.on_invitation(lambda given: None)  # type: ignore[arg-type,return-value]
@@ -207,7 +207,7 @@ def test_a_handler_that_is_no_coroutine_is_named() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "planned"])
-def test_a_subscription_that_a_transaction_ends_is_over_for_its_reader(isolation: str) -> None:
+def test_reader_ends_when_a_transaction_withdraws_its_subscription(isolation: str) -> None:
     async def main() -> None:
         async with connected("a") as a:
             async with a.subscribe(where="n exists") as moved:
@@ -229,7 +229,7 @@ def test_a_subscription_that_a_transaction_ends_is_over_for_its_reader(isolation
     asyncio.run(main())
 
 
-def test_an_invited_bus_acts_and_may_invite_in_turn() -> None:
+def test_invited_bus_acts_and_invites_another() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b, connected("c") as c:
             await a.advertise(where="x exists")
@@ -252,7 +252,7 @@ def test_an_invited_bus_acts_and_may_invite_in_turn() -> None:
     asyncio.run(main())
 
 
-def test_a_handler_that_fails_or_nobody_at_all_aborts() -> None:
+def test_failed_or_missing_handler_aborts() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await a.advertise(where="x exists")
@@ -274,7 +274,7 @@ def test_a_handler_that_fails_or_nobody_at_all_aborts() -> None:
     asyncio.run(main())
 
 
-def test_a_handler_that_hangs_costs_its_own_transaction_alone() -> None:
+def test_hanging_handler_affects_its_own_transaction_only() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await a.advertise(where="x exists")
@@ -299,7 +299,7 @@ def test_a_handler_that_hangs_costs_its_own_transaction_alone() -> None:
     asyncio.run(main())
 
 
-def test_a_subscription_is_withdrawn_with_the_commit_or_goes_on() -> None:
+def test_subscription_ends_with_the_commit_or_continues_after_an_abort() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await a.advertise(where="x exists")
@@ -324,7 +324,7 @@ def test_a_subscription_is_withdrawn_with_the_commit_or_goes_on() -> None:
     asyncio.run(main())
 
 
-def test_a_bus_that_closes_leaves_nothing_behind() -> None:
+def test_closed_bus_leaves_nothing_behind() -> None:
     async def main() -> None:
         async with connected("a") as a:
             await a.advertise(where="x exists")
@@ -339,12 +339,12 @@ def test_a_bus_that_closes_leaves_nothing_behind() -> None:
     asyncio.run(main())
 
 
-def test_an_overlay_has_brokers() -> None:
+def test_broker_tree_has_brokers() -> None:
     with pytest.raises(ensue.BadInput, match="brokers must be between"):
         ensue.connect("memory://?brokers=0")
 
 
-def test_the_examples_lose_and_repeat_without_a_transaction_and_not_with_one() -> None:
+def test_examples_lose_and_duplicate_events_only_without_a_transaction() -> None:
     assert 0 in asyncio.run(dispatching.dispatch("unsubscribe, then subscribe"))
     assert 2 in asyncio.run(dispatching.dispatch("subscribe, then unsubscribe"))
     assert set(asyncio.run(dispatching.dispatch("in one transaction"))) == {1}
@@ -372,7 +372,7 @@ UNAWAITED = [(forget, "publish"), (begin_last, "publish"), (forget_to_subscribe,
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("act", "called"), UNAWAITED)
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_a_forgotten_await_aborts_and_says_of_what(
+def test_forgotten_await_aborts_and_names_the_operation(
     isolation: str,
     act: Callable[[Any], Awaitable[None]],
     called: str,
@@ -404,7 +404,7 @@ def test_a_forgotten_await_aborts_and_says_of_what(
 
 
 @pytest.mark.parametrize(("act", "called"), UNAWAITED)
-def test_a_forgotten_await_of_an_invited_handler_aborts_too(
+def test_forgotten_await_of_an_invited_handler_aborts(
     act: Callable[[Any], Awaitable[None]], called: str
 ) -> None:
     async def main() -> None:
@@ -421,7 +421,7 @@ def test_a_forgotten_await_of_an_invited_handler_aborts_too(
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_what_a_transaction_does_can_be_gathered_and_be_awaited_later(isolation: str) -> None:
+def test_operations_can_be_gathered_and_awaited_later(isolation: str) -> None:
     async def main() -> None:
         async with connected("a") as a:
             await a.advertise(where="n exists")

@@ -27,7 +27,7 @@ def subscriptions() -> list[str]:
 
 
 @pytest.mark.parametrize("turns", range(10))
-def test_who_is_cancelled_while_a_transaction_begins_holds_nobody_up(turns: int) -> None:
+def test_cancelled_begin_does_not_block_other_transactions(turns: int) -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await within(a.on_invitation(lambda _tx: asyncio.sleep(0)))
@@ -51,7 +51,7 @@ def test_who_is_cancelled_while_a_transaction_begins_holds_nobody_up(turns: int)
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_a_subscription_that_is_closed_in_its_transaction_is_not_kept_by_brokers(
+def test_subscription_closed_in_its_transaction_is_removed_from_brokers(
     isolation: str,
 ) -> None:
     async def main() -> None:
@@ -64,7 +64,7 @@ def test_a_subscription_that_is_closed_in_its_transaction_is_not_kept_by_brokers
     asyncio.run(main())
 
 
-def test_a_subscription_whose_transaction_is_aborted_as_it_is_answered_is_over() -> None:
+def test_subscription_ends_if_its_transaction_aborts_as_it_is_answered() -> None:
     async def main() -> None:
         async with connected("a") as a:
             await within(a.advertise(where="x exists"))
@@ -99,7 +99,7 @@ def test_a_subscription_whose_transaction_is_aborted_as_it_is_answered_is_over()
     asyncio.run(main())
 
 
-def test_a_handler_that_is_cancelled_aborts_at_once() -> None:
+def test_cancelled_handler_aborts_at_once() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
 
@@ -123,7 +123,7 @@ def test_a_handler_that_is_cancelled_aborts_at_once() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "planned"])
-def test_what_goes_wrong_in_a_block_is_told_though_the_bus_is_closed(isolation: str) -> None:
+def test_exception_of_a_block_is_raised_even_if_the_bus_is_closed(isolation: str) -> None:
     async def main() -> None:
         async with connected("a") as a:
 
@@ -138,7 +138,7 @@ def test_what_goes_wrong_in_a_block_is_told_though_the_bus_is_closed(isolation: 
     asyncio.run(main())
 
 
-def test_a_coordinator_that_failed_without_a_goodbye_holds_up_nobody(
+def test_failed_coordinator_does_not_block_other_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_lease = partial(ContentConfig, lease_ns=10**15)

@@ -1,6 +1,7 @@
-"""A tree of brokers and clients in one place: frames in flight are delivered in an order drawn from a seed, each link in its own.
+"""A tree of brokers and clients in one process, driven by a seed.
 
-Frames travel as bytes. A node can be made to come back from what it persisted at any time; what was not drained is lost, as in a crash.
+Frames in flight are delivered in random order, in sequence per link. They travel as bytes. A node
+can restart from its records at any time; effects that were not drained are lost, as in a crash.
 """
 
 from collections import deque
@@ -118,7 +119,7 @@ class Net:
         self.timer(name)
 
     def crash(self, name: str) -> None:
-        """Lose what is not on the disk, and what is on its way to this node; come back, and ask for it again."""
+        """Lose unpersisted state and frames under way to a node; restart it, and retransmit."""
         for (source, target), frames in self.flying.items():
             if target == name:
                 del source

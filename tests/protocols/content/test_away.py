@@ -1,4 +1,4 @@
-"""A broker of the tree that acknowledges nothing: clients of the others go on without it, and it gets everything when it is back."""
+"""A broker that acknowledges nothing: other clients continue, and it catches up when it is back."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -108,7 +108,7 @@ def test_clients_subscribe_and_advertise_while_another_broker_is_stopped(
     net.at_rest()
 
 
-def test_a_new_client_is_welcome_while_another_broker_is_stopped() -> None:
+def test_new_client_is_welcomed_while_another_broker_is_stopped() -> None:
     net = Tree()
     net.stop("b2")
     net.homes["new"] = "b0"
@@ -127,8 +127,8 @@ def test_a_new_client_is_welcome_while_another_broker_is_stopped() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_published_meanwhile_reaches_subscribers_of_a_stopped_broker(seed: int) -> None:
-    """Their subscriptions were needed nowhere before: the advertisement attracts them when the broker is back."""
+def test_events_published_meanwhile_reach_subscribers_of_a_stopped_broker(seed: int) -> None:
+    """The advertisement attracts subscriptions, needed nowhere before, when the broker is back."""
     net = Tree(seed=seed)
     net.subscribe("c2", "n exists")
     net.subscribe("c3", "n > 5")
@@ -149,7 +149,7 @@ def test_what_is_published_meanwhile_reaches_subscribers_of_a_stopped_broker(see
     net.at_rest()
 
 
-def test_what_was_answered_ahead_of_a_broker_covers_nothing_until_that_is_back() -> None:
+def test_subscription_answered_ahead_of_an_away_broker_covers_nothing() -> None:
     net = Tree()
     net.advertise("c3", "n exists")
     net.stop("b3")
@@ -168,12 +168,12 @@ def test_what_was_answered_ahead_of_a_broker_covers_nothing_until_that_is_back()
 
 
 def _beat(net: Tree) -> bytes:
-    from ensue.protocols.shared.link import LinkAck  # noqa: PLC0415 - says no more than that it lives
+    from ensue.protocols.shared.link import LinkAck  # noqa: PLC0415 - a sign of life
 
     return net.wire.encode(LinkAck(number=0))
 
 
-def test_no_transaction_publishes_what_has_not_been_advertised_everywhere() -> None:
+def test_transaction_publishes_only_under_advertisements_at_all_brokers() -> None:
     net = Tree()
     net.subscribe("c3", "n exists")
     net.stop("b3")
@@ -190,7 +190,7 @@ def test_no_transaction_publishes_what_has_not_been_advertised_everywhere() -> N
     net.at_rest()
 
 
-def test_a_neighbour_that_was_never_heard_is_waited_for() -> None:
+def test_clients_wait_for_a_neighbor_that_never_answered() -> None:
     """It may not know of this broker yet: one that comes to others begins where they are."""
     net = Tree({})
     net.stop("b1")

@@ -1,4 +1,4 @@
-"""Brokers: what comes where, against a model that has one table; what tables hold; who comes and goes."""
+"""Content brokers: deliveries against a model with one table, tables, joins and departures."""
 
 from random import Random
 from typing import Any
@@ -70,9 +70,7 @@ def test_advertisements_are_flooded_and_subscriptions_follow_them_back() -> None
     assert net.events("c") == [("c.sub1", "one")]
 
 
-def test_a_buffered_subscription_is_attracted_by_later_advertisements_and_let_go_with_the_last() -> (
-    None
-):
+def test_advertisements_attract_buffered_subscriptions_until_the_last_is_withdrawn() -> None:
     """Section II and D9: also by a second advertiser, and withdrawn where nobody needs it."""
     net = three()
     subscribed(net, "b", "x = 1")
@@ -96,7 +94,7 @@ def test_a_buffered_subscription_is_attracted_by_later_advertisements_and_let_go
     assert not net.broker("b2").tables.subscriptions
 
 
-def test_a_covered_subscription_is_not_passed_on_until_what_covers_it_goes() -> None:
+def test_covered_subscription_is_passed_on_when_its_coverer_is_withdrawn() -> None:
     net = three()
     advertised(net, "a", "x exists")
     wide = subscribed(net, "c", "x > 0")
@@ -119,7 +117,7 @@ def test_a_covered_subscription_is_not_passed_on_until_what_covers_it_goes() -> 
     assert net.payloads("b") == ["seven", "again"]
 
 
-def test_an_answer_says_that_a_subscription_is_everywhere() -> None:
+def test_answered_subscription_has_reached_every_broker() -> None:
     for seed in range(30):
         net = Net(line(4), {"a": "b0", "c": "b3"}, seed=seed)
         net.settle()
@@ -133,7 +131,7 @@ def test_an_answer_says_that_a_subscription_is_everywhere() -> None:
         assert net.payloads("c") == ["now"], seed
 
 
-def test_a_client_that_says_goodbye_or_is_silent_leaves_nothing_behind() -> None:
+def test_departed_or_silent_client_leaves_nothing_behind() -> None:
     config = ContentConfig(lease_ns=100 * MS, beat_ns=10 * MS, hello_ns=10 * MS)
     net = Net(line(3), {"a": "b0", "b": "b1", "c": "b2"}, config=config)
     net.settle()
@@ -158,7 +156,7 @@ def test_a_client_that_says_goodbye_or_is_silent_leaves_nothing_behind() -> None
     assert SessionEnded() in net.told["b"]
 
 
-def test_clients_are_heard_though_much_is_on_its_way_to_a_broker_that_is_away() -> None:
+def test_clients_keep_their_leases_while_the_link_to_an_away_broker_is_full() -> None:
     """Else whoever only reads would be taken for gone, because of somebody else."""
     config = ContentConfig(lease_ns=500 * MS, beat_ns=50 * MS)
     net = Net(line(2), {"a": "b0", "b": "b1"}, config=config)
@@ -185,7 +183,7 @@ def test_clients_are_heard_though_much_is_on_its_way_to_a_broker_that_is_away() 
     assert node.broker.clients == ("a",)
 
 
-def test_somebody_elses_subscription_can_t_be_withdrawn() -> None:
+def test_subscription_of_another_client_cannot_be_withdrawn() -> None:
     net = three()
     advertised(net, "a", "x exists")
     name = subscribed(net, "c", "x = 1")
@@ -201,7 +199,7 @@ def test_somebody_elses_subscription_can_t_be_withdrawn() -> None:
     ["x = " + "9" * 5000, "x =", "(" * 10_000, "x = '\U0010ffff" + "y" * 2000, "inf = 3"],
     ids=["digits", "end", "brackets", "text", "name"],
 )  # fmt: skip
-def test_a_filter_that_can_t_be_read_is_refused_and_hurts_nobody(where: str) -> None:
+def test_invalid_filter_is_refused_and_harms_no_client(where: str) -> None:
     """Sent by somebody whose program does not look at it first."""
     net = three()
     asked = Operate(number=0, change=Change(SUBSCRIBE, "a.sub9", where))
@@ -210,7 +208,7 @@ def test_a_filter_that_can_t_be_read_is_refused_and_hurts_nobody(where: str) -> 
     assert " at character " in net.answers("a")[number]
 
 
-def test_what_was_not_advertised_can_t_be_published() -> None:
+def test_publication_without_advertisement_is_refused() -> None:
     net = three()
     advertised(net, "a", "x > 0")
     subscribed(net, "c", "x exists")
@@ -221,7 +219,7 @@ def test_what_was_not_advertised_can_t_be_published() -> None:
     assert not net.payloads("c")
 
 
-def test_brokers_that_are_no_tree_are_refused() -> None:
+def test_brokers_must_form_a_tree() -> None:
     check_tree(line(4))
     for bad in (
         {"a": ("b",), "b": ("a", "c"), "c": ("b",), "d": ()},
@@ -252,8 +250,8 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_random_tree_does_what_one_table_does(seed: int) -> None:
-    """Operations one after the other, with crashes of anybody in between: the same recipients, and the same tables at the end."""
+def test_random_tree_matches_the_model_with_one_table(seed: int) -> None:
+    """Sequential operations with crashes of any node: same recipients, same tables at the end."""
     random = Random(seed)
     tree = random_tree(random, random.randint(1, 6))
     clients = [f"c{number}" for number in range(random.randint(2, 5))]
@@ -306,7 +304,7 @@ def test_a_random_tree_does_what_one_table_does(seed: int) -> None:
 
 
 def assert_tables_are_right(net: Net, model: Model) -> None:
-    """Every broker has all advertisements, and the subscriptions it needs or ones that cover them; and nothing else."""
+    """Every broker has all advertisements, needed subscriptions or their coverers, and no more."""
     for name in net.tree:
         tables = net.broker(name).tables
         assert sorted(tables.advertisements) == sorted(model.advertisements)
@@ -332,7 +330,7 @@ def assert_tables_are_right(net: Net, model: Model) -> None:
         assert name in net.broker(net.homes[client]).tables.subscriptions
 
 
-def test_a_broker_that_restarts_has_its_tables_again_from_journal_or_state() -> None:
+def test_restarted_broker_recovers_its_tables_from_log_or_snapshot() -> None:
     for journal_bytes_min in (1, 10**9):
         config = ContentConfig(lease_ns=10**15, beat_ns=10**14, journal_bytes_min=journal_bytes_min)
         net = Net(line(3), {"a": "b0", "c": "b2"}, config=config)

@@ -1,4 +1,4 @@
-"""Brokers and subscribers of the rules alone, without frames: what is sent is handed over by hand."""
+"""Delivery rules of brokers and subscribers without frames: tests pass messages by hand."""
 
 from collections.abc import Iterable
 

@@ -1,6 +1,6 @@
 """Deadline order among processes that come and go: every client is a broker that joins.
 
-`python -m tests.protocols.deadline.test_churn A:B` plays further seeds.
+`python -m tests.protocols.deadline.test_churn A:B` runs further seeds.
 """
 
 import sys
@@ -52,7 +52,7 @@ class TimelyComings(Comings):
     "first",
     [0, 30, *(pytest.param(first, marks=pytest.mark.verify) for first in range(60, SEEDS, 30))],
 )
-def test_order_holds_and_nobody_is_stuck_whoever_comes_and_goes(first: int) -> None:
+def test_order_holds_and_no_process_is_stuck_during_churn(first: int) -> None:
     assert sum(judged(TimelyComings(seed), seed) for seed in range(first, first + 30)) > 500
 
 

@@ -1,4 +1,4 @@
-"""Matrices that messages between brokers are read from: they share rows, and are bounded by bytes."""
+"""Matrices from which messages between brokers are decoded: shared rows, bounded memory."""
 
 import msgspec
 
@@ -66,7 +66,7 @@ def real_bytes(letters: Codec) -> int:
     return ENTRY_BYTES * (pointers + sum(map(len, rows.values())))
 
 
-def test_matrices_share_the_rows_that_they_have_in_common() -> None:
+def test_matrices_share_equal_rows() -> None:
     group = Group()
     group.everybody(5)
     for letters in group.letters:
@@ -76,7 +76,7 @@ def test_matrices_share_the_rows_that_they_have_in_common() -> None:
         assert letters.bytes == real_bytes(letters)
 
 
-def test_what_matrices_take_is_bounded_but_for_the_latest_of_each() -> None:
+def test_memory_of_matrices_is_bounded_except_the_latest_of_each_sender() -> None:
     limit = 120_000
     about = 2 * ENTRY_BYTES * BROKERS * BROKERS
     group = Group(msgspec.structs.replace(CONFIG, matrices_bytes_max=limit))
@@ -92,7 +92,7 @@ def test_what_matrices_take_is_bounded_but_for_the_latest_of_each() -> None:
     assert [len(letters._known) for letters in group.letters] == [BROKERS] * BROKERS
 
 
-def test_dropping_and_keeping_again_counts_right() -> None:
+def test_memory_count_is_correct_after_drops() -> None:
     letters = Codec(0, CONFIG)
     one = message(1, 5, {2: {0: 3, 1: 3}})
     letters.keep(one)

@@ -1,4 +1,4 @@
-"""Content-based interest: a subscriber is sent what it wants of a topic and nothing else, in order, and waits for nothing else."""
+"""Interest: a subscriber gets only matching events, in order, and waits for no others."""
 
 from random import Random
 from typing import Any
@@ -50,7 +50,7 @@ def told_to(net: Net, name: str) -> set[str]:
     }
 
 
-def test_a_subscriber_is_sent_what_it_wants_and_nothing_else() -> None:
+def test_subscriber_gets_only_matching_events() -> None:
     net = net_of([ACME, BOLT, EITHER, "true"])
     for number, symbol in enumerate(("ACME", "BOLT", "COIL", "ACME")):
         publish(net, f"{symbol} {number}", symbol)
@@ -65,7 +65,7 @@ def test_a_subscriber_is_sent_what_it_wants_and_nothing_else() -> None:
         assert net.dropped(name) == {}
 
 
-def test_nobody_waits_for_what_it_does_not_want() -> None:
+def test_no_subscriber_waits_for_unwanted_events() -> None:
     net = net_of([ACME], subscribers_max=1_000)
     for number, symbol in enumerate(("BOLT", "COIL", "ACME")):
         publish(net, str(number), symbol)
@@ -73,7 +73,7 @@ def test_nobody_waits_for_what_it_does_not_want() -> None:
     assert net.got("s0") == ["2"], "in its own round, and not when the others are dead"
 
 
-def test_a_part_is_passed_on_to_those_only_who_want_no_more() -> None:
+def test_filtered_message_is_forwarded_only_to_narrower_interests() -> None:
     net = net_of([EITHER, ACME, "true"])
     # The broker reaches one of them alone.
     net.loses = lambda source, target, _frame: source == "b0" and target != "s0"
@@ -91,7 +91,7 @@ def test_a_part_is_passed_on_to_those_only_who_want_no_more() -> None:
     assert not any(named), "nor is it told the names"
 
 
-def test_what_is_lacked_is_asked_for_in_part() -> None:
+def test_missing_messages_are_requested_with_a_filter() -> None:
     net = net_of([ACME, ACME], push_rounds=1, alpha=6)
     net.loses = lambda _source, target, frame: (
         target == "s1" and isinstance(frame, Rumors) and bool(frame.rumors)
@@ -106,7 +106,7 @@ def test_what_is_lacked_is_asked_for_in_part() -> None:
     assert told_to(net, "s1") == {"acme"}
 
 
-def test_a_part_of_less_than_is_wanted_is_passed_over() -> None:
+def test_message_filtered_too_much_is_ignored() -> None:
     """Somebody knows an older filter_text; the whole comes after all."""
     net = net_of([ACME])
     publish(net, "bolt", "BOLT")
@@ -125,7 +125,7 @@ def test_a_part_of_less_than_is_wanted_is_passed_over() -> None:
     assert net.got("s0") == ["bolt"]
 
 
-def test_a_wish_outlives_a_crash_and_ends_with_the_subscription() -> None:
+def test_filter_survives_a_crash_and_ends_with_the_subscription() -> None:
     net = net_of([ACME])
     net.crash("s0")
     net.start("s0")
@@ -142,7 +142,7 @@ def test_a_wish_outlives_a_crash_and_ends_with_the_subscription() -> None:
     assert net.got("s0") == ["ACME", "everything"]
 
 
-def test_filters_that_can_not_be_read_are_refused_and_those_of_others_change_nothing() -> None:
+def test_invalid_filters_are_refused_and_those_of_peers_are_ignored() -> None:
     net = net_of([ACME])
     with pytest.raises(BadInput, match="symbol ="):
         net.subscribe("s0", "u", where="symbol = ")
@@ -174,14 +174,16 @@ def test_filters_that_can_not_be_read_are_refused_and_those_of_others_change_not
         (ACME, BOLT, False),
     ],
 )
-def test_who_has_a_part_has_all_of_a_smaller_wish(cut: str, wanted: str, is_all: bool) -> None:
+def test_filtered_message_holds_all_events_of_a_narrower_filter(
+    cut: str, wanted: str, is_all: bool
+) -> None:
     assert holds(cut and filter_text(cut), wanted and filter_text(wanted)) is is_all
     assert filter_text("true") == filter_text("symbol = 'A' or true") == ""
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_they_want_everybody_gets_exactly_that_in_causal_order(seed: int) -> None:
-    """Brokers that answer each other, random wishes, and copies that are lost while brokers reach everybody."""
+def test_every_subscriber_gets_exactly_its_matching_events_in_causal_order(seed: int) -> None:
+    """Brokers that reply to each other, random filters, lost copies; brokers reach all peers."""
     random = Random(seed)
     symbols = "ABC"
     wishes = [random.sample(symbols, random.randint(1, 3)) for _ in range(5)]

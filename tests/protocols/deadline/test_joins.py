@@ -7,7 +7,7 @@ from ensue.protocols.deadline.config import DeadlineConfig
 LONG = DeadlineConfig(subscribers_max=256, alpha=1)
 
 
-def test_what_comes_before_something_delivered_already_is_from_before_the_join() -> None:
+def test_predecessors_of_delivered_messages_count_as_before_the_join() -> None:
     # Not `overtaken`: whoever is in a topic delivers all of it that comes in time.
     a = Teller(A, LONG)
     question, answer = a.tell("question", "asked", 5), a.tell("answer", "told", 6)
@@ -21,7 +21,7 @@ def test_what_comes_before_something_delivered_already_is_from_before_the_join()
     assert s.got == ["answer", "more"]
 
 
-def test_what_was_passed_over_is_forgotten_when_it_is_dead() -> None:
+def test_skipped_rounds_are_forgotten_when_they_expire() -> None:
     a = Teller(A, LONG)
     question, answer = a.tell("question", "asked", 5), a.tell("answer", "told", 6)
     s = Listener(LONG, ["told"])

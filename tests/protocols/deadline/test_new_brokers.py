@@ -1,4 +1,4 @@
-"""Brokers that join, leave, crash and come back while subscribers listen: nobody is told by hand."""
+"""Brokers that join, leave, crash and restart; subscribers follow without manual updates."""
 
 from random import Random
 
@@ -76,7 +76,7 @@ def listening(brokers: int, subscribers: int, config: DeadlineConfig = CONFIG) -
     return net
 
 
-def test_a_broker_that_joins_later_reaches_those_who_listen() -> None:
+def test_broker_that_joins_later_reaches_subscribers() -> None:
     net = listening(1, 3)
     net.publish("b0", "t", "old")
     net.wait(500)
@@ -91,7 +91,7 @@ def test_a_broker_that_joins_later_reaches_those_who_listen() -> None:
         assert net.subscriber(name)._brokers == ("b0", "b1")
 
 
-def test_who_was_told_which_brokers_there_are_is_not_told_again() -> None:
+def test_broker_list_is_sent_to_a_subscriber_once() -> None:
     net = listening(2, 2)
     net.sent.clear()
     net.wait(5_000)
@@ -103,7 +103,7 @@ def test_who_was_told_which_brokers_there_are_is_not_told_again() -> None:
     assert [each.brokers for each in told] == [("b0", "b1", "b2")] * 2
 
 
-def test_an_answer_of_a_newcomer_comes_after_its_question() -> None:
+def test_reply_of_a_new_broker_comes_after_its_request() -> None:
     net = listening(1, 2)
     new = net.come()
     net.subscribe(new, "t")
@@ -126,7 +126,7 @@ def test_an_answer_of_a_newcomer_comes_after_its_question() -> None:
         assert net.got(name) == ["question", "answer"]
 
 
-def test_who_joins_a_topic_waits_for_a_newcomer_too_and_for_nobody_who_is_gone() -> None:
+def test_join_waits_for_new_brokers_and_not_for_departed_ones() -> None:
     net = listening(2, 1)
     net.come()
     net.go("b1")
@@ -141,7 +141,7 @@ def test_who_joins_a_topic_waits_for_a_newcomer_too_and_for_nobody_who_is_gone()
     assert {to for source, to, _ in net.sent if source == "s0"} == {"b0", "b2"}
 
 
-def test_a_subscriber_that_crashed_finds_the_brokers_that_came_and_those_who_were_there() -> None:
+def test_restarted_subscriber_finds_new_and_old_brokers() -> None:
     net = listening(1, 1)
     net.come()
     net.wait(ANNOUNCED_MS)
@@ -160,7 +160,7 @@ def test_a_subscriber_that_crashed_finds_the_brokers_that_came_and_those_who_wer
     assert net.got("s0") == ["new"]
 
 
-def test_what_is_not_of_a_broker_or_older_changes_no_list() -> None:
+def test_broker_list_from_a_peer_or_an_older_one_is_ignored() -> None:
     net = listening(1, 1)
     for source, edition in (("s1", 99), ("b0", 1), ("b0", 0)):
         frame = Welcome(topics=(), peers=(), edition=edition, brokers=("evil",))
@@ -210,7 +210,7 @@ def causes(net: Brokers) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_order_holds_while_brokers_join_leave_crash_and_come_back(seed: int) -> None:
+def test_order_holds_while_brokers_join_leave_crash_and_restart(seed: int) -> None:
     random = Random(seed)
     net = listening(2, 4, DeadlineConfig(subscribers_max=16, alpha=2))
     for name in net.brokers:

@@ -1,4 +1,4 @@
-"""Brokers and subscribers as a driver sees them: groups, repair, differences, views, crashes and limits."""
+"""Brokers and subscribers as a driver sees them: groups, repair, views, crashes and limits."""
 
 from typing import Any
 
@@ -38,10 +38,10 @@ def net_of(config: DeadlineConfig, brokers: int, subscribers: int = 0, *topics: 
     return net
 
 
-# -- Brokers ----------------------------------------------------------------------------------------
+# -- Brokers ---------------------------------------------------------------------------------------
 
 
-def test_brokers_deliver_in_the_groups_they_are_in() -> None:
+def test_brokers_deliver_events_of_their_groups() -> None:
     net = Net(CONFIG, 3)
     net.subscribe("b0", "one")
     net.subscribe("b1", "one", "two")
@@ -88,7 +88,7 @@ def test_an_answer_waits_for_its_question_and_no_longer_than_to_its_deadline() -
     assert net.got("b2") == ["answer"], "the question is over"
 
 
-def test_what_is_lost_is_repaired_by_whoever_has_it() -> None:
+def test_lost_message_is_repaired_by_any_broker_that_has_it() -> None:
     net = net_of(CONFIG, 4, 0, "t")
     net.loses = lambda source, target, _frame: "b0" in (source, target) and "b3" in (source, target)
     net.publish("b0", "t", "one")
@@ -107,7 +107,7 @@ def test_what_is_lost_is_repaired_by_whoever_has_it() -> None:
 
 
 @pytest.mark.parametrize("tags", [False, True])
-def test_what_comes_too_late_is_dropped_or_tagged_once(tags: bool) -> None:
+def test_late_event_is_dropped_or_delivered_with_a_verdict_once(tags: bool) -> None:
     net = net_of(with_(deliver_late=tags), 2, 0, "t")
     net.loses = lambda _source, _target, frame: not isinstance(frame, Message)
     net.publish("b0", "t", "slow")
@@ -124,7 +124,7 @@ def test_what_comes_too_late_is_dropped_or_tagged_once(tags: bool) -> None:
     assert counts.on_time_share() == 0
 
 
-def test_an_answer_to_a_tagged_event_comes_after_it() -> None:
+def test_reply_to_a_late_event_comes_after_it() -> None:
     """It is over between brokers, but not yet to subscribers."""
     net = net_of(with_(deliver_late=True, alpha=30), 2, 1, "t")
     net.loses = lambda *_: True
@@ -160,7 +160,7 @@ def test_matrices_travel_as_differences_once_the_other_is_known_to_have_a_base()
         assert net.got(name) == [f"{x} {number}" for number in range(6) for x in net.brokers]
 
 
-def test_who_can_not_read_a_difference_asks_for_the_whole() -> None:
+def test_undecodable_difference_is_requested_in_full() -> None:
     net = net_of(CONFIG, 3, 0, "t")
     for number in range(3):
         net.publish("b0", "t", f"from b0 {number}")
@@ -177,7 +177,7 @@ def test_who_can_not_read_a_difference_asks_for_the_whole() -> None:
     assert net.got("b1")[-1] == "new"
 
 
-def test_a_restarted_broker_is_silent_until_all_that_it_knew_is_dead() -> None:
+def test_restarted_broker_is_silent_until_all_it_knew_has_expired() -> None:
     net = net_of(with_(spreads=False), 2, 0, "t")
     net.publish("b0", "t", "before")
     net.settle()
@@ -201,7 +201,7 @@ def test_a_restarted_broker_is_silent_until_all_that_it_knew_is_dead() -> None:
     assert [event.publisher_seq for event in published] == [1, 2]
 
 
-def test_a_broker_that_crashes_twice_is_silent_for_what_its_first_self_knew() -> None:
+def test_broker_that_crashes_twice_waits_for_what_its_first_run_knew() -> None:
     net = net_of(with_(spreads=False), 3, 0, "t")
     net.loses = lambda _source, target, _frame: target == "b2"
     net.publish("b0", "t", "long")
@@ -260,7 +260,7 @@ def test_brokers_come_and_go() -> None:
     assert net.nodes["b0"].next_timer_ns() is None
 
 
-def test_a_broker_joins_also_if_another_does_not_answer() -> None:
+def test_broker_joins_even_if_another_does_not_answer() -> None:
     net = Net(with_(join_ns=300 * MS), 2)
     net.crash("b1")
     net.subscribe("b0", "t")
@@ -270,7 +270,7 @@ def test_a_broker_joins_also_if_another_does_not_answer() -> None:
     assert net.changes("b0") == ["+t"]
 
 
-def test_messages_that_nobody_can_have_sent_change_nothing() -> None:
+def test_invalid_messages_change_nothing() -> None:
     net = net_of(CONFIG, 2, 0, "t")
     net.publish("b0", "t", "good")
     (good,) = [frame for _, _, frame in net.under_way if isinstance(frame, Message)]
@@ -302,7 +302,7 @@ def test_limits_of_brokers() -> None:
     assert net.broker("b2").counts.overflow == 1
 
 
-def test_a_broker_with_too_many_messages_for_rounds_to_come_takes_no_more() -> None:
+def test_publishing_is_refused_beyond_rounds_ahead_max() -> None:
     net = net_of(with_(rounds_ahead_max=2), 1, 0, "t", "u")
     for topic in ("t", "u", "t"):
         net.publish("b0", topic, "ahead")
@@ -312,7 +312,7 @@ def test_a_broker_with_too_many_messages_for_rounds_to_come_takes_no_more() -> N
     net.publish("b0", "u", "a round later")
 
 
-def test_a_restarted_broker_keeps_so_many_events_back_and_no_more() -> None:
+def test_events_held_back_after_a_restart_have_a_limit() -> None:
     net = net_of(with_(outgoing_max=1), 2, 0, "t")
     net.publish("b0", "t", "before")
     net.crash("b0")
@@ -322,10 +322,10 @@ def test_a_restarted_broker_keeps_so_many_events_back_and_no_more() -> None:
         net.publish("b0", "t", "has no room")
 
 
-# -- Subscribers ------------------------------------------------------------------------------------
+# -- Subscribers -----------------------------------------------------------------------------------
 
 
-def test_subscribers_get_what_they_subscribed_to_and_pass_it_on() -> None:
+def test_subscribers_get_their_topics_and_gossip_them() -> None:
     net = Net(with_(fan_out=1, alpha=5), 2, 4)
     net.subscribe("s0", "one")
     net.subscribe("s1", "one", "two")
@@ -375,7 +375,7 @@ def test_order_across_brokers_reaches_subscribers_with_the_message_between_broke
     assert net.got("s0") == ["answer"], "the question is dead"
 
 
-def test_what_a_subscriber_lacks_it_asks_for_by_name() -> None:
+def test_subscriber_requests_missing_messages_by_id() -> None:
     net = net_of(with_(push_rounds=1, alpha=6), 1, 2, "t")
     net.loses = lambda _source, target, frame: (
         target == "s1" and isinstance(frame, Rumors) and bool(frame.rumors)
@@ -389,7 +389,7 @@ def test_what_a_subscriber_lacks_it_asks_for_by_name() -> None:
     assert any(type(frame).__name__ == "Wanted" for _, _, frame in net.sent)
 
 
-def test_a_late_message_is_dropped_and_said_to_be() -> None:
+def test_late_message_is_dropped_and_reported() -> None:
     net = net_of(CONFIG, 1, 1, "t")
     net.publish("b0", "t", "slow")
     late = list(net.under_way)
@@ -402,7 +402,7 @@ def test_a_late_message_is_dropped_and_said_to_be() -> None:
     assert [type(e) for e in net.effects["s0"] if isinstance(e, Arrive)] == [Arrive]
 
 
-def test_a_subscriber_leaves_crashes_and_comes_back() -> None:
+def test_subscriber_leaves_crashes_and_restarts() -> None:
     net = net_of(CONFIG, 1, 2, "t")
     net.publish("b0", "t", "1")
     net.wait(30)
@@ -425,7 +425,7 @@ def test_a_subscriber_leaves_crashes_and_comes_back() -> None:
     assert net.got("s0") == ["1", "2", "3", "4"]
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_departed_peers_are_forgotten() -> None:
     net = net_of(with_(announce_rounds=2, expire_rounds=10), 1, 3, "t")
     net.crash("s2")
     net.wait(200)
@@ -435,7 +435,7 @@ def test_who_is_gone_is_forgotten() -> None:
     assert "s2" not in {target for _, target, _ in net.sent}
 
 
-# -- Views ------------------------------------------------------------------------------------------
+# -- Views -----------------------------------------------------------------------------------------
 
 
 def peer(name: str, site: str = "", *topics: str, round_: int = 1) -> Peer:
@@ -456,7 +456,7 @@ def test_views_are_partial_and_mostly_near() -> None:
     assert 0.65 < chosen.count("here") / len(chosen) < 0.85
 
 
-def test_a_view_believes_the_latest_word_of_a_peer() -> None:
+def test_view_uses_the_latest_entry_of_a_peer() -> None:
     views = Views("me", "", CONFIG, Picker("me"))
     views.learn(peer("p", "", "t", "u", round_=5))
     views.learn(peer("p", "", "t", round_=6))
@@ -468,7 +468,7 @@ def test_a_view_believes_the_latest_word_of_a_peer() -> None:
     assert views.peers == {}, "nobody is a peer of itself"
 
 
-def test_choices_are_the_same_each_time_and_even() -> None:
+def test_choices_are_deterministic_and_uniform() -> None:
     one, two = Picker("a"), Picker("a")
     drawn = [one.below(10) for _ in range(2_000)]
     assert drawn == [two.below(10) for _ in range(2_000)]
@@ -476,7 +476,7 @@ def test_choices_are_the_same_each_time_and_even() -> None:
     assert sorted(one.sample(range(5), 9)) == [0, 1, 2, 3, 4]
 
 
-# -- Configuration ----------------------------------------------------------------------------------
+# -- Configuration ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -508,7 +508,7 @@ def test_lifetimes_grow_with_the_logarithm(subscribers: int, alpha: int, rounds:
     assert DeadlineConfig(subscribers_max=subscribers, alpha=alpha).lifetime_rounds == rounds
 
 
-def test_strays_change_nothing() -> None:
+def test_unexpected_frames_change_nothing() -> None:
     class Stray(Frame, frozen=True, tag=1):
         pass
 

@@ -1,4 +1,4 @@
-"""The worked examples of the paper step by step, and each of its predicates, under the corrected rules."""
+"""The worked examples of the paper and each of its predicates, under the corrected rules."""
 
 import pytest
 from tests.protocols.deadline.brokers import A, B, Broker, C, D, Listener, Teller
@@ -10,11 +10,11 @@ THREE = DeadlineConfig(subscribers_max=4, alpha=1)
 """log N + 1 = 3 rounds, as in Figure 3."""
 
 
-# -- Figure 1: the matrix, and logical deadlines ----------------------------------------------------
+# -- Figure 1: the matrix, and logical deadlines ---------------------------------------------------
 
 
 def test_figure_1_step_by_step() -> None:
-    """Groups {A, B, C} and {A, B, D}: m1 is missing at D, and m2, m3 and m4 are delivered when m4 is due."""
+    """Groups {A, B, C}, {A, B, D}: m1 is missing at D; m2, m3, m4 are delivered when m4 is due."""
     a, b, d = Broker(A), Broker(B), Broker(D)
     m1 = a.send("m1", (B, D), 1, deadline=100)
     assert m1.after == {}, "nothing was sent before"
@@ -46,7 +46,7 @@ def test_figure_1_step_by_step() -> None:
     assert d.refused == {"m1": "late"}, "and it is over"
 
 
-def test_figure_1_if_m1_arrives_in_time_nobody_is_late() -> None:
+def test_figure_1_nothing_is_late_if_m1_arrives_in_time() -> None:
     a, b, d = Broker(A), Broker(B), Broker(D)
     m1 = a.send("m1", (B, D), 1)
     b.receive(m1, 3)
@@ -56,7 +56,7 @@ def test_figure_1_if_m1_arrives_in_time_nobody_is_late() -> None:
     assert d.got == ["m1", "m2"]
 
 
-# -- Predicates between brokers ---------------------------------------------------------------------
+# -- Predicates between brokers --------------------------------------------------------------------
 
 
 def test_too_late() -> None:
@@ -79,7 +79,7 @@ def test_del_viol_co() -> None:
     assert b.refused == {"first": "overtaken"}
 
 
-def test_del_ok_asks_for_all_senders_the_own_one_too() -> None:
+def test_del_ok_tests_all_senders_including_its_own() -> None:
     a, b, c = Broker(A), Broker(B), Broker(C)
     m1 = a.send("m1", (B, C), 1)
     b.receive(m1, 2)
@@ -93,7 +93,7 @@ def test_del_ok_asks_for_all_senders_the_own_one_too() -> None:
     assert c.got == ["m1", "m2", "m3"]
 
 
-def test_logical_deadline_is_the_earliest_of_those_after_it() -> None:
+def test_logical_deadline_is_the_earliest_of_its_followers() -> None:
     a, b = Broker(A), Broker(B)
     a.send("lost", (B,), 1)
     early = a.send("early", (B,), 2, deadline=200)
@@ -106,7 +106,7 @@ def test_logical_deadline_is_the_earliest_of_those_after_it() -> None:
     assert b.got == ["early", "late"]
 
 
-# -- Figure 2: an entry for each group and broker, and groups that overlap --------------------------
+# -- Figure 2: an entry for each group and broker, and groups that overlap -------------------------
 
 
 def test_figure_2_step_by_step() -> None:
@@ -136,12 +136,12 @@ def test_figure_2_step_by_step() -> None:
     assert s2.got == ["one", "two", "three"]
 
 
-# -- Figure 3: rounds -------------------------------------------------------------------------------
+# -- Figure 3: rounds ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("colors", [None, 8])
 def test_figure_3_step_by_step(colors: int | None) -> None:
-    """Red B1, yellow A1, blue B2, red B3: B1 is lost, and all others are delivered in the fourth round."""
+    """Red B1, yellow A1, blue B2, red B3: B1 is lost, the others are delivered in round four."""
     copy_age = None if colors is None else 7
     config = DeadlineConfig(subscribers_max=4, alpha=1, colors=colors, copy_age_rounds=copy_age)
     assert config.lifetime_rounds == 3
@@ -164,7 +164,7 @@ def test_figure_3_step_by_step(colors: int | None) -> None:
     assert s3.refused == {"B1": "late"}
 
 
-# -- Predicates towards subscribers -----------------------------------------------------------------
+# -- Predicates towards subscribers ----------------------------------------------------------------
 
 
 def test_too_late_for_a_subscriber() -> None:
@@ -195,7 +195,7 @@ def test_del_ok_for_a_subscriber() -> None:
     assert s.got == ["m1", "m2"]
 
 
-def test_logical_deadline_for_a_subscriber_is_when_the_last_one_missing_dies() -> None:
+def test_logical_deadline_for_a_subscriber_is_the_last_expiry_of_missing_messages() -> None:
     a, s = Teller(A, THREE), Listener(THREE, ["t"])
     a.tell("lost", "t", 1)
     a.tell("lost too", "t", 2)
@@ -207,12 +207,12 @@ def test_logical_deadline_for_a_subscriber_is_when_the_last_one_missing_dies() -
     assert s.got == ["third"], "in the last round of its life"
 
 
-# -- Colours ----------------------------------------------------------------------------------------
+# -- Colours ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("skew_rounds", [0, 1, 2])
 @pytest.mark.parametrize("age", [3, 8, 10])
-def test_colors_wrap_and_are_read_as_the_rounds_they_stand_for(skew_rounds: int, age: int) -> None:
+def test_colors_wrap_and_decode_to_their_rounds(skew_rounds: int, age: int) -> None:
     plain = DeadlineConfig(
         subscribers_max=8,
         alpha=1,
@@ -240,7 +240,7 @@ def test_colors_wrap_and_are_read_as_the_rounds_they_stand_for(skew_rounds: int,
     ("age", "skew_rounds", "colors"), [(8, 0, 8), (3, 0, 6), (10, 2, 12), (3, 0, 4)]
 )
 def test_fewer_colors_are_refused(age: int, skew_rounds: int, colors: int) -> None:
-    """With C = 4: the counts of which the errata say that they fail; one more is enough, but for the last."""
+    """With C = 4: counts that fail by the errata; one more is enough, except for the last."""
 
     def make(count: int) -> DeadlineConfig:
         return DeadlineConfig(

@@ -1,4 +1,4 @@
-"""The rules against true causality and true time: random messages, delays, losses and copies, judged by brute force."""
+"""Delivery rules judged by brute force: random messages, delays, losses and copies."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ END = 400
 
 
 class Brokers:
-    """Four brokers for some hundred instants. Knowledge is a set of names: what comes before what is plain."""
+    """Four brokers for some hundred instants. Knowledge is a set of names: causality is known."""
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)
@@ -62,7 +62,7 @@ class Brokers:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_brokers_deliver_in_causal_order_and_whatever_arrives_in_time(seed: int) -> None:
+def test_brokers_deliver_in_causal_order_everything_that_arrives_in_time(seed: int) -> None:
     run = Brokers(seed)
     assert len(run.delivered) > 20
     for order in run.order:
@@ -128,7 +128,7 @@ class Subscribers:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_subscribers_wait_for_the_living_and_for_nobody_else(seed: int) -> None:
+def test_subscribers_wait_only_for_live_messages(seed: int) -> None:
     run = Subscribers(seed)
     lifetime = run.config.lifetime_rounds
     assert len(run.delivered) > 50

@@ -1,4 +1,7 @@
-"""Each fault of the published rules: shown with the rule as printed, and gone with ours. Numbers are those of the errata."""
+"""Each fault of the published rules, shown as printed and fixed in ours.
+
+Numbers are those of the errata.
+"""
 
 from collections.abc import Iterator
 
@@ -13,11 +16,11 @@ from ensue.protocols.deadline.rounds import ReceivedRumor, Rounds
 THREE = DeadlineConfig(subscribers_max=4, alpha=1)
 
 
-# -- Between brokers --------------------------------------------------------------------------------
+# -- Between brokers -------------------------------------------------------------------------------
 
 
 class AsPrinted(Causality):
-    """Figures 4 and 5: the stamp is the clock, the sender's own earlier messages are not looked at, `=` for deadlines."""
+    """Figures 4 and 5: stamps are clocks, own earlier messages are ignored, `=` tests deadlines."""
 
     def stamp(self, now_ns: int) -> int:
         return now_ns
@@ -139,7 +142,7 @@ def test_6_deadlines_that_fall() -> None:
         assert d.got == got, "m1 arrives in time"
 
 
-# -- Towards subscribers ----------------------------------------------------------------------------
+# -- Towards subscribers ---------------------------------------------------------------------------
 
 
 class RoundsAsPrinted(Rounds):
@@ -186,8 +189,8 @@ def test_10_and_11_a_message_is_late_when_its_lifetime_is_over_and_not_before() 
         assert s.refused.get("m", "") == verdict, "red is 1, yellow is 2: late at the age of 1"
 
 
-def test_8_a_vector_by_subscriber_says_nothing_of_its_broker() -> None:
-    """MS2 writes an entry for each subscriber that a message is for; Del_viol_CO reads the one of its broker."""
+def test_8_vector_by_subscriber_does_not_identify_the_broker() -> None:
+    """MS2 writes an entry per subscriber of a message; Del_viol_CO reads the one of its broker."""
     s2, s3 = 5, 6
     as_printed, here = dict.fromkeys((s2, s3), 1), dict[int, int]()
     assert as_printed.get(A, 0) <= here.get(A, 0), "the very first message is taken for known"
@@ -197,7 +200,7 @@ def test_8_a_vector_by_subscriber_says_nothing_of_its_broker() -> None:
     assert (s.got, s.refused) == (["m1"], {})
 
 
-def test_9_brokers_that_merge_no_vectors_give_no_order_across_brokers() -> None:
+def test_9_no_order_across_brokers_without_merging_vectors() -> None:
     for hears, got in ((False, ["m2", "m1"]), (True, ["m1", "m2"])):
         a, b, s = Teller(A, THREE), Teller(B, THREE), Listener(THREE, ["t"])
         m1 = b.tell("m1", "t", 1)
@@ -217,7 +220,7 @@ class OtherBrokersAlone(Rounds):
 
 
 class LooksForCopiesOnArrivalAlone(Rounds):
-    """Del_viol_CO of Figure 5: a message that waits is in no vector yet, and so its copy waits beside it."""
+    """Del_viol_CO of Figure 5: a waiting message is in no vector, so its copy waits beside it."""
 
     def offer(self, told: ReceivedRumor, now_round: int) -> str:
         verdict = super().offer(told, now_round)
@@ -249,7 +252,7 @@ def test_12_copies() -> None:
         assert s.got == got
 
 
-def test_13_nobody_waits_for_the_dead() -> None:
+def test_13_no_subscriber_waits_for_expired_messages() -> None:
     class WaitsForSuccessors(Rounds):
         def _missing(self, told: ReceivedRumor, now_round: int) -> Iterator[tuple[str, int]]:
             alive = now_round < told.round + self.config.lifetime_rounds - 1
@@ -280,7 +283,7 @@ def test_14_a_broker_has_one_message_in_a_round_and_it_is_later_than_all_it_know
     assert s.refused == {"m2": "late"}
 
 
-def test_15_one_entry_for_several_groups_makes_others_wait() -> None:
+def test_15_one_entry_for_several_groups_delays_others() -> None:
     a = Teller(A, THREE)
     a.tell("m1", "elsewhere", 1)
     m2 = a.tell("m2", "here", 2)
@@ -292,14 +295,14 @@ def test_15_one_entry_for_several_groups_makes_others_wait() -> None:
         assert s.got == got
 
 
-def test_15_only_what_may_be_alive_is_named() -> None:
+def test_15_only_live_rounds_are_named() -> None:
     a = Teller(A, THREE)
     a.tell("m1", "one", 1)
     a.tell("m2", "two", 2)
     assert a.tell("m3", "three", 4).live == {"two": {A: 2}}
 
 
-def test_7_a_matrix_as_a_summary_asks_for_what_is_for_others_and_does_not_see_gaps() -> None:
+def test_7_matrix_as_summary_requests_messages_for_others_and_misses_gaps() -> None:
     a, c = Broker(A), Broker(C)
     due = 10**9
     for_b = a.send("to B", (B,), 1, due)
@@ -326,7 +329,7 @@ def test_7_a_matrix_as_a_summary_asks_for_what_is_for_others_and_does_not_see_ga
     assert repair.lacking(told[C], c.rules) == {A: (first.stamp,)}, "nothing that waits here"
 
 
-def test_7_only_what_is_addressed_to_a_broker_concerns_it() -> None:
+def test_7_broker_requests_only_messages_addressed_to_it() -> None:
     a, c = Broker(A), Broker(C)
     other = a.send("to B", (B,), 1)
     mine = a.send("to C", (C,), 2)

@@ -1,4 +1,4 @@
-"""Brokers that are processes: they go by a registry, ask for topics, wait for each other, and watch clocks."""
+"""Registered brokers: they follow a registry, request topics, warm up, and monitor clocks."""
 
 from collections.abc import Callable
 
@@ -159,10 +159,10 @@ def joined(*names: str) -> Room:
     return room
 
 
-# -- Who is there -------------------------------------------------------------------------------
+# -- Who is there ----------------------------------------------------------------------------------
 
 
-def test_a_newcomer_takes_commands_when_it_knows_the_groups_of_all() -> None:
+def test_new_broker_takes_commands_once_it_knows_all_groups() -> None:
     room = joined("a", "b")
     room.loses = lambda source, target, frame: isinstance(frame, Noted) and target == "c"
     newcomer = room.come("c")
@@ -176,12 +176,12 @@ def test_a_newcomer_takes_commands_when_it_knows_the_groups_of_all() -> None:
     assert (room.got("a"), room.got("b")) == (["first"], ["first"])
 
 
-def test_the_first_of_all_waits_for_nobody() -> None:
+def test_first_broker_does_not_wait() -> None:
     room = Room()
     assert room.come("a").ready
 
 
-def test_a_newcomer_does_not_wait_for_ever_for_who_does_not_answer() -> None:
+def test_new_broker_waits_a_limited_time_for_silent_members() -> None:
     room = joined("a", "b")
     room.loses = lambda _source, target, _frame: target == "a"
     newcomer = room.come("c")
@@ -190,7 +190,7 @@ def test_a_newcomer_does_not_wait_for_ever_for_who_does_not_answer() -> None:
     assert newcomer.ready
 
 
-def test_what_a_stranger_says_is_understood_once_the_registry_has_told_who_it_is() -> None:
+def test_frames_of_an_unknown_broker_are_handled_once_it_is_registered() -> None:
     room = joined("a")
     lost = [True]
     room.loses = lambda source, target, frame: (
@@ -205,7 +205,7 @@ def test_what_a_stranger_says_is_understood_once_the_registry_has_told_who_it_is
     assert room.got("a") == ["of the stranger"]
 
 
-def test_who_resigns_is_gone_for_all_and_who_is_expelled_ends() -> None:
+def test_deregistered_broker_is_removed_and_an_evicted_one_ends() -> None:
     room = joined("a", "b")
     room.publish("b", "hello")
     assert list(room.brokers["a"].watch.peers) == ["b"]
@@ -231,7 +231,7 @@ def test_who_resigns_is_gone_for_all_and_who_is_expelled_ends() -> None:
 
 
 @pytest.mark.parametrize("lost", ["the resignation", "the answer"])
-def test_who_resigns_says_so_until_the_registry_has_answered(lost: str) -> None:
+def test_deregistration_is_repeated_until_it_is_answered(lost: str) -> None:
     room = joined("a", "b")
     room.loses = lambda source, target, _frame: (
         target == REGISTRY and source == "b"
@@ -253,7 +253,7 @@ def test_who_resigns_says_so_until_the_registry_has_answered(lost: str) -> None:
     assert REGISTRY not in sent, "and no more"
 
 
-def test_who_has_resigned_says_so_again_as_soon_as_the_connection_is_back() -> None:
+def test_deregistration_is_repeated_on_reconnect() -> None:
     room = joined("a", "b")
     room.loses = lambda source, _target, _frame: source == "b"
     room.command("b", lambda node, _now: node.say_goodbye())
@@ -263,7 +263,7 @@ def test_who_has_resigned_says_so_again_as_soon_as_the_connection_is_back() -> N
     assert room.registry.present == ("a",)
 
 
-def test_a_row_is_believed_of_its_own_broker_alone() -> None:
+def test_row_is_accepted_from_its_own_broker_only() -> None:
     room = joined("a", "b")
     broker = room.brokers["a"]
     before = broker.broker.rows
@@ -278,7 +278,7 @@ def test_a_row_is_believed_of_its_own_broker_alone() -> None:
     assert room.got("b") == ["goes on"]
 
 
-def test_a_new_connection_says_at_once_what_may_be_lost() -> None:
+def test_requests_are_repeated_on_reconnect() -> None:
     room = joined("a", "b")
     room.loses = lambda source, target, _frame: "a" in (source, target)
     room.subscribe("a", "u")
@@ -290,10 +290,10 @@ def test_a_new_connection_says_at_once_what_may_be_lost() -> None:
     assert len(room.told("a", Settle)) == 1
 
 
-# -- Topics -------------------------------------------------------------------------------------
+# -- Topics ----------------------------------------------------------------------------------------
 
 
-def test_topics_are_asked_for_and_what_is_denied_is_settled_in_words() -> None:
+def test_topics_are_requested_and_denied_ones_settle_with_a_reason() -> None:
     room = joined("a", "b")
     room.denies = {("a", "secret"): "a may not"}
     room.subscribe("a", "secret")
@@ -316,7 +316,7 @@ def test_topics_are_asked_for_and_what_is_denied_is_settled_in_words() -> None:
     assert room.got("b") == ["2"]
 
 
-def test_the_time_of_an_event_begins_when_it_goes_out() -> None:
+def test_lifetime_of_an_event_begins_when_it_is_sent() -> None:
     room = joined("a", "b")
     room.loses = lambda _source, target, _frame: target == REGISTRY
     room.publish("a", "waited")
@@ -326,10 +326,10 @@ def test_the_time_of_an_event_begins_when_it_goes_out() -> None:
     assert room.got("b") == ["waited"]
 
 
-# -- Pauses -------------------------------------------------------------------------------------
+# -- Pauses ----------------------------------------------------------------------------------------
 
 
-def test_what_comes_in_a_pause_waits_and_is_dropped_at_its_deadline() -> None:
+def test_events_wait_during_a_pause_and_are_dropped_at_their_deadline() -> None:
     room = joined("a", "b")
     room.command("b", lambda node, _now: node.pause())
     room.publish("a", "1")
@@ -351,7 +351,7 @@ def test_what_comes_in_a_pause_waits_and_is_dropped_at_its_deadline() -> None:
     assert room.brokers["b"].counts.late == 0
 
 
-def test_in_a_pause_what_is_late_is_not_handed_over_either() -> None:
+def test_late_events_are_not_delivered_during_a_pause() -> None:
     room = joined("a", "b")
     room.publish("a", "granted")
     room.loses = lambda _source, target, _frame: target == "b"
@@ -371,7 +371,7 @@ def test_in_a_pause_what_is_late_is_not_handed_over_either() -> None:
     assert room.dropped("b") == {"late": "late"}
 
 
-def test_a_pause_holds_only_so_much() -> None:
+def test_events_held_during_a_pause_have_a_limit() -> None:
     room = joined("a", "b")
     room.command("b", lambda node, _now: node.pause())
     for number in range(6):
@@ -385,13 +385,13 @@ def test_a_pause_holds_only_so_much() -> None:
     assert [each for each in got if each < "6"] == [str(number) for number in range(6)]
 
 
-# -- Clocks -------------------------------------------------------------------------------------
+# -- Clocks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("ahead_ms", "broken"), [(-500, None), (0, None), (85, False), (110, True)]
 )
-def test_a_clock_that_is_ahead_is_told_of(ahead_ms: int, broken: bool | None) -> None:
+def test_clock_that_is_ahead_raises_an_alert(ahead_ms: int, broken: bool | None) -> None:
     room = joined("a")
     room.come("b", ahead_ns=ahead_ms * MS)
     room.publish("b", "1")
@@ -408,7 +408,7 @@ def test_a_clock_that_is_ahead_is_told_of(ahead_ms: int, broken: bool | None) ->
     assert (counts.warned, counts.broken) == (broken is False, (broken is True) + len(behind))
 
 
-def test_whoever_is_behind_takes_an_event_for_longer_and_whoever_is_ahead_for_less() -> None:
+def test_lifetime_is_longer_for_a_slow_clock_and_shorter_for_a_fast_one() -> None:
     room = Room()
     for name, ahead_ms in (("a", 0), ("ahead", 90), ("behind", -90)):
         room.come(name, ahead_ns=ahead_ms * MS)
@@ -433,7 +433,7 @@ def test_whoever_is_behind_takes_an_event_for_longer_and_whoever_is_ahead_for_le
     assert room.got("behind") == ["granted", "1"]
 
 
-def test_stamps_and_deadlines_that_nobody_can_have_given_are_not_believed() -> None:
+def test_impossible_stamps_and_deadlines_are_rejected() -> None:
     room = joined("a", "b")
     sent: list[Message] = []
 

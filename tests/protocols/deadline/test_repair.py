@@ -1,4 +1,4 @@
-"""What is lost is named to whoever it is for, nothing that is dead is sent again, rounds are given no further ahead than may be, and who is long gone is forgotten."""
+"""Repair names lost messages, sends no expired ones, and bounds rounds ahead and memory."""
 
 import msgspec
 import pytest
@@ -24,8 +24,8 @@ CONFIG = DeadlineConfig(
 
 
 @pytest.mark.parametrize("colors", [None, 20])
-def test_what_is_dead_is_not_sent_to_whoever_asks_for_its_name(colors: int | None) -> None:
-    """Whoever stood still has messages that are over; with colors they bear the names of new ones."""
+def test_expired_message_is_not_sent_on_request(colors: int | None) -> None:
+    """A stopped process has expired messages; with colors they have the ids of new ones."""
     age = None if colors is None else 10
     config = msgspec.structs.replace(CONFIG, colors=colors, copy_age_rounds=age, spreads=True)
     gossip = GossipPush(config, Views("s0", "", config, Picker("s0")))
@@ -44,7 +44,7 @@ def test_what_is_dead_is_not_sent_to_whoever_asks_for_its_name(colors: int | Non
         assert sent.frame == Rumors(rumors=(new,), have=(), peers=())  # type: ignore[union-attr]
 
 
-def test_after_a_restart_rounds_are_given_no_further_ahead_than_at_other_times() -> None:
+def test_rounds_ahead_are_limited_after_a_restart_too() -> None:
     config = msgspec.structs.replace(CONFIG, spreads=True, rounds_ahead_max=3)
     net = Net(config, 1, 1)
     for name in ("b0", "s0"):
@@ -66,7 +66,7 @@ def test_after_a_restart_rounds_are_given_no_further_ahead_than_at_other_times()
     assert net.got("s0")[-12:] == texts
 
 
-def test_a_clock_that_was_set_back_stamps_nothing_before_what_it_dropped() -> None:
+def test_stamps_stay_above_dropped_messages_when_a_clock_goes_back() -> None:
     """Stamps travel as differences from the message's own, and none of those may be negative."""
     net = Net(CONFIG, 2)
     for name in ("b0", "b1"):
@@ -89,7 +89,7 @@ def test_a_clock_that_was_set_back_stamps_nothing_before_what_it_dropped() -> No
     assert net.got("b0")[-1] == "after"
 
 
-def test_who_only_listens_forgets_those_who_came_and_went_long_ago() -> None:
+def test_broker_that_only_receives_forgets_departed_brokers() -> None:
     listener, horizon = Broker(A), Broker(A).rules.config.horizon_ns
     for number in range(B, 200):
         now = number * horizon
@@ -111,7 +111,7 @@ def lossy(net: Net, *, until_ns: int) -> None:
     )
 
 
-def test_a_pair_among_many_is_repaired_as_soon_as_a_large_group() -> None:
+def test_group_of_two_is_repaired_as_fast_as_a_large_group() -> None:
     """Who is in many small groups tells a few of each, not a few of all."""
     net = Net(CONFIG, 40)
     for number in range(1, 40):
@@ -129,7 +129,7 @@ def test_a_pair_among_many_is_repaired_as_soon_as_a_large_group() -> None:
     assert len(told) == 39, "one frame each, and nobody else"
 
 
-def test_in_a_large_group_each_tells_a_few() -> None:
+def test_large_group_sends_summaries_to_few_brokers_each() -> None:
     net = Net(CONFIG, 20)
     for name in net.brokers:
         net.subscribe(name, "t")
@@ -141,7 +141,7 @@ def test_in_a_large_group_each_tells_a_few() -> None:
     assert len(told) <= 20 * CONFIG.fan_out, "however many publish in it"
 
 
-def test_all_that_is_new_is_named_and_later_the_latest() -> None:
+def test_summary_names_all_new_messages_then_the_latest() -> None:
     config = msgspec.structs.replace(CONFIG, batch_max=4)
     net = Net(config, 2)
     for name in net.brokers:
@@ -155,7 +155,7 @@ def test_all_that_is_new_is_named_and_later_the_latest() -> None:
     assert net.got("b1") == texts
     frames = [frame for _, _, frame in net.sent if isinstance(frame, Summary)]
     assert [sum(map(len, frame.have.values())) for frame in frames] == [4, 4, 2]
-    # They are kept until their deadline, and leave room for one that comes now and is asked for twice.
+    # They are kept until their deadline, beside a new one that is requested twice.
     net.loses = lambda _source, _target, frame: isinstance(frame, Message | Request)
     net.publish("b0", "t", "last")
     net.wait(10)
@@ -164,7 +164,7 @@ def test_all_that_is_new_is_named_and_later_the_latest() -> None:
     assert net.got("b1") == [*texts, "last"]
 
 
-def test_subscribers_are_told_all_of_a_round_however_much() -> None:
+def test_subscribers_get_all_messages_of_a_round() -> None:
     config = msgspec.structs.replace(CONFIG, spreads=True, batch_max=2, push_rounds=1)
     views = Views("s0", "", config, Picker("s0"))
     views.learn(Peer("s1", "", ("t",), 7, {}), ("t",))
@@ -186,7 +186,7 @@ def test_subscribers_are_told_all_of_a_round_however_much() -> None:
     assert told(8) == ([], [0, 1, 2, 3, 4], 3)
 
 
-def test_what_a_subscriber_had_no_room_for_is_taken_when_it_comes_again() -> None:
+def test_overflowed_message_is_taken_from_a_later_copy() -> None:
     config = msgspec.structs.replace(CONFIG, spreads=True, held_max=1)
     subscriber = DeadlineSubscriber(name="s0", brokers=(), config=config, now_ns=0)
     subscriber.subscribe(("t",), now_ns=0)

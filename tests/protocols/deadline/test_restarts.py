@@ -34,7 +34,7 @@ def restart(net: Net, name: str = "b1") -> None:
     net.start(name)
 
 
-def test_what_comes_after_a_restart_can_be_read_at_once_also_if_no_request_arrives() -> None:
+def test_messages_after_a_restart_are_decodable_even_if_no_request_arrives() -> None:
     net = talking()
     restart(net)
     net.settle()
@@ -55,7 +55,7 @@ def test_what_comes_after_a_restart_can_be_read_at_once_also_if_no_request_arriv
     assert net.got("b1")[-1] == "less"
 
 
-def test_what_an_earlier_self_said_that_it_has_is_not_believed_any_more() -> None:
+def test_confirmations_of_an_earlier_run_are_ignored() -> None:
     net = talking()
     net.publish("b0", "t", "known to the first self alone")
     net.settle()
@@ -83,7 +83,7 @@ def held_back(net: Net, name: str) -> list[tuple[str, str, Frame]]:
     return net.sent[before:]
 
 
-def test_an_old_word_of_groups_makes_messages_whole_and_nothing_worse() -> None:
+def test_stale_groups_frame_only_makes_messages_complete() -> None:
     net = talking()
     groups = [f for source, _, f in net.sent if isinstance(f, Groups) and source == "b1"][-1]
     net.broker("b0").receive(groups, source="b1", now_ns=net.now_ns)
@@ -101,7 +101,7 @@ def test_an_old_word_of_groups_makes_messages_whole_and_nothing_worse() -> None:
     assert net.got("b1")[-3:] == ["newer", "what I have", "newest"]
 
 
-def test_who_asks_for_a_whole_is_sent_wholes_from_then_on() -> None:
+def test_request_for_a_complete_message_makes_later_ones_complete() -> None:
     net = talking(DeadlineConfig(spreads=False, join_ns=100 * MS))
     net.loses = lambda _source, _target, frame: isinstance(frame, Groups | Noted)
     restart(net)
@@ -114,7 +114,7 @@ def test_who_asks_for_a_whole_is_sent_wholes_from_then_on() -> None:
     assert net.broker("b1").counts.unreadable == 1
 
 
-def test_what_can_not_be_read_until_its_deadline_is_dropped_and_said_to_be() -> None:
+def test_undecodable_message_is_reported_dropped_at_its_deadline() -> None:
     net = talking(DeadlineConfig(spreads=False, join_ns=100 * MS))
     net.loses = lambda _source, _target, frame: isinstance(frame, Groups | Noted | Request)
     restart(net)
@@ -129,7 +129,7 @@ def test_what_can_not_be_read_until_its_deadline_is_dropped_and_said_to_be() -> 
     assert net.broker("b1").counts.late == 1
 
 
-def test_what_could_not_be_read_and_came_whole_in_time_is_delivered_alone() -> None:
+def test_undecodable_message_that_comes_complete_in_time_is_delivered() -> None:
     net = talking()
     restart(net)
     net.publish("b0", "t", "under way")
@@ -143,7 +143,7 @@ def test_what_could_not_be_read_and_came_whole_in_time_is_delivered_alone() -> N
     assert net.dropped("b1") == {}
 
 
-def test_a_copy_of_what_an_earlier_self_delivered_is_not_said_to_be_dropped() -> None:
+def test_copy_of_an_event_delivered_by_an_earlier_run_is_not_reported_dropped() -> None:
     net = talking()
     net.publish("b0", "t", "delivered")
     delivered = last_message(net)

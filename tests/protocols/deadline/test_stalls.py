@@ -1,4 +1,4 @@
-"""What becomes of a broker's own events when it stands still, and what it keeps of those who left."""
+"""Outcomes of a broker's own events after a stall, and its memory of departed peers."""
 
 from tests.protocols.deadline.net import MS, Net
 
@@ -10,7 +10,7 @@ from ensue.protocols.interface import Discard
 CONFIG = DeadlineConfig()
 
 
-def test_what_a_broker_that_stood_still_could_not_tell_in_time_is_dropped_and_said_to_be() -> None:
+def test_events_a_stopped_broker_could_not_push_in_time_are_reported_dropped() -> None:
     net = Net(CONFIG, 1, 1)
     net.subscribe("s0", "t", "u")
     net.wait(3_000)
@@ -33,7 +33,7 @@ def test_what_a_broker_that_stood_still_could_not_tell_in_time_is_dropped_and_sa
         assert event.stamp.entries == {CLOCK: number, DEADLINE: over_ns}
 
 
-def test_what_is_told_late_but_in_time_is_not_dropped() -> None:
+def test_events_pushed_late_but_in_time_are_not_dropped() -> None:
     net = Net(CONFIG, 1, 1)
     net.subscribe("s0", "t", "u")
     net.wait(3_000)
@@ -49,7 +49,7 @@ def test_what_is_told_late_but_in_time_is_not_dropped() -> None:
     assert net.broker("b0").counts.late == 0
 
 
-def test_topics_that_nobody_is_in_any_more_are_forgotten() -> None:
+def test_topics_without_members_are_forgotten() -> None:
     net = Net(CONFIG, 1, 2)
     for number in range(100):
         for name in net.subscribers:
@@ -62,7 +62,7 @@ def test_topics_that_nobody_is_in_any_more_are_forgotten() -> None:
     assert [each._of_topic for each in nodes] == [{}, {}]
 
 
-def test_topics_of_those_who_were_not_heard_of_for_long_are_forgotten() -> None:
+def test_topics_of_long_silent_peers_are_forgotten() -> None:
     views = Views("me", "", CONFIG, Picker("me"))
     net = Net(CONFIG, 1, 1)
     net.subscribe("s0", "t")

@@ -1,4 +1,4 @@
-"""Corrupt everything that can be reached, at once, in the small world; and say which events come late enough after it."""
+"""Corrupt all state of the small world at once, and measure how long faults are visible."""
 
 from itertools import count
 from random import Random
@@ -62,7 +62,7 @@ def corrupt_process(random: Random, process: Process) -> None:
 
 
 class Recovery:
-    """A world in which everything was corrupted and mended, and what is wrong so long after that."""
+    """A corrupted and repaired world, with the violations found after the repair."""
 
     def __init__(self, world: World, mended_tick: int, first: int) -> None:
         self.world = world
@@ -111,7 +111,7 @@ class Recovery:
         return {name: what for name, what in found.items() if what}
 
     def ticks(self) -> int:
-        """Measure it: of what was made more than so many ticks after everything was mended, nothing is wrong."""
+        """Return after how many ticks since the repair no new event violates a rule."""
         return next(
             ticks
             for ticks in count()
@@ -120,10 +120,10 @@ class Recovery:
 
 
 def after_corruption(seed: int, options: Options) -> Recovery:
-    """Play a world in which everything is corrupted half-way.
+    """Run a world in which all state is corrupted half-way.
 
-    Clocks jump and are mended before the count begins, as the claim has it. Ghosts that come out of corrupted buffers are taken
-    away: they are no messages of anybody.
+    Clocks jump and are repaired before the count begins, as the theorem requires. Ghosts from
+    corrupted buffers are removed: no process sent them.
     """
     config = options.config()
     kind = timestamps_for(config)

@@ -1,11 +1,12 @@
 """A small adversarial world for timestamps and mergers, with the true happened-before relation.
 
-Every process publishes and merges. A scheduler that is drawn from a seed moves single clocks, makes local, send and receive events, and
-keeps the two bounds: clocks never differ by more than epsilon, and a message is received before its sender's clock has moved on by more than delta, or
-lost. `Options` lets it break them, or be as kind as the paper's model is.
+Every process publishes and merges. A scheduler drawn from a seed moves single clocks, makes local,
+send and receive events, and keeps the two bounds: clocks never differ by more than epsilon, and a
+message is received before its sender's clock has advanced by more than delta, or lost. `Options`
+lets it break the bounds, or be as benign as the model of the paper.
 
-What is run is given as factories, so that the published rules can take the place of ours. Ticks are clock values: nothing here
-knows of nanoseconds.
+Factories build the parts under test, so that the published rules can replace ours. Ticks are clock
+values: there are no nanoseconds here.
 """
 
 from collections.abc import Callable, Sequence
@@ -299,7 +300,7 @@ class World:
         return self.options.early_ticks or target.tick > made.tick - self.options.epsilon
 
     def try_to_move(self, process: Process) -> None:
-        """Move a clock if the bounds allow it; what would be too late is received first, or lost."""
+        """Move a clock if the bounds allow it; receive or lose first what would be too late."""
         options = self.options
         lowest = min(each.tick for each in self.processes)
         by = self.random.randint(1, options.skip)
@@ -316,7 +317,7 @@ class World:
             self.move(each, by)
 
     def settle(self, sender: Process, tick: int) -> None:
-        """Have what a process sent received or lost, as far as it would be too late at a tick of its clock."""
+        """Receive or lose messages of a process that would be too late at a tick of its clock."""
         for message in list(self.under_way):
             made = message.sender
             last = made.tick + self.options.delta + self.options.lateness
@@ -398,7 +399,7 @@ class World:
         return found
 
     def slow_deliveries(self) -> list[Message]:
-        """Lemma 4.1: messages handed out after the sender's clock had passed r + delta + 3 epsilon."""
+        """Lemma 4.1: messages released after the sender's clock passed r + delta + 3 epsilon."""
         bound = self.config.span_ticks + self.options.skip - 1
         return [
             message

@@ -1,7 +1,8 @@
-"""The published rules, word for word, to show what they do: never used by the product.
+"""The published rules, literally, to show what they do; the product never uses them.
 
-From "Stabilizing Causal Deterministic Merge" (Kulkarni, Ravikant): the timestamps of Figure 1 with the checks of section 3.3, those of
-Figure 3 with their `less`, and the delivery of section 4.2 with its condition as printed.
+From "Stabilizing Causal Deterministic Merge" (Kulkarni, Ravikant): the timestamps of Figure 1 with
+the checks of section 3.3, those of Figure 3 with their `less`, and the delivery of section 4.2 with
+its condition as printed.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ class Figure1(msgspec.Struct, frozen=True):
 
 
 class Figure1Line:
-    """The program of Figure 1. `checked` adds the resets of section 3.3, with the bound that is printed there."""
+    """The program of Figure 1. `checked` adds the resets of section 3.3 with the printed bound."""
 
     def __init__(self, config: MergedConfig, *, checked: bool = False) -> None:
         self.epsilon = config.epsilon_ticks
@@ -92,10 +93,10 @@ __all__ = [
 
 @dataclass
 class PublishedMerger:
-    """Section 4.2: buffer whatever comes, and deliver it when its condition holds.
+    """Section 4.2: buffer all messages, and deliver each when its condition holds.
 
-    `equal` is the condition as printed; without it what has passed is delivered too, still on the first instant of the tick. With a
-    modulus clocks are compared modulo it.
+    `equal` is the condition as printed; without it, messages whose tick has passed are delivered
+    too, still at the first instant of the tick. With a modulus, clocks are compared modulo it.
     """
 
     config: MergedConfig

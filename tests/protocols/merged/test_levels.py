@@ -69,11 +69,11 @@ def kept(records: dict[str, bytes], effects: Sequence[Effect]) -> dict[str, byte
     return records
 
 
-# -- Bounded clocks -----------------------------------------------------------------------------------
+# -- Bounded clocks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("link", [0, 4])
-def test_a_modulus_too_small_for_the_level_above_is_refused_with_the_one_to_give(link: int) -> None:
+def test_modulus_too_small_for_the_level_above_is_refused_naming_the_minimum(link: int) -> None:
     needed = 2 * 2 + (5 + 3 * 2 + 1 + link) + 1
     with pytest.raises(ConfigurationError, match=f"give modulus={needed} on all levels"):
         config(modulus=needed - 1).above(link)
@@ -81,7 +81,7 @@ def test_a_modulus_too_small_for_the_level_above_is_refused_with_the_one_to_give
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_with_a_modulus_a_listener_hands_out_what_its_relay_did_in_the_same_order(
+def test_listener_with_a_modulus_delivers_in_the_order_of_its_relay(
     seed: int,
 ) -> None:
     random = Random(seed)
@@ -114,11 +114,11 @@ def test_with_a_modulus_a_listener_hands_out_what_its_relay_did_in_the_same_orde
     assert handed == passed
 
 
-# -- Who listens --------------------------------------------------------------------------------------
+# -- Who listens -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_topic_that_a_relay_may_not_have_is_declined_to_all_who_asked_for_it(
+def test_relay_declines_a_topic_that_is_declined_to_itself(
     joined: bool,
 ) -> None:
     relay = MergedRelay(name="m", config=config(durable=True))
@@ -137,7 +137,7 @@ def test_a_topic_that_a_relay_may_not_have_is_declined_to_all_who_asked_for_it(
     assert "t" not in relay.inner.topics, "it asks below again"
 
 
-def test_who_does_not_ask_again_is_forgotten_and_a_topic_without_listeners_is_left() -> None:
+def test_silent_listener_is_forgotten_and_a_topic_without_listeners_is_left() -> None:
     relay = relay_for("s1", "s2", durable=True, poll_ns=POLL)
     records = {"listener/1/t/s1": b"", "listener/1/t/s2": b"", "topic/t": b""}
     for now_ns in range(POLL, 9 * POLL, POLL):
@@ -155,7 +155,7 @@ def test_who_does_not_ask_again_is_forgotten_and_a_topic_without_listeners_is_le
     assert kept(records, effects) == {}
 
 
-def test_a_restarted_relay_forgets_those_who_are_gone_as_well() -> None:
+def test_restarted_relay_forgets_silent_listeners() -> None:
     settings = config(durable=True, poll_ns=POLL)
     records = {"listener/1/t/s1": b"", "topic/t": b""}
     relay = MergedRelay(name="m", config=settings, records=records, now_ns=100 * POLL)
@@ -166,7 +166,7 @@ def test_a_restarted_relay_forgets_those_who_are_gone_as_well() -> None:
     assert kept(records, relay.take_effects()) == {}
 
 
-def test_nobody_is_forgotten_because_a_clock_went_back() -> None:
+def test_no_listener_is_forgotten_when_a_clock_goes_back() -> None:
     relay = relay_for("s1", poll_ns=POLL)
     relay.receive(ASK, source="s1", now_ns=1_000 * POLL)
     relay.handle_timer(now_ns=50 * POLL)
@@ -176,7 +176,7 @@ def test_nobody_is_forgotten_because_a_clock_went_back() -> None:
     assert relay.inner.topics == ()
 
 
-def test_no_more_listen_than_there_is_room_for() -> None:
+def test_relay_declines_listeners_beyond_its_limit() -> None:
     relay = relay_for("s1", "s2", listeners_max=2)
     relay.receive(ASK, source="s3", now_ns=0)
     (answer,) = relay.take_effects()
@@ -189,17 +189,17 @@ def test_no_more_listen_than_there_is_room_for() -> None:
     assert listening(relay, 10) == ("s1", "s2")
 
 
-def test_a_relay_passes_on_nothing_out_of_turn() -> None:
+def test_relay_forwards_no_event_out_of_order() -> None:
     relay = relay_for("s", deliver_late=True)
     effects = give(relay, 100, event(10), event(110, number=2))
     assert not [each for each in effects if isinstance(each, Multicast)]
     assert discarded(effects) == ["late", "skewed"]
 
 
-# -- Topics that are declined -------------------------------------------------------------------------
+# -- Topics that are declined ----------------------------------------------------------------------
 
 
-def test_nothing_is_delivered_of_a_topic_that_was_declined() -> None:
+def test_no_event_of_a_declined_topic_is_delivered() -> None:
     node = subscriber("t", "u")
     give(node, 10, event(10), event(10, k=1, topic="u"))
     node.receive(NO, source="ens", now_ns=11 * TICK)
@@ -207,7 +207,7 @@ def test_nothing_is_delivered_of_a_topic_that_was_declined() -> None:
     assert delivered(at(node, 30)) == [("p/u/1", "")]
 
 
-def test_a_topic_that_was_declined_is_not_asked_for_after_a_restart() -> None:
+def test_declined_topic_is_not_requested_after_a_restart() -> None:
     node = MergedSubscriber(name="s", config=config(durable=True))
     node.subscribe(("t",), now_ns=0)
     records = kept({}, node.take_effects())
@@ -215,7 +215,7 @@ def test_a_topic_that_was_declined_is_not_asked_for_after_a_restart() -> None:
     assert kept(records, node.take_effects()) == {}
 
 
-def test_of_several_mergers_all_have_to_decline_a_topic_and_nobody_else() -> None:
+def test_topic_is_declined_only_when_all_relays_decline_it() -> None:
     node = MergedSubscriber(name="s", config=config(), mergers=("m1", "m2"))
     node.subscribe(("t",), now_ns=0)
     node.receive(attached("t"), source="m1", now_ns=0)

@@ -1,4 +1,4 @@
-"""A merger after faults: what is false is gone within the span, nothing leaves twice, and nothing vanishes without a word."""
+"""A merger after faults: false entries are dropped within the span, and none is released twice."""
 
 from heapq import heappush
 
@@ -21,10 +21,10 @@ from ensue.protocols.merged.subscriber import MergedSubscriber
 from ensue.protocols.merged.timestamps import CounterTimestamp
 from ensue.protocols.topic_log.frames import Notify
 
-# -- Once each ----------------------------------------------------------------------------------------
+# -- Once each -------------------------------------------------------------------------------------
 
 
-def test_a_late_copy_of_what_is_held_is_a_copy() -> None:
+def test_late_copy_of_a_held_event_is_a_duplicate() -> None:
     node = subscriber(deliver_late=True)
     one = event(10, c=2)
     assert delivered(give(node, 12, one)) == []
@@ -33,14 +33,14 @@ def test_a_late_copy_of_what_is_held_is_a_copy() -> None:
     assert (node.counts.late, node.counts.duplicate, node.counts.delivered) == (0, 1, 1)
 
 
-def test_what_was_handed_out_as_skewed_is_not_handed_out_in_its_turn_too() -> None:
+def test_event_delivered_as_skewed_is_not_delivered_again_in_order() -> None:
     node = subscriber(deliver_late=True)
     assert delivered(give(node, 10, event(13))) == [("p/t/1", "skewed")]
     assert discarded(give(node, 12, event(13))) == ["duplicate"]
     assert delivered(at(node, 60)) == []
 
 
-def test_a_copy_of_what_is_held_is_no_skewed_event_after_a_clock_went_back_a_little() -> None:
+def test_copy_of_a_held_event_is_a_duplicate_after_a_clock_goes_back_slightly() -> None:
     node = subscriber(deliver_late=True)
     give(node, 14, event(14))
     assert delivered(at(node, 11)) == []
@@ -48,7 +48,7 @@ def test_a_copy_of_what_is_held_is_no_skewed_event_after_a_clock_went_back_a_lit
     assert delivered(at(node, 60)) == [("p/t/1", "")]
 
 
-def test_what_is_sent_again_over_a_new_connection_is_delivered_once() -> None:
+def test_retransmission_over_a_new_connection_is_delivered_once() -> None:
     sender = MergedPublisher(name="p", config=config(), answered=True, now_ns=0)
     assert sender.observe({"@r": 12}, now_ns=10 * TICK)
     sender.publish("t", b"", now_ns=10 * TICK)
@@ -59,11 +59,11 @@ def test_what_is_sent_again_over_a_new_connection_is_delivered_once() -> None:
     assert delivered(effects) == [("p/t/1", "")]
 
 
-# -- A clock that goes back ---------------------------------------------------------------------------
+# -- A clock that goes back ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deliver_late", [False, True])
-def test_what_is_held_when_a_clock_goes_back_is_skewed_from_then_on(deliver_late: bool) -> None:
+def test_held_events_become_skewed_when_a_clock_goes_back(deliver_late: bool) -> None:
     node = subscriber(deliver_late=deliver_late)
     give(node, 20, event(20))
     effects = at(node, 10)
@@ -77,7 +77,7 @@ def test_what_is_held_when_a_clock_goes_back_is_skewed_from_then_on(deliver_late
 
 
 @pytest.mark.parametrize("back", range(1, 20))
-def test_order_is_kept_by_a_clock_that_goes_back_by_no_more_than_the_span(back: int) -> None:
+def test_order_holds_when_a_clock_goes_back_by_at_most_the_span(back: int) -> None:
     """Further back, the last key that left can't be told from a fault, and is forgotten."""
     node = subscriber()
     give(node, 100, event(100))
@@ -88,14 +88,14 @@ def test_order_is_kept_by_a_clock_that_goes_back_by_no_more_than_the_span(back: 
     assert behind == ([] if 8 <= back <= node.config.span_ticks else [("a/t/1", "")])
 
 
-# -- False entries ------------------------------------------------------------------------------------
+# -- False entries ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("age", range(12))
 @pytest.mark.parametrize("place", [-3, 0, 4, 5, 12, 16, 40])
 @pytest.mark.parametrize("off", [0, 1, 12, 10**6])
-def test_a_false_entry_is_not_felt_longer_than_the_span(age: int, place: int, off: int) -> None:
-    """It is put there `age` ticks after everything was looked at, so far ahead, with a key that is further ahead still."""
+def test_corrupt_entry_has_no_effect_beyond_the_span(age: int, place: int, off: int) -> None:
+    """Plant an entry `age` ticks after the last check, ahead of the clock, its key further."""
     node = subscriber()
     span, began = node.config.span_ticks, 100
     fault = 0
@@ -124,7 +124,7 @@ def plant(node: MergedSubscriber, reach: int, key_reach: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [10**6, -(10**6)])
-def test_a_wrong_number_of_held_events_loses_none(wrong: int) -> None:
+def test_wrong_count_of_held_events_loses_none(wrong: int) -> None:
     node = subscriber(held_max=3)
     at(node, 10)
     node.merger._count = wrong
@@ -132,10 +132,10 @@ def test_a_wrong_number_of_held_events_loses_none(wrong: int) -> None:
     assert len(delivered(at(node, 30))) == 2
 
 
-# -- Timers -------------------------------------------------------------------------------------------
+# -- Timers ----------------------------------------------------------------------------------------
 
 
-def test_no_timer_is_further_ahead_than_it_can_have_been_set() -> None:
+def test_timers_are_bounded_after_a_clock_goes_back() -> None:
     """A clock that went back, or a wrong memory: whoever is deaf must ask again all the same."""
     node = subscriber(poll_ns=1_000, retry_ns=100)
     node.subscribe(("u",), now_ns=5_000)

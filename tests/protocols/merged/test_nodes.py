@@ -1,4 +1,4 @@
-"""Publishers, subscribers and relays as a driver sees them: effects in, frames out, clocks as arguments."""
+"""Publishers, subscribers and relays as a driver sees them: frames in, effects out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -91,10 +91,10 @@ def sent(node: MergedPublisher) -> list[dict[str, int]]:
     ]
 
 
-# -- Publishers ---------------------------------------------------------------------------------------
+# -- Publishers ------------------------------------------------------------------------------------
 
 
-def test_an_event_is_on_its_way_and_settled_as_soon_as_it_is_stamped() -> None:
+def test_event_is_sent_and_settled_as_soon_as_it_is_stamped() -> None:
     node = publisher()
     plain = node.publish("t", b"x", now_ns=7 * TICK)
     assert plain.stamp is None
@@ -137,7 +137,7 @@ def test_events_published_together_share_a_timestamp_and_differ_by_their_index()
     assert sent(node) == [{"@r": 5}, {"@r": 5, "@i": 1}, {"@r": 5, "@k": 1}]
 
 
-def test_more_events_than_a_tick_may_have_wait_for_the_next_one() -> None:
+def test_events_beyond_the_limit_of_a_tick_wait_for_the_next() -> None:
     node = publisher(events_per_tick_max=2)
     for _ in range(5):
         node.publish("t", b"", now_ns=5 * TICK)
@@ -149,14 +149,14 @@ def test_more_events_than_a_tick_may_have_wait_for_the_next_one() -> None:
     assert [each["@r"] for each in sent(node)] == [7]
 
 
-def test_what_waits_is_limited_by_name() -> None:
+def test_waiting_events_have_a_named_limit() -> None:
     node = publisher(at=0, outgoing_max=1)
     node.publish("t", b"", now_ns=0)
     with pytest.raises(LimitReached, match="outgoing_max"):
         node.publish("t", b"", now_ns=0)
 
 
-def test_a_restarted_publisher_goes_on_with_its_numbers() -> None:
+def test_restarted_publisher_continues_its_numbers() -> None:
     first = publisher(durable=True)
     first.publish("t", b"", now_ns=9 * TICK)
     first.publish("u", b"", now_ns=9 * TICK)
@@ -171,8 +171,8 @@ def test_a_restarted_publisher_goes_on_with_its_numbers() -> None:
 
 
 @pytest.mark.parametrize("array", [False, True])
-def test_what_is_observed_comes_before_what_is_published_next(array: bool) -> None:
-    """Another clock is ahead by epsilon: without the token the answer would be stamped before the question."""
+def test_observed_events_come_before_later_publications(array: bool) -> None:
+    """Another clock is ahead by epsilon: without the token the reply sorts before the request."""
     ahead, behind = publisher(name="a", array=array), publisher(name="b", array=array)
     ahead.publish("t", b"question", now_ns=12 * TICK)
     (question,) = sent(ahead)
@@ -188,7 +188,7 @@ def test_what_is_observed_comes_before_what_is_published_next(array: bool) -> No
 @pytest.mark.parametrize(
     "token", [{}, {"@r": -1}, {"@r": 13}, {"@r": 9, "@c": 3}, {"@r": 9, "@k": 10**15}]
 )
-def test_a_token_that_nobody_can_have_made_is_refused(token: dict[str, int]) -> None:
+def test_impossible_token_is_refused(token: dict[str, int]) -> None:
     node = publisher()
     assert not node.observe(token, now_ns=10 * TICK)
     node.publish("t", b"", now_ns=10 * TICK)
@@ -200,10 +200,10 @@ def test_a_topic_that_looks_like_an_entry_of_a_stamp_is_refused() -> None:
         publisher().publish("@r", b"", now_ns=0)
 
 
-# -- Subscribers --------------------------------------------------------------------------------------
+# -- Subscribers -----------------------------------------------------------------------------------
 
 
-def test_an_event_leaves_when_the_clock_is_beyond_r_and_c_and_delta_and_epsilon() -> None:
+def test_event_is_released_when_the_clock_passes_r_c_delta_and_epsilon() -> None:
     node = subscriber()
     give(node, 11, event(10, c=1))
     assert node.next_timer_ns() == (11 + 5 + 2 + 1) * TICK
@@ -214,7 +214,7 @@ def test_an_event_leaves_when_the_clock_is_beyond_r_and_c_and_delta_and_epsilon(
     assert node.next_timer_ns() == node.config.poll_ns
 
 
-def test_topics_are_asked_for_again_now_and_then_also_after_a_clock_went_back() -> None:
+def test_topics_are_requested_periodically_even_after_a_clock_goes_back() -> None:
     node = subscriber("t", "u", poll_ns=1_000, retry_ns=100)
     assert node.next_timer_ns() == 1_000
     node.handle_timer(now_ns=999)
@@ -227,7 +227,7 @@ def test_topics_are_asked_for_again_now_and_then_also_after_a_clock_went_back() 
     assert node.take_effects() == [Attach("t", 0), Attach("u", 0)], "2,000 is too far away"
 
 
-def test_all_that_is_due_is_sorted_by_the_whole_key() -> None:
+def test_due_events_are_sorted_by_the_whole_key() -> None:
     node = subscriber()
     give(
         node,
@@ -241,14 +241,14 @@ def test_all_that_is_due_is_sorted_by_the_whole_key() -> None:
     assert order == ["z/t/4", "a/t/2", "b/t/1", "a/t/3"]
 
 
-def test_what_comes_too_late_is_dropped_and_counted() -> None:
+def test_late_events_are_dropped_and_counted() -> None:
     node = subscriber()
     assert discarded(give(node, 18, event(10))) == ["late"]
     assert discarded(give(node, 17, event(10, number=2))) == []
     assert node.counts.late == 1
 
 
-def test_what_comes_too_late_is_delivered_out_of_turn_and_tagged_if_that_is_chosen() -> None:
+def test_late_events_are_delivered_with_a_verdict_with_deliver_late() -> None:
     node = subscriber(deliver_late=True)
     late = event(10)
     assert delivered(give(node, 18, late)) == [("p/t/1", "late")]
@@ -259,7 +259,7 @@ def test_what_comes_too_late_is_delivered_out_of_turn_and_tagged_if_that_is_chos
     assert (node.counts.late, node.counts.duplicate, node.counts.delivered) == (1, 2, 1)
 
 
-def test_what_is_remembered_is_limited() -> None:
+def test_remembered_events_have_a_limit() -> None:
     node = subscriber(deliver_late=True, remembered_max=2)
     for number in (1, 2, 3):
         give(node, 50, event(10, number=number))
@@ -267,7 +267,7 @@ def test_what_is_remembered_is_limited() -> None:
     assert discarded(give(node, 50, event(10, number=3))) == ["duplicate"]
 
 
-def test_a_stamp_from_the_future_is_no_clock_within_its_bound() -> None:
+def test_stamp_from_the_future_is_skewed() -> None:
     node = subscriber()
     assert discarded(give(node, 10, event(13))) == ["skewed"]
     assert discarded(give(node, 10, event(12, c=1))) == ["skewed"]
@@ -279,7 +279,7 @@ def test_a_stamp_from_the_future_is_no_clock_within_its_bound() -> None:
     "entries",
     [{}, {"t": 4}, {"@r": 10, "@c": 3}, {"@r": 10, "@k": 10**15}, {"@r": -5}, {"@c": 1}],
 )
-def test_a_stamp_that_nobody_can_have_made_is_dropped(entries: dict[str, int]) -> None:
+def test_invalid_stamp_is_dropped_as_corrupt(entries: dict[str, int]) -> None:
     node = subscriber()
     odd = msgspec.structs.replace(event(10), stamp=Stamp(entries))
     assert discarded(give(node, 10, odd)) == ["corrupt"]
@@ -288,20 +288,20 @@ def test_a_stamp_that_nobody_can_have_made_is_dropped(entries: dict[str, int]) -
     assert node.counts.corrupt == 2
 
 
-def test_a_copy_is_dropped_whether_the_first_is_held_or_gone() -> None:
+def test_duplicate_of_a_held_or_delivered_event_is_dropped() -> None:
     node = subscriber()
     assert discarded(give(node, 10, event(10), event(10))) == ["duplicate"]
     at(node, 18)
     assert discarded(give(node, 18, event(10))) == ["late"]
 
 
-def test_a_full_buffer_drops_what_comes_by_name() -> None:
+def test_full_buffer_drops_events_as_overflow() -> None:
     node = subscriber(held_max=1)
     assert discarded(give(node, 10, event(10), event(10, k=1, number=2))) == ["overflow"]
     assert node.counts.overflow == 1
 
 
-def test_after_a_clock_went_back_nothing_is_delivered_behind_what_was_there_before() -> None:
+def test_no_event_is_delivered_out_of_order_after_a_clock_goes_back() -> None:
     node = subscriber(deliver_late=True)
     give(node, 20, event(20))
     assert delivered(at(node, 40)) == [("p/t/1", "")], "the clock jumps ahead"
@@ -310,7 +310,7 @@ def test_after_a_clock_went_back_nothing_is_delivered_behind_what_was_there_befo
     assert node.counts.late == 1
 
 
-def test_topics_are_asked_for_until_they_are_attached() -> None:
+def test_topics_are_requested_until_they_are_attached() -> None:
     node = MergedSubscriber(name="s", config=config(retry_ns=100))
     node.subscribe(("t", "u", "t"), now_ns=0)
     assert node.take_effects() == [Attach("t", 0), Attach("u", 0)]
@@ -333,8 +333,8 @@ def test_order_recovers_from_a_fault_in_its_memory() -> None:
     assert delivered(at(node, 108)) == [("p/t/1", "")]
 
 
-def test_after_a_fault_in_what_the_application_wants_it_has_to_say_so_again() -> None:
-    """Which topics, and whether it is paused, are inputs: no node can tell a fault there from a wish."""
+def test_application_must_subscribe_again_after_a_fault_in_its_inputs() -> None:
+    """Topics and pauses are inputs: a node cannot distinguish a fault there from a command."""
     node = subscriber()
     node._joined.clear()
     (dropped,) = give(node, 100, event(100))
@@ -354,7 +354,7 @@ def test_after_a_fault_in_what_the_application_wants_it_has_to_say_so_again() ->
     assert delivered(at(node, 138)) == [("p/t/4", "")]
 
 
-def test_leaving_drops_what_is_held_of_a_topic() -> None:
+def test_leaving_a_topic_drops_its_held_events() -> None:
     node = subscriber("t", "u")
     give(node, 10, event(10), event(10, k=1, topic="u"))
     node.unsubscribe(("t",), now_ns=10 * TICK)
@@ -370,7 +370,7 @@ def test_a_restarted_subscriber_joins_its_topics_again() -> None:
     assert node.take_effects() == [Join("a/b")]
 
 
-def test_an_eager_subscriber_is_handed_everything_as_it_comes_with_a_tag() -> None:
+def test_eager_subscriber_delivers_on_arrival_with_a_verdict() -> None:
     node = MergedSubscriber(name="s", config=config(), eager=True)
     node.subscribe(("t",), now_ns=0)
     node.receive(attached("t"), source="ens", now_ns=0)
@@ -379,7 +379,7 @@ def test_an_eager_subscriber_is_handed_everything_as_it_comes_with_a_tag() -> No
     assert discarded(effects) == ["duplicate"]
 
 
-def test_readings_travel_modulo_b_and_are_read_against_the_own_clock() -> None:
+def test_readings_travel_modulo_b_and_are_decoded_by_the_local_clock() -> None:
     sender, node = publisher(modulus=10), subscriber(modulus=10)
     sender.publish("t", b"", now_ns=1_234 * TICK)
     (broadcast,) = [each for each in sender.take_effects() if isinstance(each, Broadcast)]
@@ -390,7 +390,7 @@ def test_readings_travel_modulo_b_and_are_read_against_the_own_clock() -> None:
     assert discarded(give(node, 1_233, over)) == ["corrupt"]
 
 
-# -- What is measured ---------------------------------------------------------------------------------
+# -- What is measured ------------------------------------------------------------------------------
 
 
 def alerts(effects: Sequence[Effect]) -> list[tuple[str, int, bool]]:
@@ -401,7 +401,7 @@ def alerts(effects: Sequence[Effect]) -> list[tuple[str, int, bool]]:
     ]
 
 
-def test_a_clock_is_warned_of_before_it_is_out_of_bounds_and_told_of_after() -> None:
+def test_clock_near_its_bound_warns_and_beyond_it_alerts() -> None:
     node = subscriber(epsilon=10, delta=20)
     assert alerts(give(node, 100, event(107))) == []
     assert alerts(give(node, 100, event(108, number=2))) == [("clock", 8, False)]
@@ -411,7 +411,7 @@ def test_a_clock_is_warned_of_before_it_is_out_of_bounds_and_told_of_after() -> 
     assert (node.counts.warned, node.counts.broken, node.counts.skewed) == (1, 1, 2)
 
 
-def test_a_delay_is_warned_of_before_it_is_too_long_and_told_of_after() -> None:
+def test_delay_near_its_bound_warns_and_beyond_it_alerts() -> None:
     node = subscriber(epsilon=10, delta=20)
     assert alerts(give(node, 123, event(100))) == []
     assert alerts(give(node, 124, event(100, number=2))) == [("delay", 24, False)]
@@ -420,7 +420,7 @@ def test_a_delay_is_warned_of_before_it_is_too_long_and_told_of_after() -> None:
     assert node.watch.peers["p"].lowest_ticks == 23
 
 
-def test_an_alert_is_given_anew_after_a_calm() -> None:
+def test_alert_is_repeated_after_a_calm_period() -> None:
     node = subscriber(epsilon=10, delta=20)
     assert alerts(give(node, 124, event(100))) == [("delay", 24, False)]
     later = 124 + 16 * node.config.span_ticks
@@ -430,17 +430,17 @@ def test_an_alert_is_given_anew_after_a_calm() -> None:
     assert alerts(give(node, calm, event(calm - 24, number=4))) == [("delay", 24, False)]
 
 
-def test_no_more_peers_are_watched_than_there_is_room_for() -> None:
+def test_monitored_peers_have_a_limit() -> None:
     node = subscriber(peers_max=1)
     give(node, 10, event(10, by="a"), event(10, by="b"))
     assert list(node.watch.peers) == ["a"]
     assert node.counts.unwatched == 1
 
 
-# -- Levels -------------------------------------------------------------------------------------------
+# -- Levels ----------------------------------------------------------------------------------------
 
 
-def test_a_relay_passes_on_in_order_what_it_merged() -> None:
+def test_relay_forwards_merged_events_in_order() -> None:
     relay = MergedRelay(name="m", config=config(durable=True))
     relay.receive(AttachRequest(topic="t", from_slot=0), source="s", now_ns=0)
     assert relay.take_effects() == [
@@ -465,7 +465,7 @@ def test_a_relay_passes_on_in_order_what_it_merged() -> None:
     assert Detach("t") in relay.take_effects()
 
 
-def test_a_restarted_relay_knows_who_listens() -> None:
+def test_restarted_relay_knows_its_listeners() -> None:
     records = {"listener/3/a/b/s": b"", "topic/a/b": b""}
     relay = MergedRelay(name="m", config=config(durable=True), records=records)
     relay.receive(attached("a/b"), source="ens", now_ns=0)
@@ -502,10 +502,10 @@ def test_two_levels_of_replicated_mergers_deliver_once_and_in_order() -> None:
     assert above.counts.late == 0
 
 
-# -- Configuration ------------------------------------------------------------------------------------
+# -- Configuration ---------------------------------------------------------------------------------
 
 
-def test_a_period_is_counted_in_the_ticks_that_readings_can_differ_by() -> None:
+def test_period_is_rounded_up_to_ticks() -> None:
     assert [ticks_of(period, 10) for period in (0, 1, 10, 11)] == [0, 1, 1, 2]
 
 
@@ -524,6 +524,6 @@ def test_a_level_above_has_a_delta_that_is_larger_by_three_epsilon_to_the_end_of
         ({"warn_percent": 101}, "warn_percent must be"),
     ],
 )
-def test_a_configuration_that_can_not_work_is_refused(wrong: dict[str, int], said: str) -> None:
+def test_invalid_configuration_is_refused(wrong: dict[str, int], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         config(**wrong)

@@ -1,7 +1,8 @@
 """Every lemma, observation and theorem of the paper, as corrected, against true causality.
 
-Numbers are those of "Stabilizing Causal Deterministic Merge" (Kulkarni, Ravikant). Where a claim had to be corrected, its test says how;
-`test_published_rules` and `test_published_modulus` show what the printed one does.
+Numbers are those of "Stabilizing Causal Deterministic Merge" (Kulkarni, Ravikant). Tests of
+corrected claims name the correction; `test_published_rules` and `test_published_modulus` show the
+faults of the printed ones.
 """
 
 from functools import cache, cmp_to_key, partial
@@ -49,7 +50,7 @@ def count(made: Any, t: int, epsilon: int) -> int:
 
 
 @EVERYWHERE
-def test_lemma_3_1_the_newest_tick_known_of_has_an_event_and_later_ones_have_none(
+def test_lemma_3_1_newest_known_tick_has_an_event_and_later_ones_have_none(
     name: str,
 ) -> None:
     """As corrected the array reaches to epsilon."""
@@ -75,7 +76,7 @@ def test_lemma_3_2_c_is_at_most_epsilon(name: str, array: bool) -> None:
 
 
 @EVERYWHERE
-def test_lemma_3_3_a_count_is_of_events_that_happened_before(name: str) -> None:
+def test_lemma_3_3_counts_are_of_events_that_happened_before(name: str) -> None:
     for world in worlds(name, True):
         epsilon = world.config.epsilon_ticks
         for each in world.events:
@@ -100,7 +101,7 @@ def test_lemma_3_4_counts_are_bounded_by_processes_times_events_a_tick(name: str
 
 @KINDS
 def test_observation_3_5_the_order_is_transitive_and_well_formed(array: bool) -> None:
-    """Any timestamps whatever, not only reachable ones: less is irreflexive, asymmetric and transitive."""
+    """Order is irreflexive, asymmetric and transitive for any timestamps, reachable or not."""
     config = MergedConfig(epsilon_ticks=2, delta_ticks=4, array=array)
     kind = timestamps_for(config)
     random = Random(5)
@@ -135,10 +136,8 @@ def test_theorem_3_6_a_cause_has_a_smaller_timestamp_than_its_effect(
 
 @KINDS
 @pytest.mark.parametrize("epsilon", [0, 1, 3])
-def test_theorem_3_7_timestamps_are_right_again_soon_after_anything(
-    epsilon: int, array: bool
-) -> None:
-    """Everything is corrupted at once; 3 epsilon + delta later all new timestamps respect causality."""
+def test_theorem_3_7_timestamps_recover_from_any_fault(epsilon: int, array: bool) -> None:
+    """Timestamps respect causality 3 epsilon + delta after all state was corrupted at once."""
     options = Options(epsilon=epsilon, delta=4, per_tick=2, array=array, processes=4)
     for seed in SEEDS[:20]:
         recovery = after_corruption(seed, options)
@@ -148,7 +147,10 @@ def test_theorem_3_7_timestamps_are_right_again_soon_after_anything(
 @pytest.mark.parametrize("epsilon", [1, 10, 50])
 @pytest.mark.parametrize("processes", [10, 10_000])
 def test_theorem_3_8_the_space_of_a_timestamp(epsilon: int, processes: int) -> None:
-    """Bits of the largest timestamp: O(epsilon log n + log delta) for the array, O(log (epsilon n delta)) for the counter."""
+    """Bits of the largest timestamp.
+
+    O(epsilon log n + log delta) for the array, O(log (epsilon n delta)) for the counter.
+    """
     delta = 100
     bounds = MergedConfig(
         epsilon_ticks=epsilon, delta_ticks=delta, processes_max=processes, events_per_tick_max=1
@@ -192,8 +194,8 @@ def test_lemma_4_2_it_is_buffered_for_at_most_delta_and_3_epsilon(name: str, arr
 
 @KINDS
 @EVERYWHERE
-def test_theorem_4_3_the_output_is_such_a_system_again(name: str, array: bool) -> None:
-    """Fed into a second level whose delta is the span of the first, everything comes out again, in the same order."""
+def test_theorem_4_3_output_is_a_system_of_the_same_kind(name: str, array: bool) -> None:
+    """A second level, its delta the span of the first, releases all events in the same order."""
     for world in worlds(name, array):
         above = world.config.above(link_delta_ticks=world.options.skip - 1)
         for process in world.processes:
@@ -242,10 +244,11 @@ def test_theorem_4_5_a_cause_is_delivered_before_its_effect(name: str, array: bo
 
 @KINDS
 @pytest.mark.parametrize("epsilon", [0, 1, 3])
-def test_theorem_4_6_the_merge_is_right_again_soon_after_anything(
-    epsilon: int, array: bool
-) -> None:
-    """Clocks, memories, buffers and messages are corrupted at once; what is sent delta + 3 epsilon later comes out right."""
+def test_theorem_4_6_merge_recovers_from_any_fault(epsilon: int, array: bool) -> None:
+    """After clocks, memories, buffers and messages are corrupted at once, the merge recovers.
+
+    Messages sent delta + 3 epsilon later are released in order.
+    """
     options = Options(epsilon=epsilon, delta=4, per_tick=2, array=array, processes=4)
     delivered = 0
     for seed in SEEDS:
@@ -267,7 +270,7 @@ def test_theorem_4_6_the_merge_is_right_again_soon_after_anything(
 def test_the_time_to_recover_is_at_most_delta_and_3_epsilon(
     epsilon: int, delta: int, array: bool
 ) -> None:
-    """Measured, in ticks after the last fault; the longest of all shows that the corruption is felt, and for how long."""
+    """Measured in ticks after the last fault; the longest shows that corruption had an effect."""
     options = Options(
         epsilon=epsilon, delta=delta, per_tick=2, array=array, processes=4, duplication=0.2
     )
@@ -276,7 +279,7 @@ def test_the_time_to_recover_is_at_most_delta_and_3_epsilon(
 
 
 @KINDS
-def test_the_order_is_a_sort_by_one_key_whatever_came_first(array: bool) -> None:
+def test_order_is_a_sort_by_one_key_for_any_arrival_order(array: bool) -> None:
     """A merger that is given the same messages in another order hands them out alike."""
     options = Options(epsilon=3, delta=6, per_tick=3, per_send=2, array=array)
     world = World(7, options).play()

@@ -23,7 +23,7 @@ from ensue.protocols.merged.timestamps import (
 SEEDS = range(100)
 
 
-# -- M8 to M10: clocks modulo B ---------------------------------------------------------------------
+# -- M8 to M10: clocks modulo B --------------------------------------------------------------------
 
 
 def test_m8_comparing_reduced_clocks_plainly_gives_the_wrong_order() -> None:
@@ -41,7 +41,7 @@ def test_m8_comparing_reduced_clocks_plainly_gives_the_wrong_order() -> None:
 
 
 class LooksAtPairs(Merger):
-    """Compares what comes with all that is held, in three ways that a reduced clock leaves, and counts where each is wrong."""
+    """Compares arrivals with held events in three ways a reduced clock allows; counts errors."""
 
     def __init__(self, settings: MergedConfig) -> None:
         super().__init__(settings)
@@ -69,8 +69,8 @@ class LooksAtPairs(Merger):
         self.wrong["remaining wait"] += (waits[0] < waits[1]) != truly
 
 
-def test_m8_of_what_waits_together_only_the_remaining_wait_can_be_compared() -> None:
-    """Plainly or by half of the range, as serial numbers are, two clocks modulo the paper's B come out the wrong way round."""
+def test_m8_held_events_can_only_be_compared_by_their_remaining_wait() -> None:
+    """Two clocks modulo the paper's B compare wrongly, plainly or as serial numbers."""
     wrong: Counter[str] = Counter()
     for seed in SEEDS:
         world = World(seed, Options(epsilon=1, delta=8, steps=300), merger=LooksAtPairs).play()
@@ -95,7 +95,7 @@ def over_the_wire(options: Options) -> Any:
 
 
 @pytest.mark.parametrize("epsilon", [0, 1, 3])
-def test_m8_ours_reads_readings_modulo_the_smallest_b_rightly(epsilon: int) -> None:
+def test_m8_our_readings_modulo_the_smallest_b_decode_correctly(epsilon: int) -> None:
     options = Options(epsilon=epsilon, delta=4, modulus=2 * epsilon + 5, per_tick=2, skip=2)
 
     def reduced(seed: int) -> World:
@@ -104,7 +104,7 @@ def test_m8_ours_reads_readings_modulo_the_smallest_b_rightly(epsilon: int) -> N
     assert bad_seeds(reduced, SEEDS) == []
 
 
-def test_m8_one_less_than_the_smallest_b_is_refused_and_would_go_wrong() -> None:
+def test_m8_modulus_below_the_smallest_b_is_refused_and_would_fail() -> None:
     options = Options(epsilon=2, delta=4)
     with pytest.raises(ConfigurationError, match="must be at least 9"):
         config(2, 4, modulus=8)
@@ -119,7 +119,7 @@ def test_m8_one_less_than_the_smallest_b_is_refused_and_would_go_wrong() -> None
     assert bad_seeds(too_small, SEEDS)
 
 
-def test_m9_an_idle_process_takes_its_old_reduced_timestamp_for_a_new_one() -> None:
+def test_m9_idle_process_mistakes_its_old_reduced_timestamp_for_a_new_one() -> None:
     options = Options(epsilon=2, delta=3, quiet=0.3, steps=400)
     settings = options.config()
     modulus = settings.modulus_min
@@ -151,7 +151,7 @@ def test_m9_an_idle_process_takes_its_old_reduced_timestamp_for_a_new_one() -> N
     cured(options, SEEDS)
 
 
-def test_m9_ours_knows_nothing_of_an_event_more_than_two_epsilon_ago() -> None:
+def test_m9_ours_forgets_events_older_than_two_epsilon() -> None:
     for array in (False, True):
         kind = timestamps_for(config(2, 3, array=array))
         line = Timeline(kind)
@@ -159,7 +159,7 @@ def test_m9_ours_knows_nothing_of_an_event_more_than_two_epsilon_ago() -> None:
         assert line.event(10 + 2 * 2 + 1) == kind.first(15)
 
 
-def test_m10_a_message_later_than_b_allows_for_looks_fresh() -> None:
+def test_m10_message_later_than_b_allows_looks_new() -> None:
     options = Options(epsilon=2, delta=3, lateness=20, modulus=8)
     patient = Options(epsilon=2, delta=3, lateness=20, longest_lateness=20, modulus=28)
     whole = Options(epsilon=2, delta=3, lateness=20)

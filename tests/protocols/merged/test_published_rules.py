@@ -1,6 +1,7 @@
-"""What the published program does when it is built word for word, and that ours does not.
+"""Faults of the published program, built literally, that ours does not have.
 
-One section for each fault. Counts are of seeds out of `SEEDS`; how many go wrong differs with the scheduler, that some do does not.
+One section per fault. Counts are of seeds out of `SEEDS`; how many fail depends on the scheduler,
+that some fail does not.
 """
 
 from dataclasses import replace
@@ -43,8 +44,11 @@ KINDS = pytest.mark.parametrize("array", [False, True], ids=["counter", "array"]
 # -- Kind worlds: where the literal program is right -----------------------------------------------
 
 
-def test_within_the_model_that_it_assumes_the_published_program_is_right() -> None:
-    """The end of the tick, one event a tick, one message a send, steps of one, no message at clock r - epsilon."""
+def test_published_program_is_correct_within_its_own_model() -> None:
+    """The assumptions of the paper, and delivery at the end of the tick.
+
+    One event a tick, one message a send, steps of one, no message at clock r - epsilon.
+    """
     kind = Options(epsilon=3, delta=4, early_ticks=False)
 
     def play(seed: int) -> World:
@@ -56,17 +60,17 @@ def test_within_the_model_that_it_assumes_the_published_program_is_right() -> No
 
 
 class MergesPunctually(PublishedMerger):
-    """The published merger with the one correction that the kind world does not do without: the end of the tick."""
+    """The published merger, corrected to deliver at the end of the tick."""
 
     def is_due(self, made: Any, tick: int) -> bool:
         return bool(made.r + made.c + self.config.wait_ticks + 1 == tick)
 
 
-# -- M1: delivery at the first instant of the tick --------------------------------------------------
+# -- M1: delivery at the first instant of the tick -------------------------------------------------
 
 
 def scripted_first_instant(merger: Any) -> list[str]:
-    """k sends m1 at 2; l hears of it at 1 and sends m2 at 2; m1 arrives in the tick in which m2 is due."""
+    """k sends m1 at 2; l receives it at 1 and sends m2 at 2; m1 arrives in the tick m2 is due."""
     settings = config(2, 3)
     m1, m2 = CounterTimestamp(2, 0, 0), CounterTimestamp(2, 0, 2)
     order: list[str] = []
@@ -80,7 +84,7 @@ def scripted_first_instant(merger: Any) -> list[str]:
     return order
 
 
-def test_m1_a_cause_arrives_in_the_tick_in_which_its_effect_is_delivered() -> None:
+def test_m1_cause_arrives_in_the_tick_in_which_its_effect_is_delivered() -> None:
     settings = config(2, 3)
     early = PublishedMerger(settings, equal=False)
     assert scripted_first_instant(early) == ["l", "k"], "the effect came before its cause"
@@ -99,10 +103,10 @@ def test_m1_delivery_at_the_first_instant_gives_different_orders() -> None:
     cured(options, SEEDS)
 
 
-# -- M2: delivery on equality -----------------------------------------------------------------------
+# -- M2: delivery on equality ----------------------------------------------------------------------
 
 
-def test_m2_a_clock_that_skips_the_value_leaves_messages_for_ever() -> None:
+def test_m2_messages_are_held_forever_if_the_clock_skips_the_value() -> None:
     options = Options(epsilon=3, delta=3, skip=3)
 
     def on_equality(seed: int) -> World:
@@ -112,11 +116,14 @@ def test_m2_a_clock_that_skips_the_value_leaves_messages_for_ever() -> None:
     cured(options, SEEDS)
 
 
-# -- M3: the array is one element too short ---------------------------------------------------------
+# -- M3: the array is one element too short --------------------------------------------------------
 
 
 def test_m3_a_relay_makes_c_as_large_as_epsilon() -> None:
-    """k at 3 to a relay at 1; the relay at 2 to j at 0, though each message waits for its receiver's clock."""
+    """k at 3 sends to a relay at 1, which at 2 sends to j at 0.
+
+    Each message waits for its receiver's clock.
+    """
     settings = config(3, 4)
     k, between, j = (Figure1Line(settings) for _ in range(3))
     sent = k.event(3)
@@ -143,18 +150,20 @@ def test_m3_as_printed_causes_get_larger_timestamps_than_effects() -> None:
     cured(options, SEEDS)
 
 
-def test_m3_with_the_printed_check_a_process_without_fault_resets_itself() -> None:
+def test_m3_printed_check_resets_a_process_without_faults() -> None:
     options = Options(epsilon=2, delta=2)
     resets = []
     for seed in SEEDS:
         world = World(seed, options, line=partial(Figure1Line, checked=True), key=figure1_key)
         world.play()
-        resets.append(sum(each.line.resets for each in world.processes))  # type: ignore[attr-defined]
+        lines = [each.line for each in world.processes]
+        resets.append(sum(line.resets for line in lines))  # type: ignore[attr-defined]
     assert any(resets)
     for array in (False, True):
         for seed in SEEDS:
             world = ours(seed, replace(options, array=array))
-            assert not any(each.line.resets for each in world.processes), seed  # type: ignore[attr-defined]
+            lines = [each.line for each in world.processes]
+            assert not any(line.resets for line in lines), seed  # type: ignore[attr-defined]
 
 
 def test_m3_without_clock_differences_the_printed_array_is_empty() -> None:
@@ -168,7 +177,10 @@ def test_m3_without_clock_differences_the_printed_array_is_empty() -> None:
 
 
 def test_m3_with_a_minimum_delay_the_printed_array_is_too_short_as_well() -> None:
-    """With a delay of d, as printed, kn reaches from -(epsilon - d) to epsilon - d - 1; one more on each end is needed."""
+    """With a delay of d, kn needs one more element at each end than printed.
+
+    As printed it reaches from -(epsilon - d) to epsilon - d - 1.
+    """
     for epsilon, earliest in ((3, 1), (2, 2)):
         options = Options(epsilon=epsilon, delta=5, earliest=earliest)
         shorter = config(epsilon - earliest, 5, array=True, processes_max=options.processes)
@@ -206,7 +218,7 @@ def test_m3_no_array_is_needed_only_from_a_minimum_delay_of_epsilon_and_one() ->
     assert bad_seeds(partial(by_clock_alone, earliest=3), SEEDS) == []
 
 
-# -- M4: several events a tick ----------------------------------------------------------------------
+# -- M4: several events a tick ---------------------------------------------------------------------
 
 
 def test_m4_the_printed_bound_resets_correct_states_with_several_events_a_tick() -> None:
@@ -234,7 +246,7 @@ def test_m4_the_printed_bound_resets_correct_states_with_several_events_a_tick()
     cured(options, SEEDS)
 
 
-# -- M5: several messages of one send ---------------------------------------------------------------
+# -- M5: several messages of one send --------------------------------------------------------------
 
 
 def test_m5_two_messages_of_one_send_are_delivered_in_different_orders() -> None:
@@ -249,11 +261,11 @@ def test_m5_two_messages_of_one_send_are_delivered_in_different_orders() -> None
     cured(options, SEEDS)
 
 
-# -- M6: late messages ------------------------------------------------------------------------------
+# -- M6: late messages -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("equal", [True, False], ids=["=", ">="])
-def test_m6_late_messages_stay_for_ever_or_come_out_of_order(equal: bool) -> None:
+def test_m6_late_messages_are_held_forever_or_delivered_out_of_order(equal: bool) -> None:
     options = Options(epsilon=2, delta=2, lateness=9)
 
     def accepts_late(seed: int) -> World:
@@ -264,7 +276,7 @@ def test_m6_late_messages_stay_for_ever_or_come_out_of_order(equal: bool) -> Non
     cured(options, SEEDS)
 
 
-# -- M7: duplicates ---------------------------------------------------------------------------------
+# -- M7: duplicates --------------------------------------------------------------------------------
 
 
 def test_m7_duplicates_are_delivered_twice() -> None:
@@ -277,7 +289,7 @@ def test_m7_duplicates_are_delivered_twice() -> None:
     cured(options, SEEDS)
 
 
-# -- M11: the program without an array --------------------------------------------------------------
+# -- M11: the program without an array -------------------------------------------------------------
 
 
 def test_m11_the_order_of_figure_3_has_a_cycle() -> None:
@@ -286,7 +298,7 @@ def test_m11_the_order_of_figure_3_has_a_cycle() -> None:
 
 
 def pumped(make: Any, epsilon: int, turns: int) -> list[list[Any]]:
-    """Figure 4: j to k to l to j, over and over, with clocks that keep within epsilon. The events of each of them."""
+    """Figure 4: j to k to l to j, repeatedly, with clocks within epsilon; return all events."""
     settings = config(epsilon, 3 * epsilon)
     first, second, third = (make(settings) for _ in range(3))
     made: list[list[Any]] = [[first.event(epsilon)], [], []]
@@ -302,7 +314,7 @@ def pumped(make: Any, epsilon: int, turns: int) -> list[list[Any]]:
 
 
 def test_m11_the_cycle_can_be_reached() -> None:
-    """What the messages of Figure 4 make, and one event of a process that has been silent for long."""
+    """Return the events of Figure 4, and one event of a long silent process."""
     made = [each for events in pumped(Figure3Line, 2, 20) for each in events]
     silent = [Figure3Line(config(2, 6)).event(tick) for tick in range(5, 40)]
     assert any(
@@ -314,7 +326,7 @@ def test_m11_the_cycle_can_be_reached() -> None:
 
 
 def test_figure_4_c_grows_without_bound_among_three_processes() -> None:
-    """Two events of j for each turn; c grows by one a turn with Figure 3, and never beyond epsilon with ours."""
+    """Two events of j per turn: c grows by one a turn in Figure 3, never beyond epsilon in ours."""
     grown = [each.c for each in pumped(Figure3Line, 3, 40)[0]]
     assert grown[-1] > 20 > grown[1]
     for array in (False, True):
@@ -326,7 +338,7 @@ def test_figure_4_c_grows_without_bound_among_three_processes() -> None:
 
 
 def test_m11_a_silent_process_resets_and_its_effects_are_delivered_before_their_causes() -> None:
-    """Pump c up as in Figure 4, then let somebody who has been silent for long hear of it: r + c falls."""
+    """Raise c as in Figure 4, then send to a long silent process: its r + c falls."""
     epsilon, delta = 2, 9
     settings = config(epsilon, delta)
     silent = Figure3Line(settings)
@@ -355,10 +367,10 @@ def test_m11_with_two_events_a_tick_figure_3_orders_nothing() -> None:
     cured(options, SEEDS)
 
 
-# -- M12: stabilisation -----------------------------------------------------------------------------
+# -- M12: stabilisation ----------------------------------------------------------------------------
 
 
-def test_m12_a_corrupted_stamp_in_the_published_buffer_waits_for_ever() -> None:
+def test_m12_corrupted_stamp_in_the_published_buffer_is_held_forever() -> None:
     settings = config(2, 3)
     for merger, stays in (
         (PublishedMerger(settings, equal=False), True),
@@ -382,12 +394,12 @@ def test_m12_a_corrupted_stamp_in_the_published_buffer_waits_for_ever() -> None:
         assert bool(merger.held_count) is stays
 
 
-# -- M13: restart ------------------------------------------------------------------------------------
+# -- M13: restart ----------------------------------------------------------------------------------
 
 
 @KINDS
-def test_m13_a_restarted_process_that_goes_on_at_once_forgets_its_causes(array: bool) -> None:
-    """It had heard of a clock that is ahead; after the restart its events are smaller than their causes."""
+def test_m13_restarted_process_that_resumes_at_once_forgets_its_causes(array: bool) -> None:
+    """The process knew a clock that is ahead; after its restart, effects sort before causes."""
     kind = timestamps_for(config(3, 4, array=array))
     ahead, process = Timeline(kind), Timeline(kind)
     heard = ahead.event(13)
@@ -398,7 +410,7 @@ def test_m13_a_restarted_process_that_goes_on_at_once_forgets_its_causes(array: 
     )
 
 
-def test_m13_processes_that_restart_rest_for_epsilon_and_one_tick() -> None:
+def test_m13_restarted_processes_pause_for_epsilon_plus_one_ticks() -> None:
     options = Options(epsilon=3, delta=4, per_tick=2, restarts=0.03)
     at_once = replace(options, rest=0)
     assert bad_seeds(partial(ours, options=at_once), SEEDS, what="keys against causality")
@@ -406,7 +418,7 @@ def test_m13_processes_that_restart_rest_for_epsilon_and_one_tick() -> None:
     cured(options, SEEDS)
 
 
-def test_a_run_that_goes_wrong_says_what_it_was() -> None:
+def test_failed_run_reports_its_violation() -> None:
     """The checks of the harness see what they are made for, message by message."""
     world = ours(0, Options(epsilon=2, delta=4))
     process = next(each for each in world.processes if len(each.delivered) > 1)

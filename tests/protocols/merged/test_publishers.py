@@ -1,4 +1,4 @@
-"""A publisher whose memory or clock was wrong: it publishes and sends again as soon as it is called."""
+"""A publisher with a wrong memory or clock publishes and retransmits at its next call."""
 
 import pytest
 from tests.protocols.merged.test_nodes import TICK, config, publisher, sent
@@ -15,14 +15,14 @@ def answered(**others: int) -> MergedPublisher:
     return MergedPublisher(name="p", config=settings, answered=True, now_ns=0)
 
 
-def test_who_sends_again_sends_whole_clock_readings() -> None:
+def test_retransmitting_publisher_refuses_a_modulus() -> None:
     """A copy that is late by a turn of the modulus would be delivered once more, in its turn."""
     with pytest.raises(ConfigurationError, match="give modulus=None"):
         answered(modulus=100)
 
 
 @pytest.mark.parametrize("wrong", [10**6, -(10**6)])
-def test_a_wrong_number_of_waiting_events_is_set_right(wrong: int) -> None:
+def test_wrong_count_of_waiting_events_is_corrected(wrong: int) -> None:
     node = publisher(at=100, outgoing_max=2)
     node._waiting_count = wrong
     node.publish("t", b"", now_ns=100 * TICK)
@@ -36,7 +36,7 @@ def test_a_wrong_number_of_waiting_events_is_set_right(wrong: int) -> None:
         back.publish("t", b"", now_ns=100 * TICK)
 
 
-def test_after_a_clock_went_back_what_is_not_answered_is_sent_again_all_the_same() -> None:
+def test_unanswered_events_are_retransmitted_after_a_clock_goes_back() -> None:
     node = answered()
     node.publish("t", b"old", now_ns=HOUR)
     node.publish("t", b"new", now_ns=2 * POLL)
@@ -49,7 +49,7 @@ def test_after_a_clock_went_back_what_is_not_answered_is_sent_again_all_the_same
     assert sent(node) == []
 
 
-def test_a_wrong_busy_tick_keeps_nobody_waiting_for_longer_than_a_restart() -> None:
+def test_wrong_busy_tick_delays_events_no_longer_than_a_restart() -> None:
     node = publisher(events_per_tick_max=1)
     for _ in range(2):
         node.publish("t", b"", now_ns=100 * TICK)

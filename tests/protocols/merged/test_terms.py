@@ -56,7 +56,7 @@ def hear(node: MergedPublisher, terms: str, source: str) -> list[Effect]:
     return list(node.take_effects())
 
 
-def test_terms_travel_and_read_as_they_are_given() -> None:
+def test_terms_survive_a_round_trip() -> None:
     terms = MergedTerms(500_000, 40, 2_000)
     assert str(terms) == "epsilon=0.02, delta=1, tick=0.0005"
     assert terms_from({"@r": 7, **terms.to_entries()}) == terms
@@ -66,7 +66,7 @@ def test_terms_travel_and_read_as_they_are_given() -> None:
     assert terms_from({"@r": 7}) is None
 
 
-def test_a_client_asks_all_fanouts_and_resumes_when_its_own_has_agreed() -> None:
+def test_client_requests_all_fanouts_and_resumes_when_its_own_agrees() -> None:
     node = client()
     assert asked(node.take_effects()) == [NEAR, FAR]
     assert hear(node, str(OWN), FAR) == []
@@ -76,7 +76,7 @@ def test_a_client_asks_all_fanouts_and_resumes_when_its_own_has_agreed() -> None
     assert node.next_timer_ns() is None
 
 
-def test_who_does_not_answer_is_asked_again_and_all_are_on_a_new_connection() -> None:
+def test_silent_fanouts_are_asked_again_and_all_are_after_a_reconnect() -> None:
     node = client()
     node.take_effects()
     hear(node, str(OWN), NEAR)
@@ -110,7 +110,7 @@ def test_a_client_with_other_terms_gives_up_and_names_both(late: bool) -> None:
     assert node.next_timer_ns() is None
 
 
-def test_who_leaves_holds_nobody_to_its_terms() -> None:
+def test_departed_client_withdraws_its_terms() -> None:
     node = client()
     node.take_effects()
     node.say_goodbye()
@@ -120,7 +120,7 @@ def test_who_leaves_holds_nobody_to_its_terms() -> None:
     assert alone.take_effects() == []
 
 
-def test_stamps_carry_the_terms_where_nobody_can_be_asked() -> None:
+def test_stamps_carry_the_terms_where_no_fanout_exists() -> None:
     for tells_terms in (True, False):
         node = publisher(tells_terms=tells_terms)
         node.publish("t", b"", now_ns=100 * config().tick_ns)
@@ -150,7 +150,7 @@ def alerts(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
     ],
 )
 @pytest.mark.parametrize("eager", [False, True])
-def test_what_can_not_be_sorted_is_dropped_counted_and_told_once(
+def test_mismatched_events_are_dropped_counted_and_reported_once(
     other: MergedTerms, eager: bool
 ) -> None:
     node = subscriber(eager=eager)
@@ -162,7 +162,7 @@ def test_what_can_not_be_sorted_is_dropped_counted_and_told_once(
     assert discarded(give(node, 10, stamped(3, OWN))) == []
 
 
-def test_another_delta_alone_is_told_and_its_events_are_delivered() -> None:
+def test_events_with_another_delta_are_reported_and_delivered() -> None:
     other = MergedTerms(OWN.tick_ns, OWN.epsilon_ticks, OWN.delta_ticks + 1)
     node = subscriber()
     effects = give(node, 10, stamped(1, other))
@@ -177,7 +177,7 @@ def test_a_subscription_with_a_delta_of_its_own_compares_the_terms_of_its_bus() 
     assert alerts(give(node, 10, stamped(1, OWN))) == []
 
 
-def test_publishers_are_told_of_anew_with_other_terms_and_within_a_limit() -> None:
+def test_publishers_are_reported_again_with_other_terms_up_to_a_limit() -> None:
     node = subscriber(peers_max=1)
     one, two = (MergedTerms(OWN.tick_ns, OWN.epsilon_ticks + n, OWN.delta_ticks) for n in (1, 2))
     effects = give(node, 10, stamped(1, one), stamped(2, two), stamped(1, one, "q"))

@@ -1,4 +1,4 @@
-"""Tokens and what is observed: they carry causality, and are no events that anybody would have to count."""
+"""Tokens and observations carry causality, and do not count as events."""
 
 from random import Random
 from typing import Any
@@ -13,7 +13,7 @@ from ensue.protocols.merged.publisher import MergedPublisher
 KINDS = pytest.mark.parametrize("array", [False, True], ids=["counter", "array"])
 
 
-def test_no_token_stands_for_what_waits_until_it_may_be_stamped() -> None:
+def test_token_is_refused_while_an_event_waits_for_its_stamp() -> None:
     node = publisher(at=100)
     assert node.token(now_ns=100 * TICK)
     node.publish("t", b"question", now_ns=100 * TICK)
@@ -23,7 +23,7 @@ def test_no_token_stands_for_what_waits_until_it_may_be_stamped() -> None:
     assert node.token(now_ns=103 * TICK) == {"@r": 103}
 
 
-def test_no_token_stands_for_what_exceeds_the_events_of_a_tick() -> None:
+def test_token_is_refused_while_events_exceed_the_limit_of_a_tick() -> None:
     node = publisher(events_per_tick_max=1)
     for _ in range(2):
         node.publish("t", b"", now_ns=100 * TICK)
@@ -34,7 +34,7 @@ def test_no_token_stands_for_what_exceeds_the_events_of_a_tick() -> None:
 
 
 @KINDS
-def test_tokens_and_observations_are_no_events_of_a_tick(array: bool) -> None:
+def test_tokens_and_observations_do_not_count_as_events_of_a_tick(array: bool) -> None:
     limits: dict[str, Any] = {"processes_max": 3, "events_per_tick_max": 1, "array": array}
     asking, answering = publisher(name="q", **limits), publisher(name="p", **limits)
     asking.publish("t", b"question", now_ns=12 * TICK)
@@ -53,7 +53,7 @@ def test_tokens_and_observations_are_no_events_of_a_tick(array: bool) -> None:
 
 
 @KINDS
-def test_a_token_of_a_clock_ahead_stands_for_what_was_stamped_a_tick_before(array: bool) -> None:
+def test_token_of_a_clock_ahead_covers_events_stamped_a_tick_before(array: bool) -> None:
     """By then the token's own clock is beyond that event; the observer's is not."""
     ahead, behind = publisher(name="a", array=array), publisher(name="b", array=array)
     ahead.publish("t", b"question", now_ns=11 * TICK)
@@ -68,10 +68,10 @@ def test_a_token_of_a_clock_ahead_stands_for_what_was_stamped_a_tick_before(arra
 @KINDS
 @pytest.mark.parametrize("epsilon", [0, 1, 3])
 @pytest.mark.parametrize("modulus", [None, 60])
-def test_tokens_carry_causality_whatever_is_observed_and_how_often(
+def test_tokens_carry_causality_with_any_number_of_observations(
     array: bool, epsilon: int, modulus: int | None
 ) -> None:
-    """At the limit of events in each tick, against true causality, nobody ever has to start afresh."""
+    """No process resets at the limit of events per tick, judged by true causality."""
     stamped = 0
     for seed in range(40):
         world = _Talking(Random(seed), epsilon, array=array, modulus=modulus)
@@ -85,7 +85,7 @@ def test_tokens_carry_causality_whatever_is_observed_and_how_often(
 
 
 class _Talking:
-    """Three publishers that stamp one event a tick at most, and pass tokens on outside of the bus."""
+    """Three publishers that stamp up to one event per tick, and pass tokens outside of the bus."""
 
     def __init__(self, random: Random, epsilon: int, *, array: bool, modulus: int | None) -> None:
         self.random = random

@@ -1,8 +1,9 @@
-"""Algorithm 4 as it is published, with a switch for each of its faults.
+"""Algorithm 4 as published, with a switch for each of its faults.
 
-It has no markers: an operation goes only where it is forwarded, and a broker waits for those of the operations before it that it takes for *satisfiable*: it
-will see them, as its tables and the way to their clients say. As in the paper, no subscription covers another. The rest is the broker that we
-have, which floods a plan ahead, so that everybody knows the operations, their clients and their filters.
+It has no markers: an operation goes only where it is forwarded. A broker waits for earlier
+operations that are *satisfiable*: it will see them, judging by its tables and the way to their
+clients. As in the paper, no subscription covers another. The rest is our broker, which floods a
+plan ahead, so that all brokers know the operations, their clients and their filters.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ class _Plain(Tables):
     """Nothing is covered."""
 
     filters: ClassVar[dict[str, str]] = {}
-    """Of all subscriptions: a dependency on an unsubscription says what it is about, our plans do not."""
+    """Filters by subscription: dependencies of the paper carry them, our plans do not."""
 
     def _subscribe(self, change: f.Change, hop: str, outputs: Outputs) -> None:
         super()._subscribe(change, hop, outputs)

@@ -27,13 +27,13 @@ class _NoAnswerFromLeaves(Steps):
 
 
 class NoAnswerFromLeaves(TransactionBroker):
-    """D1: acknowledge at once if there are destinations and triggered operations. A leaf has neither."""
+    """D1: acknowledge only with destinations and triggered operations. A leaf has neither."""
 
     steps_type = _NoAnswerFromLeaves
 
 
 def own_tables_against_committed_ones(self: Context, tables: Tables) -> str:
-    """D3: a publication's routing under the transaction's tables, compared with that under the committed ones."""
+    """D3: compare the routing by the transaction's tables with that by the committed ones."""
     for logged in self.log:
         if logged.publication is not None:
             mine = run(self.tables, logged)
@@ -62,7 +62,7 @@ class _NamesInAnyOrder(TwoPhaseCommit):
 
 
 class NamesInAnyOrder(TransactionBroker):
-    """Transactions are ordered by names that say nothing of what was heard of: those of b2 come first."""
+    """Order transactions by names alone, those of b2 first, whatever a home knows."""
 
     commit_type = _NamesInAnyOrder
 
@@ -101,7 +101,7 @@ class RoutedByWhoeverItMeets(TransactionBroker):
 
 
 def only_what_matched_nothing(self: Tables, promised: Filter) -> list[str]:
-    """D9: an advertisement attracts subscriptions that were buffered because they matched nothing."""
+    """D9: an advertisement attracts only subscriptions buffered because they matched nothing."""
     return [
         name
         for name in WANTING(self, promised)
@@ -210,7 +210,7 @@ class _AnswersWhereSubscriptionsCameFrom(Steps):
 
 
 class AnswersWhereSubscriptionsCameFrom(TransactionBroker):
-    """D2: the answer to an attracted subscription goes, besides, to whoever once sent that subscription."""
+    """D2: the answer to an attracted subscription also goes to the original sender of it."""
 
     steps_type = _AnswersWhereSubscriptionsCameFrom
 
@@ -232,7 +232,7 @@ class _WaitsForNothingTriggered(Steps):
 
 
 class WaitsForNothingTriggered(TransactionBroker):
-    """D2b: an operation is answered when those it was passed on to have answered, whatever it triggered."""
+    """D2b: an operation is answered before the operations it triggered."""
 
     steps_type = _WaitsForNothingTriggered
 
@@ -250,7 +250,7 @@ class _ReplacesItsTables(TwoPhaseCommit):
 
 
 class ReplacesItsTables(TransactionBroker):
-    """D6: the tables of a transaction, which began as a copy, take the place of the committed ones."""
+    """D6: the tables of a transaction, a copy made at its start, replace the committed ones."""
 
     commit_type = _ReplacesItsTables
 
@@ -280,7 +280,7 @@ def all_that_overlap(self: MatchIndex, wanted: Filter) -> list[str]:
 
 
 def one_attribute_is_enough(self: Filter, other: Filter) -> bool:
-    """Definition 1 (D10): there is an attribute whose predicates overlap; one that a filter leaves out may be anything."""
+    """Definition 1 (D10): predicates of one attribute overlap; an absent one may have any value."""
 
     def meet(one: Box, two: Box) -> bool:
         mine, its = dict(one), dict(two)

@@ -1,4 +1,4 @@
-"""Schedules of one scenario, counted: how many go wrong with some broker. Shared by the tests of the errata."""
+"""Count the schedules of one scenario that fail with some broker, for the tests of the errata."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -43,7 +43,7 @@ def figure_1(seed: int, broker: type[TransactionBroker], **options: Any) -> bool
 
 
 def aborted(seed: int, broker: type[TransactionBroker], **options: Any) -> bool:
-    """D-TX_NI and S6: return whether {sub u, usub u, usub s} leaves anything behind when it is aborted."""
+    """D-TX_NI and S6: return whether an aborted {sub u, usub u, usub s} leaves anything behind."""
     net = net_of(broker, seed, {"a": "b0", "c": "b2"})
     net.regular("a", adv("a", "x exists"))
     net.regular("c", sub("s", "x = 1"))

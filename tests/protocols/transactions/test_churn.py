@@ -1,6 +1,8 @@
-"""Plans and transactions while clients are taken for gone, brokers crash and come, and things are withdrawn: one decision each, and nothing is left.
+"""Plans and transactions during churn: one decision each, and nothing is left behind.
 
-`python -m tests.protocols.transactions.test_churn A:B` plays further seeds.
+Clients expire, brokers crash and join, and entries are withdrawn.
+
+`python -m tests.protocols.transactions.test_churn A:B` runs further seeds.
 """
 
 import sys
@@ -113,7 +115,7 @@ class Churn:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
-def test_every_transaction_is_decided_once_and_leaves_nothing(first: int) -> None:
+def test_every_transaction_is_decided_once_and_leaves_nothing_behind(first: int) -> None:
     found: set[str] = set()
     for seed in range(first, first + 20):
         try:

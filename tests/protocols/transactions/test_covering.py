@@ -1,7 +1,9 @@
-"""A covered subscription misses nothing, whatever comes and goes within transactions.
+"""A covered subscription misses no event, whatever transactions add and withdraw.
 
-Found by the swarm: a plan's subscription was on its way to a broker that was down, a regular one that it covers was answered at once, and an event published after that did not come. And: a transaction that was voted for
-withdrew a subscription, which was taken to cover another when a third that had covered it went; some brokers had committed and some had not.
+Found by the swarm: a plan's subscription was under way to a broker that was down, a regular one
+that it covers was answered at once, and an event published after that was not delivered. And: a
+transaction that was voted for withdrew a subscription, which counted as the coverer of another when
+a third, its former coverer, was withdrawn; some brokers had committed and some had not.
 """
 
 from typing import Any
@@ -16,7 +18,10 @@ SEEDS = 150
 
 
 def missed(seed: int, isolation: str, *, commit: bool = True, crash: bool = False) -> bool:
-    """One client subscribes to much within a transaction, another to some of it; return whether what is published once that is answered does not come."""
+    """Return whether an answered subscription misses an event.
+
+    One client subscribes to a wide filter within a transaction, another to a narrow one it covers.
+    """
     net = TransactionNet(line(3), {"p": "b0", "c": "b2", "d": "b2"}, seed=seed)
     net.regular("p", adv("a", "x exists"))
     net.settle()
@@ -38,13 +43,16 @@ def missed(seed: int, isolation: str, *, commit: bool = True, crash: bool = Fals
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_an_answered_subscription_misses_nothing(isolation: str, commit: bool, crash: bool) -> None:
+def test_answered_subscription_misses_no_event(isolation: str, commit: bool, crash: bool) -> None:
     bad = [seed for seed in range(SEEDS) if missed(seed, isolation, commit=commit, crash=crash)]
     assert not bad
 
 
 def uncovered(seed: int) -> bool:
-    """Two subscriptions cover a third; a transaction withdraws one, a client the other; return whether the third misses anything."""
+    """Return whether a subscription misses an event when its two coverers are withdrawn.
+
+    A transaction withdraws one, a client the other.
+    """
     net = TransactionNet(line(3), {"p": "b2", "c": "b0", "d": "b0", "e": "b0"}, seed=seed)
     net.regular("p", adv("a", "x exists"))
     net.settle()
@@ -64,11 +72,11 @@ def uncovered(seed: int) -> bool:
     return net.payloads("d") != [str(each) for each in range(sent)]
 
 
-def test_what_is_uncovered_from_two_sides_misses_nothing() -> None:
+def test_subscription_uncovered_from_two_sides_misses_no_event() -> None:
     assert not [seed for seed in range(SEEDS) if uncovered(seed)]
 
 
-def test_it_would_without_what_prevents_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_missed_without_the_safeguards(monkeypatch: pytest.MonkeyPatch) -> None:
     change = Plans.change
 
     def forgetful(self: Plans, *what: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Clients and brokers that leave, and come back, while transactions are open: nothing of them stays, and nobody waits for them."""
+"""Clients and brokers that leave and return during transactions leave nothing behind."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ def begin(net: TransactionNet, client: str, kind: str = "atomic") -> str:
 
 @pytest.mark.parametrize("act", [sub("v", "x = 1"), adv("v", "y exists")])
 @pytest.mark.parametrize("seed", range(5))
-def test_what_waits_of_a_client_that_leaves_never_comes_into_effect(act: Act, seed: int) -> None:
+def test_waiting_operations_of_a_departed_client_never_take_effect(act: Act, seed: int) -> None:
     """Its withdrawal, which is no part of the plan, overtakes it at the next broker (S7)."""
     net = TransactionNet(line(3), {"c": "b0", "d": "b1", "e": "b2"}, seed=seed)
     net.start("d", adv("a", "x exists"), invite("c", act), isolation="planned")
@@ -58,7 +58,7 @@ def test_what_waits_of_a_client_that_leaves_never_comes_into_effect(act: Act, se
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_plan_for_a_client_of_a_broker_that_was_left_out_is_aborted(*, restarts: bool) -> None:
+def test_plan_for_a_client_of_an_abandoned_broker_is_aborted(*, restarts: bool) -> None:
     """Whoever left it out answers for it: nobody else can tell that it is no more."""
     net = TransactionNet(line(3), {f"c{number}": f"b{number}" for number in range(3)})
     leave(net, "c2")
@@ -81,7 +81,7 @@ def test_a_plan_for_a_client_of_a_broker_that_was_left_out_is_aborted(*, restart
     net.at_rest()
 
 
-def test_a_client_that_is_gone_is_answered_for_though_a_plan_goes_on_for_it() -> None:
+def test_home_answers_for_a_departed_client_with_an_open_plan() -> None:
     net = TransactionNet(line(3), {"c0": "b0", "c1": "b1", "c2": "b2"})
     acts, net.on_told = net.on_told, None
     mine, other = begin(net, "c1"), begin(net, "c0")
@@ -102,7 +102,7 @@ def test_a_client_that_is_gone_is_answered_for_though_a_plan_goes_on_for_it() ->
     assert mine not in net.broker("b0").open_transactions
 
 
-def test_nothing_is_kept_for_a_client_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_frames_are_kept_for_a_departed_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan keeps its name alive; its link would fill, and have its broker take nobody in."""
     link = LinkConfig(retry_ns=10**14, retry_ns_max=10**14, unacknowledged_max=20)
     monkeypatch.setattr(TransactionNet, "link", link)
@@ -127,7 +127,7 @@ def test_nothing_is_kept_for_a_client_that_is_gone(monkeypatch: pytest.MonkeyPat
     assert "new" in net.broker("b1").clients
 
 
-def test_regular_events_wait_for_no_advertisement_that_an_abort_puts_back() -> None:
+def test_regular_events_do_not_wait_for_restored_advertisements() -> None:
     """A broker is away, so nobody can tell when it is everywhere."""
     net = TransactionNet(line(3), {"c0": "b0", "c1": "b0", "c2": "b2"})
     net.regular("c0", adv("a", "x exists"))
@@ -146,8 +146,11 @@ def test_regular_events_wait_for_no_advertisement_that_an_abort_puts_back() -> N
     assert net.payloads("c1") == ["later"]
 
 
-def test_plans_that_want_each_others_subscriptions_away_do_not_wait_in_a_circle() -> None:
-    """S7, "unless that sub itself waits for the usub": where it is issued a withdrawal comes after its subscription, or is refused."""
+def test_plans_that_withdraw_each_others_subscriptions_do_not_deadlock() -> None:
+    """S7, "unless that sub itself waits for the usub".
+
+    At its home a withdrawal comes after its subscription, or is refused.
+    """
     net = TransactionNet(line(3), {"c0": "b0", "c1": "b1", "c2": "b2"})
 
     def plan(first: str, gone: str, made: str) -> tuple[Operation, ...]:
@@ -173,7 +176,7 @@ def test_plans_that_want_each_others_subscriptions_away_do_not_wait_in_a_circle(
     net.at_rest()
 
 
-def test_a_plan_withdraws_nothing_of_somebody_else() -> None:
+def test_plan_cannot_withdraw_entries_of_another_client() -> None:
     """Names begin with their client's, and clients may have names with dots."""
     net = TransactionNet(line(2), {"c1": "b0", "c1.x": "b1", "p": "b0"})
     net.regular("p", adv("a", "x exists"))
@@ -191,7 +194,7 @@ def test_a_plan_withdraws_nothing_of_somebody_else() -> None:
 
 
 @pytest.mark.parametrize("kind", ["atomic", "serializable"])
-def test_who_comes_under_the_name_of_one_who_is_gone_has_no_part_in_what_that_one_did(
+def test_client_that_reuses_a_name_has_no_part_in_earlier_transactions(
     kind: str,
 ) -> None:
     net = TransactionNet(line(2), {"c0": "b0", "c1": "b1", "p": "b0"})
@@ -221,7 +224,7 @@ def test_who_comes_under_the_name_of_one_who_is_gone_has_no_part_in_what_that_on
     assert not net.broker("b1").tables.subscriptions
 
 
-def test_news_that_a_client_is_gone_do_not_overtake_that_it_is_elsewhere() -> None:
+def test_departure_of_a_client_does_not_overtake_its_new_home() -> None:
     net = TransactionNet(line(3), {"c": "b0", "d": "b1"})
     net.nodes["b0"].broker.expire("c", now_ns=net.now_ns)
     net.drain("b0")
@@ -257,7 +260,7 @@ def regain(net: TransactionNet, client: str) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("kind", ["serializable", "atomic"])
-def test_what_a_disconnected_client_coordinates_is_aborted_after_its_grace(
+def test_transactions_of_a_disconnected_coordinator_are_aborted_after_its_grace(
     kind: str, *, restarts: bool
 ) -> None:
     net = with_grace({"c0": "b0", "c2": "b2"})
@@ -298,7 +301,7 @@ def test_a_coordinator_that_reconnects_within_its_grace_keeps_its_transaction(ki
     net.at_rest()
 
 
-def test_what_a_disconnected_client_asked_to_commit_is_committed() -> None:
+def test_commit_requested_before_a_disconnect_is_committed() -> None:
     net = with_grace({"c0": "b0", "c2": "b2"})
     net.on_told = None
     name = begin_anywhere(net, "c0", "serializable")
@@ -328,7 +331,7 @@ def test_a_held_plan_of_a_disconnected_client_is_aborted_after_its_grace() -> No
     net.at_rest()
 
 
-def test_transactions_do_not_wait_for_a_disconnected_client_that_they_invited() -> None:
+def test_transactions_do_not_wait_for_a_disconnected_invited_client() -> None:
     net = with_grace({"c0": "b0", "c2": "b2"})
     net.on_told = None
     name = begin_anywhere(net, "c0", "serializable")

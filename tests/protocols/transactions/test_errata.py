@@ -1,4 +1,7 @@
-"""Each published fault of D-TX and D-TX_NI, shown with the published rule and cured with ours, on the schedules of one scenario."""
+"""Each published fault of D-TX and D-TX_NI, shown as published and fixed in ours.
+
+Each runs on the schedules of one scenario.
+"""
 
 from typing import Any
 from unittest import mock
@@ -35,7 +38,7 @@ def test_d1_a_leaf_answers() -> None:
 
 
 def attracted_twice(broker: type[TransactionBroker], seed: int) -> TransactionNet:
-    """Return a net in which b1 has a subscription of b2, which an advertisement at b0 attracts further."""
+    """Return a net in which b1 has a subscription of b2 that an advertisement at b0 attracts."""
     net = net_of(broker, seed, {"first": "b1", "second": "b0", "third": "b0", "c": "b2"})
     net.regular("first", adv("a1", "x exists"))
     net.settle()
@@ -71,7 +74,7 @@ def unknown_answers(seed: int, broker: type[TransactionBroker]) -> bool:
     return bool(strangers)
 
 
-def test_d2_what_is_triggered_has_no_origin_to_be_answered() -> None:
+def test_d2_triggered_operation_has_no_origin_to_answer() -> None:
     assert count(unknown_answers, published.AnswersWhereSubscriptionsCameFrom) == SEEDS
     assert count(unknown_answers, TransactionBroker) == 0
 
@@ -89,7 +92,7 @@ def test_d2_two_advertisements_may_attract_the_same_subscription(seed: int) -> N
 
 
 def answered_early(seed: int, broker: type[TransactionBroker]) -> bool:
-    """D2b: return whether an advertisement is answered while what it triggered is not; nothing is lost by it."""
+    """D2b: return whether an advertisement is answered before what it triggered; none is lost."""
     net = attracted_twice(broker, seed)
     net.command("second", lambda node, now: node.begin("serializable", 10**10, now_ns=now))
     net.settle()
@@ -110,7 +113,7 @@ def answered_early(seed: int, broker: type[TransactionBroker]) -> bool:
     return early
 
 
-def test_d2b_an_answer_waits_for_what_was_triggered() -> None:
+def test_d2b_answer_waits_for_triggered_operations() -> None:
     assert count(answered_early, published.WaitsForNothingTriggered) > 0
     assert count(answered_early, TransactionBroker) == 0
 
@@ -144,7 +147,10 @@ def test_d4_changes_are_checked_too() -> None:
 
 
 def crossing(seed: int, broker: type[TransactionBroker]) -> bool:
-    """D5: T3 = {pub x, sub y} by c0 and T2 = {pub y, sub x} by c1; return whether no serial order explains it."""
+    """D5: T3 = {pub x, sub y} by c0, T2 = {pub y, sub x} by c1.
+
+    Return whether no serial order explains the outcome.
+    """
     net = net_of(broker, seed, {"c0": "b0", "c1": "b2"})
     net.regular("c0", adv("ax", "x exists"))
     net.regular("c1", adv("ay", "y exists"))
@@ -168,7 +174,10 @@ def crossing(seed: int, broker: type[TransactionBroker]) -> bool:
 
 
 def test_d5_snapshot_and_order_are_fixed_at_the_beginning() -> None:
-    """With names in any order, as in the paper. Ours follow what a home has heard of, which alone prevents it too."""
+    """With names in any order, as in the paper.
+
+    Our names follow those that a home knows, which alone would prevent it too.
+    """
     seeds = range(300)
     assert count(crossing, published.NoVoteAtTheBeginning, seeds) > 0
     assert count(crossing, published.NamesInAnyOrder, seeds) == 0
@@ -176,7 +185,7 @@ def test_d5_snapshot_and_order_are_fixed_at_the_beginning() -> None:
 
 
 def lost_or_back(seed: int, broker: type[TransactionBroker]) -> bool:
-    """D6: two subscribe at once and a third withdraws; return whether anything is lost, or comes back."""
+    """D6: two subscribe at once, a third withdraws; return if entries are lost or come back."""
     net = net_of(broker, seed, {"p": "b1", "c0": "b0", "c1": "b2"})
     net.regular("p", adv("a", "x exists"))
     net.regular("c0", sub("old", "x = 3"))
@@ -193,7 +202,7 @@ def lost_or_back(seed: int, broker: type[TransactionBroker]) -> bool:
     return (net.payloads("c0"), net.payloads("c1")) != (["1"], ["2"])
 
 
-def test_d6_a_commit_does_again_what_was_logged() -> None:
+def test_d6_commit_replays_the_log() -> None:
     assert count(lost_or_back, published.ReplacesItsTables) > 0
     with mock.patch.object(two_phase_commit, "replay", published.union_of_both_tables):
         assert count(lost_or_back, TransactionBroker) == SEEDS
@@ -211,7 +220,7 @@ def parked(seed: int, broker: type[TransactionBroker]) -> bool:
     return len(net.application.outcomes) < 2
 
 
-def test_d7_whatever_is_parked_is_taken_out() -> None:
+def test_d7_every_parked_vote_is_cast() -> None:
     assert count(parked, published.ParkedForEver) > 0
     assert count(parked, TransactionBroker) == 0
 
@@ -258,7 +267,7 @@ def test_d9_every_advertisement_attracts() -> None:
 
 
 def overlapping(seed: int, broker: type[TransactionBroker]) -> tuple[int, list[str]]:
-    """D10: one attribute in common, the other not; return how many entries tables have, and who was given what."""
+    """D10: filters share one of two attributes; return the number of entries, and deliveries."""
     net = net_of(broker, seed, {"p": "b0", "c": "b2", "d": "b2"})
     net.regular("p", adv("a", "x = 2 and y = 1"))
     net.regular("c", sub("c", "x = 1 and y = 1"))
@@ -307,7 +316,7 @@ def test_d10_filters_overlap_if_all_attributes_do() -> None:
 
 
 def regular_meanwhile(seed: int, broker: type[TransactionBroker]) -> bool:
-    """D11: somebody subscribes, and somebody unadvertises, by themselves while a transaction commits; return whether tables differ."""
+    """D11: regular changes while a transaction commits; return whether tables differ."""
     net = net_of(broker, seed, {"c0": "b0", "c1": "b2", "c2": "b1"})
     net.regular("c2", adv("old", "x exists"))
     net.settle()
@@ -321,13 +330,13 @@ def regular_meanwhile(seed: int, broker: type[TransactionBroker]) -> bool:
     return bool(list(table_faults({name: net.broker(name) for name in net.tree})))
 
 
-def test_d11_regular_changes_during_a_transaction_are_set_right() -> None:
+def test_d11_regular_changes_during_a_transaction_are_corrected() -> None:
     with mock.patch.object(two_phase_commit, "fixes", return_value={}):
         assert count(regular_meanwhile, TransactionBroker) > 0
     assert count(regular_meanwhile, TransactionBroker) == 0
 
 
-def test_an_abort_without_isolation_is_made_good() -> None:
+def test_abort_without_isolation_is_compensated() -> None:
     def bad(seed: int, broker: type[TransactionBroker]) -> bool:
         return aborted(seed, broker, isolation="atomic")
 

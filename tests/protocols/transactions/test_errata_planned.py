@@ -1,4 +1,7 @@
-"""Each published fault of S-TX, shown with the published rule and cured with ours, on the schedules of one scenario."""
+"""Each published fault of S-TX, shown as published and fixed in ours.
+
+Each runs on the schedules of one scenario.
+"""
 
 import pytest
 from tests.protocols.transactions import published
@@ -21,18 +24,18 @@ def dispatched(seed: int, broker: type[TransactionBroker]) -> bool:
     return figure_1(seed, broker, isolation="planned")
 
 
-def test_s1_a_dependency_comes_from_elsewhere() -> None:
+def test_s1_dependency_comes_from_another_hop() -> None:
     assert count(dispatched, TheSameHop) == SEEDS
     assert count(dispatched, AlgorithmFour) == 0
     assert count(dispatched, TransactionBroker) == 0
 
 
-def test_s2_only_what_can_be_satisfied_is_awaited() -> None:
+def test_s2_only_satisfiable_dependencies_are_awaited() -> None:
     assert count(dispatched, EveryDependency) == SEEDS
     assert count(dispatched, AlgorithmFour) == 0
 
 
-def test_s2_what_was_processed_is_not_processed_again() -> None:
+def test_s2_processed_operations_are_not_processed_again() -> None:
     """Two operations are enough."""
     net = net_of(TheWholeMap, 0, {"a": "b0"}, 1)
     with pytest.raises(Endless):
@@ -51,13 +54,13 @@ def overtaken(seed: int, broker: type[TransactionBroker]) -> bool:
     return net.payloads("c") != ["first"]
 
 
-def test_s3_everything_is_waited_for() -> None:
+def test_s3_all_dependencies_are_awaited() -> None:
     assert count(overtaken, published.OnlySubscriptionsAreAwaited) > 0
     assert count(overtaken, TransactionBroker) == 0
 
 
 def overlapping_plans(seed: int, broker: type[TransactionBroker]) -> bool:
-    """S4: one plan advertises what another subscribes to; return whether anything waits, or tables differ."""
+    """S4: one plan advertises what another subscribes to; return if it hangs or tables differ."""
     net = net_of(broker, seed, {"a": "b0", "c": "b2"})
     net.start("a", adv("a", "x exists"), isolation="planned")
     net.start("c", sub("s", "x = 1"), isolation="planned")
@@ -67,7 +70,7 @@ def overlapping_plans(seed: int, broker: type[TransactionBroker]) -> bool:
     return blocked or bool(list(table_faults(brokers)))
 
 
-def test_s4_markers_stand_for_what_is_not_forwarded() -> None:
+def test_s4_markers_replace_operations_that_are_not_forwarded() -> None:
     assert count(overlapping_plans, AlgorithmFour) > 0
     assert count(overlapping_plans, TransactionBroker) == 0
 
@@ -81,7 +84,7 @@ def figure_2(seed: int, broker: type[TransactionBroker]) -> bool:
     return net.payloads("c2") != ["p1"]
 
 
-def test_s5_an_advertisement_waits_for_what_it_attracts() -> None:
+def test_s5_advertisement_waits_for_attracted_subscriptions() -> None:
     assert count(figure_2, published.EchoesAreNotAwaited) > 0
     assert count(figure_2, TransactionBroker) == 0
 
@@ -95,7 +98,7 @@ def test_s6_compensation_runs_backwards() -> None:
 
 
 def withdrawn_too_early(seed: int, broker: type[TransactionBroker]) -> bool:
-    """S7: one plan subscribes behind something slow, another withdraws that; return whether it stays."""
+    """S7: one plan subscribes after a slow operation, another withdraws it; return if it stays."""
     net = net_of(broker, seed, {"a": "b0", "c": "b2"})
     net.regular("a", adv("a", "x exists"))
     net.settle()
@@ -107,12 +110,12 @@ def withdrawn_too_early(seed: int, broker: type[TransactionBroker]) -> bool:
     return any(net.broker(name).tables.subscriptions for name in net.tree)
 
 
-def test_s7_an_unsubscription_waits_for_a_subscription_that_waits() -> None:
+def test_s7_unsubscription_waits_for_a_waiting_subscription() -> None:
     assert count(withdrawn_too_early, published.WaitsForNoOtherPlan) > 0
     assert count(withdrawn_too_early, TransactionBroker) == 0
 
 
-def test_s7_what_waits_for_another_plan_still_does_after_a_crash() -> None:
+def test_s7_waits_for_another_plan_survive_a_crash() -> None:
     """Whoever comes back from its state, and not from its inputs, knows which plans wait."""
     crashes = 0
     for seed in range(SEEDS):

@@ -1,4 +1,4 @@
-"""Brokers that come while others are in use, and that leave; clients that come while transactions are under way."""
+"""Brokers that join and leave a tree in use; clients that join during transactions."""
 
 from random import Random
 from typing import Any
@@ -25,13 +25,13 @@ KINDS = ("serializable", "atomic", "planned")
 
 @pytest.fixture(autouse=True, params=[1, CONNECTED.group_bytes], ids=["single", "grouped"])
 def _grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each frame travel by itself, and have what goes to a peer at a time travel together, as on servers."""
+    """Run with frames sent one by one, and with frames to a peer grouped, as on servers."""
     link = msgspec.structs.replace(TransactionNet.link, group_bytes=request.param)
     monkeypatch.setattr(TransactionNet, "link", link)
 
 
 def net_of(brokers: int = 3, seed: int = 0) -> TransactionNet:
-    """Return a line of brokers with a client each; c0 advertises x, the last one subscribes to it."""
+    """Return a line of brokers with a client each; c0 advertises x, the last subscribes to it."""
     homes = {f"c{number}": f"b{number}" for number in range(brokers)}
     net = TransactionNet(line(brokers), homes, seed=seed)
     net.regular("c0", adv("a0", "x exists"))
@@ -65,7 +65,7 @@ def client_of(net: TransactionNet, name: str, home: str) -> str:
 
 
 def works(net: TransactionNet, newcomer: str, reader: str = "c2") -> None:
-    """Check that a client of the newcomer is as good as all others: it reads, publishes, invites and is invited."""
+    """Check that a client of the new broker reads, publishes, invites and is invited."""
     client_of(net, "new", newcomer)
     net.settle()
     net.regular("new", adv("new-a", "x exists"))
@@ -87,7 +87,7 @@ def works(net: TransactionNet, newcomer: str, reader: str = "c2") -> None:
 
 
 @pytest.mark.parametrize("parent", ["b0", "b1", "b2"])
-def test_a_broker_that_comes_is_as_good_as_all_others(parent: str) -> None:
+def test_joined_broker_works_like_all_others(parent: str) -> None:
     net = net_of()
     for number in range(3):
         assert net.run("c0", pub(f"p{number}", x=1)) == ""
@@ -97,7 +97,7 @@ def test_a_broker_that_comes_is_as_good_as_all_others(parent: str) -> None:
     works(net, "b9")
 
 
-def test_a_broker_that_comes_up_before_it_is_adopted_waits_and_so_do_its_clients() -> None:
+def test_broker_and_its_clients_wait_until_it_is_adopted() -> None:
     net = net_of()
     assert net.run("c0", pub("p", x=1)) == ""
     tree: Any = net.tree
@@ -119,7 +119,7 @@ def test_a_broker_that_comes_up_before_it_is_adopted_waits_and_so_do_its_clients
 
 
 @pytest.mark.parametrize("given", ["old", "new"])
-def test_a_broker_that_adopted_another_remembers_it(given: str) -> None:
+def test_broker_recovers_its_adopted_neighbors(given: str) -> None:
     """Also if it is told on its way up who stood beside it at first."""
     net = net_of()
     tree: Any = net.tree
@@ -138,12 +138,13 @@ def test_a_broker_that_adopted_another_remembers_it(given: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("promise", [False, True])
-def test_a_broker_may_come_at_any_moment_of_a_transaction(
+def test_broker_may_join_at_any_moment_of_a_transaction(
     kind: str, crash: bool, promise: bool
 ) -> None:
-    """After each frame in turn; whatever becomes of the transaction, everything fits at the end, and nothing is torn.
+    """A broker joins after each frame in turn: tables converge, and no transaction is torn.
 
-    What it advertises the newcomer does not know: a serializable one is aborted then, and goes through otherwise.
+    The new broker does not know what an open transaction advertises: a serializable one is aborted
+    then, and commits otherwise.
     """
     outcomes = set()
     for moment in range(0, 70, 5):
@@ -173,8 +174,11 @@ def test_a_broker_may_come_at_any_moment_of_a_transaction(
         assert outcomes == {""}
 
 
-def test_an_event_routed_by_an_old_version_may_come_to_a_newcomer() -> None:
-    """Published before its broker had heard of a commit; its neighbour has, and has adopted the newcomer since."""
+def test_event_routed_by_an_old_version_may_reach_a_new_broker() -> None:
+    """The event is published before its broker knows of a commit.
+
+    Its neighbor knows of it, and has adopted the new broker since.
+    """
     net = net_of()
     net.start("c2", sub("t", "x = 2"), isolation="serializable", timeout_ns=10**11)
     while not net.broker("b1").version:
@@ -201,8 +205,8 @@ def test_an_event_routed_by_an_old_version_may_come_to_a_newcomer() -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_brokers_come_while_everything_happens_and_tables_fit(seed: int) -> None:
-    """Trees that grow by two at moments that a seed chooses, with regular changes and transactions of every kind."""
+def test_tables_converge_while_brokers_join_under_load(seed: int) -> None:
+    """Trees that grow by two at random moments, with all kinds of changes and transactions."""
     random = Random(seed)
     tree = random_tree(random, 3)
     homes = {f"c{number}": random.choice(list(tree)) for number in range(4)}
@@ -239,7 +243,7 @@ def test_brokers_come_while_everything_happens_and_tables_fit(seed: int) -> None
         assert set(net.broker(name).state.members) == set(clients)
 
 
-def test_a_broker_leaves_when_nothing_of_it_is_there() -> None:
+def test_broker_leaves_when_nothing_of_it_is_left() -> None:
     net = net_of()
     broker = net.broker("b1")
     assert broker.hold_of("b2") == "its client c2"
@@ -271,8 +275,8 @@ def test_a_broker_leaves_when_nothing_of_it_is_there() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_client_may_come_at_any_moment_of_a_transaction(kind: str) -> None:
-    """It sees all of what is published after it was answered, and of a serializable transaction everything or nothing."""
+def test_client_may_join_at_any_moment_of_a_transaction(kind: str) -> None:
+    """The client gets all events published after its answer; of a transaction, all or nothing."""
     for moment in range(0, 60, 2):
         net = net_of(seed=moment)
         acts = (pub("one", x=1), sub("s0", "x = 7"), pub("two", x=1))

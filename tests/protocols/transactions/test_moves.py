@@ -1,7 +1,7 @@
-"""A subscription that is moved from one client to another: each event reaches one of the two, however it meets the transaction.
+"""Moving a subscription from one client to another: each event reaches one of the two.
 
-A client reads a subscription until it is told that nothing more comes (`Ceased`). So nothing may come behind that, and nothing that comes before it may go
-uncounted (`position`).
+A client reads a subscription until `Ceased`. So no event may come after that, and no event that
+comes before it may be lost.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ UNSUBSCRIBE_FIRST = (usub("old"), invite("new", sub("new", "x exists")))
 
 
 def read(net: TransactionNet, client: str) -> list[str]:
-    """What a client that reads each subscription until it ceases has read; nothing may come later."""
+    """Return the events read by a client until each subscription ceases; none may come later."""
     ceased: set[str] = set()
     found: list[str] = []
     for one in net.told[client]:
@@ -77,7 +77,7 @@ EACH_ONCE = {str(number): 1 for number in range(EVENTS)}
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("acts", [SUBSCRIBE_FIRST, UNSUBSCRIBE_FIRST], ids=["sub", "usub"])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_serializable_move_loses_nothing_and_repeats_nothing(
+def test_serializable_move_neither_loses_nor_duplicates_events(
     seed: int, acts: tuple[Act, ...], *, crashes: bool
 ) -> None:
     assert moved(net_of(seed), "serializable", acts, crashes=crashes) == EACH_ONCE
@@ -86,7 +86,7 @@ def test_a_serializable_move_loses_nothing_and_repeats_nothing(
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("isolation", ["atomic", "planned"])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_move_without_isolation_that_subscribes_first_loses_nothing(
+def test_move_without_isolation_that_subscribes_first_loses_no_event(
     isolation: str, seed: int, *, crashes: bool
 ) -> None:
     counts = moved(net_of(seed), isolation, SUBSCRIBE_FIRST, crashes=crashes)
@@ -94,7 +94,7 @@ def test_a_move_without_isolation_that_subscribes_first_loses_nothing(
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_a_single_broker_says_that_it_is_over_with_the_end_of_the_transaction(
+def test_single_broker_ends_a_withdrawn_subscription_with_the_transaction(
     isolation: str,
 ) -> None:
     net = TransactionNet(line(1), dict.fromkeys(("old", "new", "publisher"), "b0"))
@@ -105,7 +105,7 @@ def test_a_single_broker_says_that_it_is_over_with_the_end_of_the_transaction(
     assert told == [Concluded, Ceased]
 
 
-def test_what_a_plan_subscribes_and_does_not_keep_is_over_behind_its_last_event() -> None:
+def test_subscription_made_and_withdrawn_by_a_plan_ends_after_its_last_event() -> None:
     net = TransactionNet(line(2), {"publisher": "b0", "old": "b1", "new": "b1"})
     net.regular("publisher", adv("a", "x exists"))
     net.settle()

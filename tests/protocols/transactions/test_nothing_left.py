@@ -37,7 +37,7 @@ def subscribe(net: TransactionNet, name: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_an_invitation_that_is_open_at_the_end_is_forgotten(isolation: str) -> None:
+def test_open_invitation_is_forgotten_at_the_end(isolation: str) -> None:
     net = net_of_two()
     net.on_told = None  # Nobody does anything: c1 never finishes.
     for _ in range(3):
@@ -63,7 +63,7 @@ def kept(net: TransactionNet, client: str) -> list[str]:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_a_client_knows_what_it_is_subscribed_to(isolation: str) -> None:
+def test_client_knows_its_subscriptions(isolation: str) -> None:
     net = net_of_two()
     assert net.run("c0", sub("s", "x = 1"), sub("t", "x = 2"), isolation=isolation) == ""
     names = net.application.names
@@ -78,7 +78,7 @@ def test_a_client_knows_what_it_is_subscribed_to(isolation: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_so_does_one_that_others_let_act(isolation: str) -> None:
+def test_invited_client_knows_its_subscriptions(isolation: str) -> None:
     net = net_of_two()
     acts = (sub("s", "x = 1"), sub("t", "x = 2"))
     assert net.run("c0", invite("c1", *acts), isolation=isolation) == ""
@@ -95,7 +95,7 @@ def test_so_does_one_that_others_let_act(isolation: str) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_events_on_the_way_bring_nothing_back(isolation: str, seed: int) -> None:
+def test_events_under_way_restore_no_subscription(isolation: str, seed: int) -> None:
     """An event that comes behind the withdrawal is told; the subscription is not there again."""
     net = TransactionNet(line(2), HOMES, seed=seed)
     net.regular("c1", adv("a", "x exists"))
@@ -122,7 +122,7 @@ def test_events_on_the_way_bring_nothing_back(isolation: str, seed: int) -> None
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_whoever_acts_behind_the_end_leaves_nothing(isolation: str) -> None:
+def test_operation_after_the_end_leaves_nothing_behind(isolation: str) -> None:
     net = net_of_two()
     for acts_before in (False, True):
         name = begun(net, isolation)
@@ -139,8 +139,8 @@ def test_whoever_acts_behind_the_end_leaves_nothing(isolation: str) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_whoever_acts_while_the_end_is_decided_on_still_hears_of_it(*, commit: bool) -> None:
-    """Refused as it comes too late, though the transaction is there: what it did before is settled when that ends."""
+def test_client_that_acts_during_the_vote_gets_the_outcome(*, commit: bool) -> None:
+    """An operation that comes during the vote is refused; earlier ones settle with the outcome."""
     net = net_of_two()
     name = begun(net, "serializable")
     subscribe(net, name)
@@ -158,7 +158,7 @@ def test_whoever_acts_while_the_end_is_decided_on_still_hears_of_it(*, commit: b
     assert len(kept(net, "c0")) == commit
 
 
-def test_a_withdrawal_is_told_behind_the_events_of_its_plan_and_ahead_of_the_answer() -> None:
+def test_withdrawal_is_sent_after_the_events_of_its_plan_and_before_the_answer() -> None:
     net = net_of_two()
     for client in HOMES:
         net.regular(client, adv(f"a-{client}", "x exists"))
@@ -179,7 +179,7 @@ def test_a_withdrawal_is_told_behind_the_events_of_its_plan_and_ahead_of_the_ans
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
 @pytest.mark.parametrize("kind", ["pub", "sub", "invite"])
-def test_a_transaction_has_so_many_operations_of_whatever_kind(isolation: str, kind: str) -> None:
+def test_operations_of_a_transaction_have_a_limit(isolation: str, kind: str) -> None:
     few = ContentConfig(lease_ns=10**15, beat_ns=10**14, operations_max=3, journal_bytes_min=1)
     net = TransactionNet(line(2), HOMES, config=few)
     net.regular("c0", adv("a", "x exists"))
@@ -202,7 +202,7 @@ def test_a_transaction_has_so_many_operations_of_whatever_kind(isolation: str, k
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
-def test_each_event_of_a_transaction_says_how_many_follow(isolation: str) -> None:
+def test_each_event_of_a_transaction_carries_how_many_follow(isolation: str) -> None:
     """By subscription: a reader that lacks room has to know before it takes the first."""
     net = net_of_two()
     net.regular("c1", adv("a", "x exists"))

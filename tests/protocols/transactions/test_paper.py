@@ -40,9 +40,7 @@ DISPATCH = (
 
 @pytest.mark.parametrize("isolation", KINDS)
 @pytest.mark.parametrize("seed", range(15))
-def test_figure_1_the_update_goes_to_the_agent_and_to_nobody_else(
-    isolation: str, seed: int
-) -> None:
+def test_figure_1_update_goes_to_the_agent_only(isolation: str, seed: int) -> None:
     net = dispatching(seed)
     assert net.run("E", *DISPATCH, isolation=isolation) == ""
     assert net.payloads("A") == ["update"]
@@ -57,7 +55,7 @@ def test_figure_1_the_update_goes_to_the_agent_and_to_nobody_else(
 @pytest.mark.parametrize("isolation", KINDS)
 @pytest.mark.parametrize("seed", range(10))
 def test_figure_2_operations_come_in_sequential_order(isolation: str, seed: int) -> None:
-    """a1 attracts s1, t1 triggers s2, then p1: every broker processes them so, and s1 and s2 get p1."""
+    """a1 attracts s1, t1 triggers s2, then p1: all brokers process them so; s1 and s2 get p1."""
     net = TransactionNet(line(3), {"c1": "b0", "c2": "b1", "c3": "b2"}, seed=seed)
     net.regular("c2", sub("s1", "x exists"))
     net.settle()
@@ -79,7 +77,7 @@ def test_figure_2_operations_come_in_sequential_order(isolation: str, seed: int)
 
 
 def assert_sequential(net: TransactionNet) -> None:
-    """Definition 6: each broker has processed all of an operation before anything of a later one."""
+    """Definition 6: each broker processes all of an operation before any of a later one."""
     seen: dict[tuple[str, str], list[tuple[int, ...]]] = {}
     for row in net.rows:
         if row["action"] == "received":
@@ -105,7 +103,7 @@ def test_definition_3_atomicity_an_abort_leaves_nothing(isolation: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", KINDS)
-def test_definition_3_durability_a_commit_survives_everybody(isolation: str) -> None:
+def test_definition_3_durability_commit_survives_crashes_of_all_nodes(isolation: str) -> None:
     net = dispatching()
     assert net.run("E", *DISPATCH, isolation=isolation) == ""
     before = [net.broker(name).tables.record() for name in net.tree]
@@ -119,7 +117,7 @@ def test_definition_3_durability_a_commit_survives_everybody(isolation: str) -> 
 
 
 def test_definition_4_a_step_is_applied_completely_before_it_is_answered() -> None:
-    """Algorithm 2: the acknowledgement comes when all that an operation caused has been acknowledged."""
+    """Algorithm 2: an operation is acknowledged when all that it caused is acknowledged."""
     for seed in range(20):
         net = dispatching(seed)
         net.start(
@@ -133,7 +131,7 @@ def test_definition_4_a_step_is_applied_completely_before_it_is_answered() -> No
 
 
 def test_definition_5_who_may_act() -> None:
-    """A client that was not invited, and one that has finished, can't issue operations with the transaction's name."""
+    """A client that was not invited, or has finished, cannot act in the transaction."""
     net = dispatching()
     net.start("E", invite("D", invite("A")), isolation="serializable", timeout_ns=10**11)
     net.settle()
@@ -162,7 +160,9 @@ def test_a_client_sends_the_next_operation_when_the_last_was_answered() -> None:
     for at in range(3):
         net.command(
             "E",
-            lambda node, now, at=at: node.act(name, "sub", where=f"x = {at}", now_ns=now),  # type: ignore[misc]
+            lambda node, now, where=f"x = {at}": node.act(  # type: ignore[misc]
+                name, "sub", where=where, now_ns=now
+            ),
         )
     client = net.client("E")
     assert [frame.path for frame in client.content.asked.values()] == ["1", "2", "3"]
@@ -174,7 +174,7 @@ def test_a_client_sends_the_next_operation_when_the_last_was_answered() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_isolation_the_second_schedule_never_happens(seed: int) -> None:
-    """Section III.C: while a subscription moves from c3 to c2, a publication reaches one of them, never both or none."""
+    """Section III.C: while a subscription moves from c3 to c2, an event reaches exactly one."""
     net = TransactionNet(line(3), {"c1": "b0", "c2": "b1", "c3": "b2"}, seed=seed)
     net.regular("c1", adv("a", "x exists"))
     net.regular("c3", sub("s", "x = 1"))
@@ -191,7 +191,7 @@ def test_isolation_the_second_schedule_never_happens(seed: int) -> None:
     net.at_rest()
 
 
-def test_isolation_nobody_sees_what_is_not_committed() -> None:
+def test_isolation_uncommitted_changes_are_invisible() -> None:
     net = dispatching()
     net.start(
         "E", sub("mine", "process = 'p1'"), invite("A"), pub("secret", process="p1", instance="x1"),
@@ -229,7 +229,7 @@ def test_all_operations_within_one_transaction(isolation: str) -> None:
     net.at_rest()
 
 
-def test_a_regular_operation_of_a_stranger_is_refused() -> None:
+def test_operation_of_an_unknown_client_is_ignored() -> None:
     net = dispatching()
     net.nodes["b0"].broker.receive(
         Operate(number=1, change=Change("sub", "z", "x = 1")), source="z", now_ns=1

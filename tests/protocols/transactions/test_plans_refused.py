@@ -1,4 +1,4 @@
-"""Plans of which something can't be done any more when they get to whoever has to do it: nothing of them happens, anywhere."""
+"""Plans with an operation that a home cannot issue any more have no effect anywhere."""
 
 from collections.abc import Callable
 
@@ -57,10 +57,10 @@ def hand_in(net: TransactionNet, *acts: Act) -> None:
     ("happens", "why"),
     [(is_expelled, "c3 is gone"), (withdraws, "no advertisement of c3 covers it")],
 )
-def test_a_plan_is_aborted_if_a_client_can_not_do_its_part(
+def test_plan_is_aborted_if_a_client_cannot_do_its_part(
     happens: Callable[[TransactionNet], None], why: str, seed: int
 ) -> None:
-    """Seed 11453 of the swarm: a plan was committed whose publications went to nobody, as their client was gone."""
+    """Seed 11453 of the swarm: a plan committed although its publishing client was gone."""
     net = net_of(seed)
     happens(net)
     assert net.broker("b0").tables.advertisements, "where plans are handed in"
@@ -82,8 +82,8 @@ def test_a_plan_is_aborted_if_a_client_can_not_do_its_part(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_else_of_it_was_done_is_undone(seed: int) -> None:
-    """Operations before and after the one that can't be had, by others, are taken back in all tables."""
+def test_other_operations_of_an_aborted_plan_are_undone(seed: int) -> None:
+    """Operations of others before and after the refused one are undone in all tables."""
     net = net_of(seed)
     is_expelled(net)
     hand_in(
@@ -108,10 +108,13 @@ def test_what_else_of_it_was_done_is_undone(seed: int) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["atomic", "planned"])
-def test_nothing_is_published_under_what_an_abort_puts_back_before_that_is_everywhere(
+def test_restored_advertisement_is_usable_once_it_is_at_all_brokers(
     isolation: str,
 ) -> None:
-    """Seed 13397 of the swarm: one transaction withdrew an advertisement and was aborted, another published meanwhile, and it reached some."""
+    """Seed 13397 of the swarm: a publication under a restored advertisement reached only some.
+
+    One transaction withdrew the advertisement and was aborted; another published meanwhile.
+    """
     refused = 0
     for seed in range(300):
         net = net_of(seed)
@@ -133,8 +136,8 @@ def test_nothing_is_published_under_what_an_abort_puts_back_before_that_is_every
     assert refused
 
 
-def test_a_plan_is_refused_if_it_says_what_nobody_can_do() -> None:
-    """Taken in, it could not be undone: its broker failed at the abort, and at every restart after it."""
+def test_plan_with_an_unknown_action_is_refused() -> None:
+    """If accepted it could not be undone: its broker failed at the abort and at every restart."""
     net = net_of(1)
     net.regular("c1", sub("s", "x = 1"))
     net.settle()
@@ -149,7 +152,7 @@ def test_a_plan_is_refused_if_it_says_what_nobody_can_do() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_so_is_such_an_operation_of_any_other_transaction(isolation: str) -> None:
+def test_operation_with_an_unknown_action_is_refused(isolation: str) -> None:
     net = net_of(1)
     net.regular("c1", sub("s", "x = 1"))
     net.settle()
@@ -174,7 +177,7 @@ def limited(subscriptions_max: int) -> TransactionNet:
     return TransactionNet(line(4), HOMES, config=config)
 
 
-def test_a_plan_is_aborted_if_a_broker_can_not_keep_its_subscriptions() -> None:
+def test_plan_is_aborted_if_a_broker_has_no_room_for_its_subscriptions() -> None:
     net = limited(2)
     net.regular("c3", sub("s", "x = 1"))
     net.settle()
@@ -186,7 +189,7 @@ def test_a_plan_is_aborted_if_a_broker_can_not_keep_its_subscriptions() -> None:
     net.at_rest()
 
 
-def test_what_a_plan_withdraws_first_makes_room() -> None:
+def test_earlier_withdrawals_of_a_plan_make_room() -> None:
     net = limited(2)
     net.regular("c1", sub("s", "x = 1"))
     net.regular("c1", sub("t", "x = 1"))
@@ -197,7 +200,7 @@ def test_what_a_plan_withdraws_first_makes_room() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["planned", "atomic", ""])
-def test_advertisements_have_a_limit_too(isolation: str) -> None:
+def test_advertisements_have_a_limit(isolation: str) -> None:
     config = ContentConfig(lease_ns=10**15, beat_ns=10**14, advertisements_max=2)
     net = TransactionNet(line(4), HOMES, config=config)
     net.regular("c3", adv("a", "x = 1"))

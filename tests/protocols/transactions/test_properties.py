@@ -1,7 +1,8 @@
-"""Random trees, clients, operations and crashes, against a model in which one transaction comes after the other.
+"""Random trees, clients, operations and crashes, against a model with serial transactions.
 
-What the model gets is the sequence in which brokers committed, and what clients wanted to do; it has one table. Whatever was published within a transaction must have reached whom the model says; whatever
-was published outside of them, whom it says of some state between two commits. The seed of a failure is the test's parameter.
+The model gets the sequence of commits and the operations of clients; it has one table. Publications
+within a transaction must reach the recipients of the model; regular ones those of some state
+between two commits. The seed of a failure is the test's parameter.
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ FILTERS = (
     "kind = 'y'",
     "x = 1",
 )
-"""Everybody has advertised x; y is advertised within transactions alone, and so attracts what waits for it."""
+"""All clients have advertised x; y is advertised within transactions only, and so attracts."""
 Table = dict[str, str]
 """By subscription: its filter."""
 Given = set[tuple[int, str]]
@@ -146,7 +147,7 @@ class Story:
         return [self.acts[last[name]] for name in sequences.pop()]
 
     def model(self) -> tuple[Given, list[Table]]:
-        """Do what was committed on one table; return who is given what, and all states of the table."""
+        """Apply the commits to one table; return the deliveries, and all states of the table."""
         table, states, given = dict(self.at_first), [dict(self.at_first)], set()
         for acts in self.committed():
             for act in _in_sequence(acts):
@@ -193,7 +194,7 @@ def _matching(act: Act, table: Table) -> Given:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_concurrent_serializable_transactions_are_as_if_one_came_after_the_other(seed: int) -> None:
+def test_concurrent_serializable_transactions_match_a_serial_order(seed: int) -> None:
     story = Story(seed)
     for _ in range(story.random.randint(2, 5)):
         story.begin("serializable")
@@ -209,7 +210,7 @@ def test_concurrent_serializable_transactions_are_as_if_one_came_after_the_other
 
 @pytest.mark.parametrize("isolation", ["atomic", "planned"])
 @pytest.mark.parametrize("seed", range(20))
-def test_transactions_one_after_the_other_do_what_the_model_does(isolation: str, seed: int) -> None:
+def test_sequential_transactions_match_the_model(isolation: str, seed: int) -> None:
     story = Story(1000 + seed)
     count = story.random.randint(2, 4)
     for _ in range(count):
@@ -224,7 +225,7 @@ def test_transactions_one_after_the_other_do_what_the_model_does(isolation: str,
     assert story.check() == len([wrong for _, wrong in story.net.application.outcomes if not wrong])
 
 
-def test_most_of_them_commit() -> None:
+def test_most_transactions_commit() -> None:
     """So that the tests above are about something."""
     begun = committed = 0
     for seed in range(10):

@@ -1,7 +1,8 @@
-"""The paper's rules and algorithms, one by one: what each says must be so is so, at every broker and in every schedule.
+"""The paper's rules and algorithms, one by one, at every broker and in every schedule.
 
-Definitions 1 and 2 are tested in `tests/protocols/content/filters/test_filters.py`, section II in `test_broker.py`, the figures and Definitions 3 to 6 as a whole in
-`test_paper.py`, their published faults in `test_errata.py` and `test_errata_planned.py`.
+Definitions 1 and 2 are tested in `tests/protocols/content/filters/test_filters.py`, section II in
+`test_broker.py`, the figures and Definitions 3 to 6 as a whole in `test_paper.py`, their published
+faults in `test_errata.py` and `test_errata_planned.py`.
 """
 
 from typing import Any
@@ -52,12 +53,12 @@ def processed(net: TransactionNet, node: str) -> list[str]:
     ]
 
 
-# -- Definition 3: consistency -----------------------------------------------------------------------
+# -- Definition 3: consistency ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_internal_consistency_an_event_sees_one_state_at_all_brokers(seed: int) -> None:
-    """The footnote's two brokers: a subscription comes meanwhile, and the event is routed without it or with it everywhere."""
+    """The footnote's two brokers: both route the event with a concurrent subscription, or none."""
     net = net_of(seed, c1="b0", c2="b1", c3="b1")
     net.start("c1", pub("p", x=1), isolation=SERIALIZABLE)
     net.start("c2", sub("s2", "x = 1"), invite("c3", sub("s3", "x = 1")), isolation=SERIALIZABLE)
@@ -84,14 +85,14 @@ def test_external_consistency_the_order_is_the_applications(isolation: str, seed
     assert net.payloads("c3") == ["between"]
 
 
-# -- Definition 5: how a transaction is constructed ----------------------------------------------------
+# -- Definition 5: how a transaction is constructed ------------------------------------------------
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_operations_that_brokers_trigger_belong_to_the_transaction(
+def test_triggered_operations_belong_to_the_transaction(
     isolation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rules 1 to 3: the coordinator's, an invited client's, and the subscription that the advertisement attracts."""
+    """Rules 1 to 3: operations of the coordinator, of an invited client, and attracted ones."""
     steps: list[Step] = []
     step = TransactionBroker._step
 
@@ -117,7 +118,7 @@ def test_operations_that_brokers_trigger_belong_to_the_transaction(
     assert all(frame.transaction == name for frame in steps if frame.changes)
 
 
-def test_an_abort_takes_back_what_brokers_triggered() -> None:
+def test_abort_undoes_triggered_operations() -> None:
     for isolation in KINDS:
         net = TransactionNet(line(3), HOMES)
         net.regular("c2", sub("s1", "y = 1"))
@@ -128,7 +129,7 @@ def test_an_abort_takes_back_what_brokers_triggered() -> None:
         net.at_rest()
 
 
-# -- Definition 6: sequential consistency --------------------------------------------------------------
+# -- Definition 6: sequential consistency ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("isolation", KINDS)
@@ -151,7 +152,7 @@ def test_an_abort_takes_back_what_brokers_triggered() -> None:
         ),
     ],
 )
-def test_every_broker_processes_what_comes_first_before(
+def test_every_broker_processes_operations_in_sequential_order(
     isolation: str, acts: tuple[Any, ...], order: list[str]
 ) -> None:
     """What a plan does is numbered 1, 2, 3, …: it has no threads."""
@@ -174,7 +175,7 @@ def test_every_broker_processes_what_comes_first_before(
 
 
 def test_isolation_of_the_three_schedules_the_first_and_the_third_happen() -> None:
-    """The publication comes before the move or after it; `test_paper` sees that nothing else happens."""
+    """The publication comes before or after the move; `test_paper` rules out anything else."""
     receivers = set()
     for early in (True, False):
         net = net_of()
@@ -190,7 +191,7 @@ def test_isolation_of_the_three_schedules_the_first_and_the_third_happen() -> No
     assert receivers == {(True, (), ("p",)), (False, ("p",), ())}
 
 
-def test_isolation_a_transaction_reads_what_was_committed_before_it() -> None:
+def test_isolation_transaction_reads_earlier_commits() -> None:
     """t1 < t2: t2's publication sees t1's subscription, at every broker."""
     for seed in range(10):
         net = net_of(seed)
@@ -214,8 +215,8 @@ def test_algorithm_1_when_a_transaction_has_begun_every_broker_has_its_snapshot(
             assert net.broker(each).commit.contexts[name].base == 0
 
 
-def test_algorithm_1_the_first_broker_says_which_version_it_is() -> None:
-    """ssID; a broker that has another version refuses (D5), and the transaction begins again by itself."""
+def test_algorithm_1_first_broker_chooses_the_version() -> None:
+    """ssID: a broker with another version refuses (D5), and the transaction is opened again."""
     net = net_of()
     assert net.run("c1", pub("p", x=1)) == ""
     broker = net.broker("b1")
@@ -226,7 +227,7 @@ def test_algorithm_1_the_first_broker_says_which_version_it_is() -> None:
     assert broker.commit.cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=False)) == ""
 
 
-def test_algorithm_2_an_operation_is_answered_when_everybody_behind_has() -> None:
+def test_algorithm_2_operation_is_answered_when_all_brokers_behind_have() -> None:
     """A broker in the middle waits for both sides."""
     tree = {"b0": ("b1",), "b1": ("b0", "b2", "b3"), "b2": ("b1",), "b3": ("b1",)}
     for seed in range(10):
@@ -269,7 +270,7 @@ def test_algorithm_3_a_vote_waits_for_earlier_transactions() -> None:
     assert parked
 
 
-def test_algorithm_3_a_conflict_aborts_and_nothing_of_it_is_seen() -> None:
+def test_algorithm_3_conflict_aborts_and_stays_invisible() -> None:
     """The publication went to nobody when it was routed; somebody has subscribed since."""
     net = net_of()
     number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**10, now_ns=now))
@@ -338,7 +339,7 @@ def test_every_broker_knows_the_way_to_every_client() -> None:
     }
 
 
-def test_algorithm_4_an_operation_is_kept_until_those_before_it_were_processed() -> None:
+def test_algorithm_4_operation_waits_until_its_predecessors_are_processed() -> None:
     kept = 0
     for seed in range(20):
         net = net_of(seed)
@@ -353,8 +354,8 @@ def test_algorithm_4_an_operation_is_kept_until_those_before_it_were_processed()
     assert kept
 
 
-def test_algorithm_4_what_waited_goes_on_at_once() -> None:
-    """`markProcessed`: the last operation that came lets all those behind it go, one after the other."""
+def test_algorithm_4_waiting_operations_resume_at_once() -> None:
+    """`markProcessed`: the last missing operation releases all that wait for it, one by one."""
     net = net_of()
     broker = net.broker("b1")
     net.start("c1", sub("s1", "x = 1"), sub("s2", "x = 2"), sub("s3", "x = 3"), isolation="planned")
@@ -369,7 +370,7 @@ def test_algorithm_4_what_waited_goes_on_at_once() -> None:
 
 
 def test_a_planned_commit_waits_for_every_operation() -> None:
-    """`cmtMsg` depends on all of them: nobody is given anything while a broker has operations to process."""
+    """`cmtMsg` depends on all operations: no event is delivered while a broker processes."""
     for seed in range(20):
         net = net_of(seed)
         net.start("c1", invite("c3", sub("s", "x = 1")), pub("p", x=1), isolation="planned")
@@ -394,7 +395,7 @@ def test_weak_isolation_tables_converge_though_plans_overlap(seed: int) -> None:
     assert net.payloads("c2") == net.payloads("c3") == ["p"]
 
 
-# -- Whoever says too early that it is done -----------------------------------------------------------
+# -- Whoever says too early that it is done --------------------------------------------------------
 
 
 def begun(net: TransactionNet, isolation: str) -> str:
@@ -411,7 +412,7 @@ def arrive(net: TransactionNet, source: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_nothing_is_committed_while_operations_of_it_are_under_way(isolation: str) -> None:
+def test_transaction_is_not_committed_while_its_operations_are_under_way(isolation: str) -> None:
     """The client sees to that; and a home does not rely on it."""
     net = net_of()
     net.regular("c3", sub("s", "x = 1"))
@@ -429,7 +430,7 @@ def test_nothing_is_committed_while_operations_of_it_are_under_way(isolation: st
     net.at_rest()
 
 
-def test_an_invitation_is_not_finished_while_operations_of_it_are_under_way() -> None:
+def test_invitation_is_not_finished_while_its_operations_are_under_way() -> None:
     net = net_of()
     net.regular("c3", adv("a", "y exists"))
     net.settle()
@@ -449,8 +450,8 @@ def test_an_invitation_is_not_finished_while_operations_of_it_are_under_way() ->
     assert net.answers("c1")[invited] == "operations of it are still under way"
 
 
-def test_a_client_for_which_a_plan_goes_on_is_taken_for_gone_once() -> None:
-    """A broker of the plan is away: the client that does not take what it is sent is not asked to go again and again."""
+def test_client_with_an_open_plan_expires_once() -> None:
+    """While a broker of the plan is away, a client that reads nothing is expired only once."""
     net = net_of()
     net.regular("c2", sub("s", "x exists"))
     net.settle()

@@ -96,7 +96,7 @@ class BrokerPush:
         self._pending[number] = Rumor(topic, self._number, number, live, (event,))
         return number, live
 
-    def learn(self, topic: str, source: int, round: int, live: Live) -> None:  # noqa: A002 - as in frames
+    def learn(self, topic: str, source: int, round: int, live: Live) -> None:  # noqa: A002
         """Learn the rounds in a message of another broker."""
         self.vector.learn(live)
         if round:

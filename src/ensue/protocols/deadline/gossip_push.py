@@ -51,7 +51,7 @@ class GossipPush:
     def __contains__(self, rumor: RumorId) -> bool:
         return rumor in self._active
 
-    def add(self, rumor: Rumor, round: int, cut: str = EVERYTHING) -> None:  # noqa: A002 - as in frames
+    def add(self, rumor: Rumor, round: int, cut: str = EVERYTHING) -> None:  # noqa: A002
         """Gossip a message from now on, or the part of it that is here."""
         known = self._active.get(rumor.id)
         if known is None or known.round != round:  # An old one may have the same color.

@@ -66,7 +66,7 @@ def stamped(event: Event, number: int, config: DeadlineConfig) -> Event:
 class Vector:
     """The rounds that a broker knows of and that may be alive."""
 
-    def __init__(self, number: int, config: DeadlineConfig, round: int = 0) -> None:  # noqa: A002 - as in frames
+    def __init__(self, number: int, config: DeadlineConfig, round: int = 0) -> None:  # noqa: A002
         self._number = number
         self._config = config
         self._entries: dict[str, dict[int, int]] = {}

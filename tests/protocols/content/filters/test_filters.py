@@ -51,7 +51,11 @@ def random_event(random: Random) -> dict[str, Value]:
 @pytest.mark.parametrize(
     ("text", "yes", "no"),
     [
-        ("symbol = 'ACME' and price > 10", {"symbol": "ACME", "price": 10.5}, {"symbol": "ACME", "price": 10}),
+        (
+            "symbol = 'ACME' and price > 10",
+            {"symbol": "ACME", "price": 10.5},
+            {"symbol": "ACME", "price": 10},
+        ),
         ("price <= 10", {"price": 10}, {"price": "10"}),
         ("price >= 10 and price < 20", {"price": 10.0}, {"price": 20}),
         ("price between 1 and 3", {"price": 3}, {"price": 3.5}),
@@ -67,7 +71,7 @@ def random_event(random: Random) -> dict[str, Value]:
         ("true", {}, None),
     ],
 )  # fmt: skip
-def test_a_filter_means_what_it_says(text: str, yes: Any, no: Any) -> None:
+def test_filter_matches_the_events_it_describes(text: str, yes: Any, no: Any) -> None:
     wanted = parse(text)
     assert wanted.matches(yes)
     assert no is None or not wanted.matches(no)
@@ -79,7 +83,11 @@ def test_a_filter_means_what_it_says(text: str, yes: Any, no: Any) -> None:
     [
         ("price >", 7, "a number or a text to compare with, found the end"),
         ("price > > 3", 8, "a number or a text to compare with, found '>'"),
-        ("price 10", 6, "'=', '<', '<=', '>', '>=', 'in', 'between', 'starts with' or 'exists', found '10'"),
+        (
+            "price 10",
+            6,
+            "'=', '<', '<=', '>', '>=', 'in', 'between', 'starts with' or 'exists', found '10'",
+        ),
         ("symbol = 'ACME", 9, "a closing quote, found \"'\""),
         ("symbol = ACME", 9, "a number, a text in single quotes, true or false, found 'ACME'"),
         ("(price = 1", 10, "')', found the end"),
@@ -95,7 +103,11 @@ def test_a_filter_means_what_it_says(text: str, yes: Any, no: Any) -> None:
         ("NOT (price > 1)", 0, "no negation"),
         ('a = 1 and not "b" = 1', 10, "no negation"),
         ("price not in (1, 2)", 6, "no negation"),
-        ("exists price", 0, "the name of an attribute before it, as in `price exists`, found 'exists'"),
+        (
+            "exists price",
+            0,
+            "the name of an attribute before it, as in `price exists`, found 'exists'",
+        ),
         ("urgent > true", 9, "a number or a text to compare with, found 'true'"),
         ("inf = 1", 0, "the name of an attribute, found 'inf'"),
         ("a = 9223372036854775808", 4, "a whole number lies between -2**63 and 2**63"),
@@ -138,9 +150,7 @@ def test_an_error_shows_what_is_near_the_place(text: str, position: int, expecte
     assert line[arrow.index("^") :] == text[position : position + 60].split("\n", maxsplit=1)[0]
 
 
-def test_names_and_texts_that_look_like_something_else_are_written_so_that_they_can_be_read() -> (
-    None
-):
+def test_filter_text_round_trips_for_ambiguous_names_and_texts() -> None:
     for text in ('"inf" = 3', '"INF" > inf', "x starts with '\ud7ff' and x > '\ud7ffa'"):
         wanted = parse(text)
         written = wanted.to_text()
@@ -158,13 +168,14 @@ def test_names_and_texts_that_look_like_something_else_are_written_so_that_they_
             for name in "ab"
         ),
         " or ".join(f"(a{n} = 1 and z > {n})" for n in range(60)) + " or (a1 = 1 and z > 1)" * 2000,
-        "(" + " or ".join(f"(a{n} = 1 and z > {n})" for n in range(60)) + ")" + " and (z > 0 or y = 1)" * 2000,
+        "("
+        + " or ".join(f"(a{n} = 1 and z > {n})" for n in range(60))
+        + ")"
+        + " and (z > 0 or y = 1)" * 2000,
     ],
     ids=["product", "or", "and"],
 )  # fmt: skip
-def test_no_filter_takes_long_to_be_put_together(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_normalizing_a_filter_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, not timed: a broker does nothing else meanwhile."""
     compared = 0
     real = filters._box_covers
@@ -180,7 +191,7 @@ def test_no_filter_takes_long_to_be_put_together(
     assert compared < 250_000
 
 
-def test_no_set_takes_long_to_be_compared() -> None:
+def test_comparing_sets_is_bounded() -> None:
     """Counted, not timed: as often as there are values, not as often as there are pairs of them."""
     compared = 0
 
@@ -227,7 +238,7 @@ def test_relations_hold_for_every_event(seed: int) -> None:
         assert each.covers(meet), seed
 
 
-def test_overlap_asks_for_all_attributes() -> None:
+def test_overlap_needs_all_attributes() -> None:
     """Definition 1, corrected (D10): sharing values of one attribute is not enough."""
     one, two = parse("x = 1 and y = 1"), parse("x = 1 and y = 2")
     assert not one.overlaps(two)
@@ -244,12 +255,20 @@ def test_subsumption_is_inclusion_of_every_predicate() -> None:
 
 
 def test_a_sample_of_a_filter_matches_it_and_what_covers_it() -> None:
-    for text in ("x > 1", "x < 1", "x > 1 and x < 2", "x > 'a'", "x starts with 'a'", "x exists", "x in (1, 'b')"):  # fmt: skip
+    for text in (
+        "x > 1",
+        "x < 1",
+        "x > 1 and x < 2",
+        "x > 'a'",
+        "x starts with 'a'",
+        "x exists",
+        "x in (1, 'b')",
+    ):
         wanted = parse(text)
         assert all(wanted.matches(event) for event in wanted.samples()), text
 
 
-def test_what_is_no_value_is_refused() -> None:
+def test_invalid_values_are_refused() -> None:
     for bad in (None, b"x", [1], float("nan"), 2**63, "x" * 2000):
         with pytest.raises(BadInput):
             event_of({"a": bad})
@@ -289,7 +308,7 @@ def test_the_index_finds_what_a_loop_finds(seed: int) -> None:
     assert len(index) == len(plain)
 
 
-def test_the_index_is_built_anew_when_most_of_it_is_gone() -> None:
+def test_index_is_rebuilt_when_most_of_it_was_removed() -> None:
     index = MatchIndex()
     for number in range(10 * PENDING_MAX):
         index.add(f"s{number}", parse(f"x = {number % 7}"))
@@ -331,7 +350,7 @@ def test_an_event_costs_few_exact_tests(monkeypatch: pytest.MonkeyPatch) -> None
     assert tests < 3 * found + 20 * PENDING_MAX
 
 
-def test_publishing_and_subscribing_look_at_few_advertisements(
+def test_publishing_and_subscribing_test_few_advertisements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many there are of others: counted, not timed."""
@@ -369,7 +388,7 @@ def test_publishing_and_subscribing_look_at_few_advertisements(
     assert tests < 8 * PENDING_MAX
 
 
-def test_the_index_lets_go_of_what_was_removed_though_nothing_is_matched() -> None:
+def test_index_drops_removed_filters_without_any_match() -> None:
     index = MatchIndex()
     for number in range(20 * PENDING_MAX):
         index.add(f"s{number}", parse("x = 1"))
@@ -389,8 +408,8 @@ def test_the_index_lets_go_of_what_was_removed_though_nothing_is_matched() -> No
     assert index.match({"x": 1}) == [*expected, "one"], "in the order they were added"
 
 
-def test_long_filters_that_nobody_has_any_more_are_forgotten() -> None:
-    """A long list that is changed again and again, as by whoever follows so many orders, must not fill the memory."""
+def test_unused_long_filters_are_evicted_from_the_cache() -> None:
+    """A long list that changes repeatedly, as of a client with many orders, must be evicted."""
     made = [
         weakref.ref(parse(f"order in ({', '.join(map(str, range(at, at + 500)))})"))
         for at in range(200)
