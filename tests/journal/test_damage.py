@@ -394,6 +394,22 @@ def test_missing_or_foreign_manifest_raises(tmp_path: Path) -> None:
         Journal(tmp_path / "j")
 
 
+def test_missing_lock_raises_and_can_be_accepted(tmp_path: Path) -> None:
+    """It records the last synced batch, so without it a cut tail would go unnoticed."""
+    fill_and_close(tmp_path / "whole", 3, segment_bytes=200)
+    left = copied(tmp_path / "whole", tmp_path / "j")
+    (left / "lock").unlink()
+    for _ in range(2):  # A refused start must not create the lock.
+        with pytest.raises(LogDamaged, match="lock is missing, but it is part of the journal"):
+            Journal(left, segment_bytes=200)
+        assert not (left / "lock").exists()
+    with reopen_with_losses(left) as journal:
+        assert len(journal.lost) == 1
+        assert "lock is missing" in journal.lost[0]
+        check(journal, prefixes(sample(3))[3])
+    Journal(left, segment_bytes=200).close()
+
+
 def test_identity_is_created_with_a_journal_and_stays(tmp_path: Path) -> None:
     fill_and_close(tmp_path / "j", 3, segment_bytes=200)
     fill_and_close(tmp_path / "other", 3, segment_bytes=200)

@@ -67,19 +67,25 @@ def sync_folder(folder: Path) -> None:
 
 
 class Files:
-    """The directory of one journal, locked while it is open."""
+    """The directory of one journal, locked while it is open.
 
-    def __init__(self, root: Path) -> None:
+    A journal without its `lock` raises `LogDamaged`; `replace_lock` creates a new one instead.
+    """
+
+    def __init__(self, root: Path, *, replace_lock: bool = False) -> None:
         self.root = root
         new = [each for each in (root, *root.parents) if not each.exists()]
         try:
             root.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise BadInput(f"{root} is a file: name a directory for the journal") from None
-        lock = root / "lock"
-        if not lock.exists() and any(root.iterdir()):
+        self.lock_missing = not self.lock.exists() and self._holds_journal()
+        """Whether the last synced batch is unknown, because the file that records it is gone."""
+        if self.lock_missing and not replace_lock:
+            raise missing(self.lock)
+        if not self.lock_missing and not self.lock.exists() and any(root.iterdir()):
             raise BadInput(f"{root} is not empty and holds no journal; name a new directory")
-        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -90,6 +96,14 @@ class Files:
             ) from None
         for each in new:
             sync_folder(each.parent)
+
+    def _holds_journal(self) -> bool:
+        return bool(self.numbers(".log") or self.numbers(".next"))
+
+    @property
+    def lock(self) -> Path:
+        """Return the path of the lock."""
+        return self.root / "lock"
 
     def log(self, number: int) -> Path:
         """Return the path of a segment whose predecessors are durable."""

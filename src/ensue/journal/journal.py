@@ -122,7 +122,7 @@ class Journal:
         self._buffer: list[bytes] = []
         self._buffered: dict[int, Batch] = {}
         """Batches that are not written yet, by their offset in the log."""
-        self._files = Files(directory)
+        self._files = Files(directory, replace_lock=accept_loss == "all")
         try:
             self._open(accept_loss=accept_loss)
         except BaseException:

@@ -7,7 +7,8 @@ rebuilds a missing or damaged sidecar from its segment. The rest can be in these
   what is missing: the torn part is truncated, and every later segment removed.
 - Bytes can't be read, and a later frame says that they were durable: `LogDamaged`.
 - A `.log` with a successor is not whole: `LogDamaged`.
-- The log ends before the last synced batch, which a killed process left in `lock`: `LogDamaged`.
+- The log ends before the last synced batch, which a killed process left in `lock`, or that file is
+  missing: `LogDamaged`.
 - The first segment of the manifest is missing, the log ends before the end in the manifest, or a
   sidecar shows that the next segment existed and it does not: `LogDamaged`. Segments before the
   first one of the manifest are leftovers of a drop.
@@ -97,6 +98,8 @@ class Recovery:
         self.tail_lost = False
         self._files = files
         self._accept_loss = accept_loss
+        if files.lock_missing:
+            self._report_loss(missing(files.lock), tail=True)
         files.remove_garbage()
         self.manifest = self._read_manifest()
         logs, nexts = files.numbers(".log"), files.numbers(".next")
