@@ -44,7 +44,7 @@ def judged(rows: Sequence[Row], subscriber: Who) -> list[Row]:
 
 
 def publications(rows: Sequence[Row]) -> list[Row]:
-    """List the first `published` row of each event: after a restart it may be said again."""
+    """List the first `published` row of each event: a restarted publisher may repeat it."""
     every = of_action(rows, "published")
     return [row for i, row in enumerate(every) if row.event not in {e.event for e in every[:i]}]
 
@@ -88,7 +88,7 @@ def positions(rows: Sequence[Row]) -> Found:
             fresh = any(row.action == "restarted" for row in between) or any(
                 row.action == "subscribed" and not subscribed_before(rows, row) for row in mine
             )
-            # A topic that is subscribed again was left, whether or not a row says so.
+            # A topic that is subscribed again was left, with or without a row.
             again = any(
                 row.action == "subscribed" and row.topic in subscribed_before(rows, row)
                 for row in mine
@@ -149,7 +149,7 @@ def neighbours(rows: Sequence[Row], one: Who, other: Who, pair: set[str]) -> boo
 
 
 def distance(rows: Sequence[Row], subscriber: Who, first: str, second: str) -> int:
-    """How far apart two events are among the deliveries that order is judged by."""
+    """The distance of two events among the deliveries that decide the order."""
     seen = [row.event for row in judged(rows, subscriber)]
     return abs(seen.index(first) - seen.index(second))
 
@@ -253,7 +253,7 @@ def _subscribed(rows: Sequence[Row], row: Row) -> bool:
 
 
 def _down(rows: Sequence[Row], node: str) -> Row | None:
-    """Return the crash that a node did not come back from."""
+    """Return the crash after which a node did not restart."""
     turns = [row for row in of_action(rows, "crashed", "restarted") if row.node == node]
     return turns[-1] if turns and turns[-1].action == "crashed" else None
 

@@ -32,12 +32,12 @@ class Subscription:
 
 
 class World:
-    """Publishes and delivers at random: by one total order, except where a fault says otherwise."""
+    """Publishes and delivers at random: in one total order, except for planted faults."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.places = Random(f"positions of {seed}")
-        """Draws positions alone, so that the rest of a seed's trace does not depend on them."""
+        """Draws only positions, so that the rest of a seed's trace does not depend on them."""
         self.miscounts = self.places.random() < 0.1
         self.rows: list[Row] = []
         self.time_ns = 0
@@ -129,7 +129,7 @@ class World:
         )
 
     def position(self, subscription: Subscription) -> int | None:
-        """Count on; a tenth of all worlds skips or repeats numbers, or has none."""
+        """Return the next position; a tenth of all worlds skips or repeats some, or has none."""
         subscription.position += 1
         if self.miscounts and self.places.random() < 0.2:
             subscription.position += self.places.choice((-2, -1, 1, 2))
@@ -178,7 +178,7 @@ class World:
 
 
 def ring(seed: int) -> list[Row]:
-    """Make up subscribers that each see two neighbours of a ring of events, mostly clockwise."""
+    """Make subscribers that each deliver two neighbors of a ring of events, mostly clockwise."""
     world = World(seed)
     world.faults = {"tag"} if world.random.random() < 0.3 else set()
     world.subscriptions = [Subscription(node, "", set()) for node in ("n2", "n3", "n4", "n5")]
@@ -198,7 +198,7 @@ def ring(seed: int) -> list[Row]:
 
 
 def generate(seed: int) -> list[Row]:
-    """Make up a run of up to 12 events."""
+    """Make a run of up to 12 events."""
     if seed % 20 == 0:
         return ring(seed)
     world = World(seed)

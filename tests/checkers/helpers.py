@@ -1,10 +1,10 @@
-"""Writes small traces in the words of the domain."""
+"""Writes small traces."""
 
 from ensue.core.trace import Row
 
 
 class Script:
-    """Rows in the sequence they are written: one nanosecond and one step each."""
+    """Rows in the order they are written: one nanosecond and one step each."""
 
     def __init__(self, *, run: str = "r", simulated: bool = True) -> None:
         self.rows: list[Row] = []

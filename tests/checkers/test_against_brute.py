@@ -46,13 +46,13 @@ def test_checkers_agree_with_brute_force(chunk: int) -> None:
             seen.update(compare(rows, Random(seed)))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
-    # Every anomaly, every way out of the total check and many good traces must have occurred.
+    # Every anomaly, every outcome of the total check and many good traces must have occurred.
     for outcome in sorted(ANOMALIES | {"valid", "circle", "in doubt"}):
         assert seen[outcome] >= 5, (outcome, seen)
 
 
 def compare(rows: list[Row], random: Random) -> set[str]:
-    """Compare every checker with its definition; return what was found."""
+    """Compare every checker with its definition; return its findings."""
     settle_ns = random.choice((None, 0, 5, 20))
     clock_error_ns = random.choice((0, 3, 10))
     order = random.choice(("total", "fifo", "causal", "none"))
@@ -73,7 +73,7 @@ def compare(rows: list[Row], random: Random) -> set[str]:
     lost_count = sum(1 for anomaly, _, _ in expected if anomaly == "lost")
     if lossy:
         expected = Counter({key: n for key, n in expected.items() if key[0] != "lost"})
-        notes = [note for note in report["complete"].notes if "never came" in note]
+        notes = [note for note in report["complete"].notes if "are missing" in note]
         assert [int(note.split()[0]) for note in notes] == ([lost_count] if lost_count else [])
     assert found(report["complete"]) == expected
     assert found(report["causal"]) == brute.causal(rows)
@@ -93,7 +93,7 @@ def compare(rows: list[Row], random: Random) -> set[str]:
 
 
 def found(finding: Finding) -> brute.Found:
-    """List violations the way brute force does: by the event that came last."""
+    """List violations as brute force does: by the event delivered last."""
     assert finding.violation_count == len(finding.violations)
     assert not finding.reasons
     return Counter(
@@ -129,7 +129,7 @@ def compare_total(rows: list[Row], finding: Finding) -> set[str]:
 
 
 def compare_global(rows: list[Row], pairs: Finding, finding: Finding) -> None:
-    """Compare `global` with its definition: every disagreement, and a cycle where there are none."""
+    """Compare `global` with its definition: every disagreement, or else a cycle."""
     assert (finding.verdict == "valid") == brute.one_order_fits(rows)
     disagreements = [one for one in finding.violations if one.anomaly == "total"]
     assert disagreements == list(pairs.violations)

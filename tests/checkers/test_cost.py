@@ -1,4 +1,4 @@
-"""Twice the rows cost about twice the work, counted in lines of the checkers that were run."""
+"""The work of the checkers is linear in the rows, counted in executed lines."""
 
 import sys
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from ensue.core.trace import Row
 
 
 def agreed(event_count: int) -> list[Row]:
-    """Everybody delivers everything in one order, while subscriptions come and go."""
+    """All subscribers deliver all events in one order, while subscriptions change."""
     return long_trace(event_count, lambda subscriber, events: events)
 
 
 def disordered(event_count: int) -> list[Row]:
-    """One subscriber of four swaps every two neighbours."""
+    """One subscriber of four swaps every two neighbors."""
 
     def swap(subscriber: int, events: list[str]) -> list[str]:
         if subscriber:
@@ -70,10 +70,10 @@ def lines_run(rows: list[Row], order: str = "total") -> int:
 
 
 @pytest.mark.parametrize("make", [agreed, disordered])
-def test_the_work_grows_with_the_rows(make: Callable[[int], list[Row]]) -> None:
+def test_work_is_linear_in_rows(make: Callable[[int], list[Row]]) -> None:
     assert (check(make(400), causal=True).verdict == "valid") == (make is agreed)
     assert lines_run(make(800)) < 2.2 * lines_run(make(400))
 
 
-def test_the_work_grows_with_the_runs() -> None:
+def test_work_is_linear_in_runs() -> None:
     assert lines_run(many_runs(200), "deadline") < 2.2 * lines_run(many_runs(100), "deadline")

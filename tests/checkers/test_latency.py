@@ -1,4 +1,4 @@
-"""Deliveries in time, judged by the trace; and merged order as a whole."""
+"""Latency limits, and merged order as a whole."""
 
 from tests.checkers.helpers import Script
 
@@ -6,7 +6,7 @@ from ensue.checkers import Verdict, check
 
 
 def slow_script(*, simulated: bool = True) -> Script:
-    """One row a nanosecond: published at 2, delivered at 3 by one and at 7 by the other."""
+    """One row per nanosecond: published at 2, delivered at 3 and at 7."""
     script = Script(simulated=simulated).subscribe("s", "x")
     script.publish("p", "e").deliver("s", "e")
     for _ in range(3):
@@ -14,7 +14,7 @@ def slow_script(*, simulated: bool = True) -> Script:
     return script.subscribe("t", "x").deliver("t", "e")
 
 
-def test_a_delivery_beyond_the_bound_is_found_and_told_in_words() -> None:
+def test_delivery_beyond_limit_is_explained() -> None:
     assert check(slow_script().rows, "merged", lossy=True, within_ns=6)["timely"].violations == ()
     finding = check(slow_script().rows, "merged", lossy=True, within_ns=5)["timely"]
     (violation,) = finding.violations
@@ -22,11 +22,11 @@ def test_a_delivery_beyond_the_bound_is_found_and_told_in_words() -> None:
     assert violation.anomaly == "slow"
     assert violation.nodes == ("t",)
     assert violation.because == (
-        "t delivered e (its 1st) 6e-06 ms after p published it; 5e-06 ms were promised"
+        "t delivered e (its 1st) 6e-06 ms after p published it; the limit is 5e-06 ms"
     )
 
 
-def test_readings_of_two_clocks_are_given_the_clock_error() -> None:
+def test_clock_error_extends_limit_without_true_time() -> None:
     rows = slow_script(simulated=False).rows
     assert check(rows, "merged", lossy=True, within_ns=5)["timely"].violations
     assert not check(rows, "merged", lossy=True, within_ns=5, clock_error_ns=1)["timely"].violations

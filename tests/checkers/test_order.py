@@ -1,4 +1,4 @@
-"""Fifo, total and causal: one test an anomaly, with the words of its witness."""
+"""Fifo, total and causal: one test per anomaly, with the text of its witness."""
 
 import pytest
 from tests.checkers.helpers import Script
@@ -55,11 +55,14 @@ def test_fifo_reports_an_event_delivered_twice() -> None:
     assert report["fifo"].violations[0].anomaly == "duplicate"
 
 
-def test_total_tells_both_orders() -> None:
+def test_total_explains_both_orders() -> None:
     rows = two_subscribers().deliver("s1", "a", "c", "b").deliver("s2", "a", "b", "c").rows
     report = check(rows)
     assert because(report, "total") == [
-        "s1 delivered c (its 2nd) before b (its 3rd), but s2 delivered b (its 2nd) before c (its 3rd)"
+        (
+            "s1 delivered c (its 2nd) before b (its 3rd), "
+            "but s2 delivered b (its 2nd) before c (its 3rd)"
+        )
     ]
     violation = report["total"].violations[0]
     assert violation.nodes == ("s1", "s2")
@@ -92,18 +95,18 @@ def ring() -> Script:
     return script
 
 
-def test_a_ring_of_three_is_pairwise_consistent_and_noted() -> None:
+def test_ring_of_three_is_pairwise_consistent_and_noted() -> None:
     finding = check(ring().rows)["total"]
     assert finding.verdict == Verdict.VALID
     assert finding.notes == (
         (
-            "orders are pairwise consistent, yet no single order fits all: s1 delivered e1 before e2, "
-            "s2 delivered e2 before e3 and s3 delivered e3 before e1"
+            "orders are pairwise consistent, yet no single order fits all: "
+            "s1 delivered e1 before e2, s2 delivered e2 before e3 and s3 delivered e3 before e1"
         ),
     )
 
 
-def test_a_ring_of_three_breaks_merged_order() -> None:
+def test_ring_of_three_breaks_merged_order() -> None:
     finding = check(ring().rows, "merged")["global"]
     assert finding.verdict == Verdict.INVALID
     (violation,) = finding.violations
@@ -116,7 +119,7 @@ def test_a_ring_of_three_breaks_merged_order() -> None:
     )
 
 
-def test_a_ring_is_reported_beside_a_disagreement_elsewhere() -> None:
+def test_ring_is_reported_beside_disagreement_elsewhere() -> None:
     script = ring().publish("p4", "a").publish("p5", "b")
     rows = script.deliver("s4", "a", "b").deliver("s5", "b", "a").rows
     finding = check(rows, "merged")["global"]
@@ -133,7 +136,7 @@ def test_total_order_is_causal_across_topics_unless_it_is_lossy(lossy: bool) -> 
     assert check(rows, "total", lossy=lossy, causal=True)["causal"].verdict == Verdict.INVALID
 
 
-def test_an_answer_before_its_question_breaks_total_order() -> None:
+def test_answer_before_question_breaks_total_order() -> None:
     script = Script().subscribe("s1", "x", "y").subscribe("q", "x")
     script.publish("p1", "question", "x").deliver("q", "question").publish("q", "answer", "y")
     report = check(script.deliver("s1", "answer", "question").rows, "total")
@@ -185,7 +188,7 @@ def test_runs_are_never_compared() -> None:
     ]
 
 
-def test_causal_tells_the_chain() -> None:
+def test_causal_explains_the_chain() -> None:
     script = Script().publish("p1", "a").publish("p1", "b")
     script.deliver("p2", "b").publish("p2", "c", "y").deliver("p3", "c").publish("p3", "d", "z")
     report = check(script.deliver("s1", "d", "c", "a").rows, "causal")
@@ -231,7 +234,7 @@ def test_causal_within_topics_finds_chains_in_each_topic() -> None:
     ]
 
 
-def test_causal_relation_counts_what_a_publisher_saw_tagged() -> None:
+def test_causal_relation_counts_tagged_deliveries_of_publisher() -> None:
     script = Script().publish("p1", "a").deliver("p2", "a", verdict="out_of_order")
     report = check(script.publish("p2", "b").deliver("s1", "b", "a").rows, "causal")
     assert because(report, "causal") == [
@@ -239,7 +242,7 @@ def test_causal_relation_counts_what_a_publisher_saw_tagged() -> None:
     ]
 
 
-def test_an_event_delivered_before_its_cause_exists_is_unknown() -> None:
+def test_event_delivered_before_its_cause_exists_is_unknown() -> None:
     script = Script().publish("p1", "a").publish("p2", "b")
     rows = script.deliver("s1", "a").rows
     names = {row.event: row for row in rows if row.action == "published"}
@@ -272,16 +275,17 @@ def test_inversions_shows_both_sides() -> None:
     assert (one.name, one.deliveries) == ("s1", ((3, "c"), (4, "d"), (5, "e"), (6, "f")))
     assert (other.name, other.deliveries) == ("s2", ((3, "c"), (4, "e"), (5, "d"), (6, "f")))
     assert found.because == (
-        "s1 delivered d (its 4th) before e (its 5th), but s2 delivered e (its 4th) before d (its 5th)"
+        "s1 delivered d (its 4th) before e (its 5th), "
+        "but s2 delivered e (its 4th) before d (its 5th)"
     )
 
 
-def test_no_inversions_have_no_example() -> None:
+def test_without_inversions_there_is_no_example() -> None:
     found = inversions(ring().rows)
     assert (found.count, found.common_count, found.events, found.sides) == (0, 0, None, None)
 
 
-def test_inversions_refuses_a_malformed_trace() -> None:
+def test_inversions_rejects_malformed_trace() -> None:
     rows = ring().rows
     with pytest.raises(BadInput, match="node p1 has two rows with step 1"):
         inversions([*rows, rows[0]])

@@ -7,7 +7,7 @@ from ensue.checkers import Verdict, check
 
 
 def place(script: Script, *positions: int | None) -> Script:
-    """Deliver the events a, b, c, … at these positions; go on where the last call ended."""
+    """Deliver events a, b, c, … at these positions; continue after the last call."""
     done = sum(row.action == "delivered" for row in script.rows)
     for event, position in zip("abcdef"[done:], positions, strict=False):
         script.deliver("s1", event, position=position)
@@ -28,43 +28,43 @@ def findings(script: Script) -> list[str]:
 
 
 @pytest.mark.parametrize("positions", [(1, 2, 3), (7, 8, 9), (1, None, 2), (None, None)])
-def test_positions_that_count_on_are_valid(positions: tuple[int | None, ...]) -> None:
+def test_consecutive_positions_are_valid(positions: tuple[int | None, ...]) -> None:
     assert findings(place(subscribed(), *positions)) == []
 
 
-def test_a_gap_is_reported() -> None:
+def test_gap_is_reported() -> None:
     assert findings(place(subscribed(), 1, 3, 4)) == [
         "s1 delivered b at position 3 right after a at position 1; expected position 2"
     ]
 
 
 @pytest.mark.parametrize("positions", [(2, 1), (1, 1), (3, 2)])
-def test_positions_against_the_steps_are_reported(positions: tuple[int, int]) -> None:
+def test_positions_against_step_order_are_reported(positions: tuple[int, int]) -> None:
     assert len(findings(place(subscribed(), *positions))) == 1
 
 
-def test_a_tagged_delivery_has_its_place() -> None:
+def test_tagged_delivery_counts() -> None:
     script = place(subscribed(), 1).deliver("s1", "b", position=2, verdict="late")
     assert findings(place(script, 3)) == []
     assert len(findings(place(place(subscribed(), 1), 3))) == 1
 
 
-def test_positions_begin_anew_after_a_restart() -> None:
+def test_positions_may_restart_after_node_restart() -> None:
     script = place(subscribed(), 1, 2).crash("s1").restart("s1")
     assert findings(place(script, 1, 2)) == []
     assert len(findings(place(place(subscribed(), 1, 2).crash("s1"), 1))) == 1
 
 
-def test_positions_begin_anew_with_a_new_subscription() -> None:
+def test_positions_may_restart_with_new_subscription() -> None:
     script = place(subscribed(), 4, 5).leave("s1", "x", "y").subscribe("s1", "x")
     assert findings(place(script, 1, 2)) == []
 
 
-def test_a_topic_more_is_no_new_subscription() -> None:
+def test_added_topic_is_not_a_new_subscription() -> None:
     assert len(findings(place(place(subscribed(), 4).subscribe("s1", "z"), 6))) == 1
 
 
-def test_a_topic_left_lets_positions_jump_forward_only() -> None:
+def test_left_topic_lets_positions_jump_forward_only() -> None:
     assert findings(place(place(subscribed(), 1).leave("s1", "y"), 5, 6)) == []
     assert len(findings(place(place(subscribed(), 3).leave("s1", "y"), 1))) == 1
 

@@ -1,4 +1,4 @@
-"""What `check` makes of odd input, and how a report reads."""
+"""Bad input to `check`, and the text of reports."""
 
 import json
 from collections.abc import Callable
@@ -17,13 +17,13 @@ def good() -> list[Row]:
     return Script().subscribe("s1", "x").publish("p1", "a").deliver("s1", "a").rows
 
 
-def test_row_position_means_nothing() -> None:
+def test_row_order_is_irrelevant() -> None:
     rows = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
     every = rows.deliver("s1", "a", "b").rows
     assert {check(list(order)).verdict for order in permutations(every)} == {Verdict.VALID}
 
 
-def test_stamps_and_positions_are_never_believed() -> None:
+def test_stamps_and_positions_are_not_trusted() -> None:
     rows = [msgspec.structs.replace(row, stamp={"x": 9}, position=99) for row in good()]
     assert check(rows) == check(good())
 
@@ -51,7 +51,7 @@ def test_stamps_and_positions_are_never_believed() -> None:
         ),
         (
             lambda rows: [*rows, msgspec.structs.replace(rows[2], step=9, action="devoured")],
-            "run r is malformed: there is no action 'devoured' (node s1, step 9)",
+            "run r is malformed: unknown action 'devoured' (node s1, step 9)",
         ),
         (
             lambda rows: [*rows, msgspec.structs.replace(rows[1], node="p2", event="b")],
@@ -62,7 +62,7 @@ def test_stamps_and_positions_are_never_believed() -> None:
         ),
     ],
 )
-def test_what_cannot_be_judged_is_unknown_with_the_reason(
+def test_unjudgeable_run_is_unknown_with_reason(
     spoil: Callable[[list[Row]], list[Row]], reason: str
 ) -> None:
     report = check(spoil(good()))
@@ -71,17 +71,17 @@ def test_what_cannot_be_judged_is_unknown_with_the_reason(
     assert f"unknown: {reason}" in report.sentences()
 
 
-def test_a_run_without_deliveries_has_lost_what_was_owed() -> None:
+def test_run_without_deliveries_lost_owed_events() -> None:
     report = check(good()[:2])
     assert report.verdict == Verdict.INVALID
     assert report["complete"].anomaly_counts == {"lost": 1}
     assert report.reasons == ("run r has no deliveries",)
 
 
-def test_a_publisher_that_restarted_may_say_again_what_it_published() -> None:
+def test_restarted_publisher_may_repeat_published_rows() -> None:
     script = Script().publish("p1", "a").subscribe("s1", "x").crash("p1").restart("p1")
     again = msgspec.structs.replace(script.rows[0], step=4, at_ns=9, true_ns=9)
-    # The first word counts: published before s1 subscribed, the event is not owed to s1.
+    # The first row counts: published before s1 subscribed, the event is not owed to s1.
     script.publish("p2", "b").deliver("s1", "b")
     assert check([*script.rows, again]).verdict == Verdict.VALID
     for other in ({"step": 3, "event": "a"}, {"event": "c"}, {"node": "p3"}, {"publisher_seq": 2}):
@@ -90,7 +90,7 @@ def test_a_publisher_that_restarted_may_say_again_what_it_published() -> None:
         assert check([*rows, spoiled]).verdict == Verdict.UNKNOWN
 
 
-def test_a_witness_in_one_run_outweighs_a_run_that_cannot_be_judged() -> None:
+def test_violation_in_one_run_outweighs_unjudgeable_run() -> None:
     bad = Script(run="bad").subscribe("s1", "x").deliver("s1", "ghost").rows
     empty = Script(run="empty").subscribe("s1", "x").rows
     report = check([*bad, *empty])
@@ -122,7 +122,7 @@ def test_each_order_has_its_rules() -> None:
     ]
 
 
-def test_an_unknown_order_is_refused() -> None:
+def test_unknown_order_is_rejected() -> None:
     with pytest.raises(
         BadInput,
         match=r"no order 'partial'.*total, causal, causal-topic, merged, deadline, fifo, none",
@@ -130,7 +130,7 @@ def test_an_unknown_order_is_refused() -> None:
         check(good(), "partial")
 
 
-def test_a_report_keeps_at_least_one_witness() -> None:
+def test_report_keeps_at_least_one_witness() -> None:
     with pytest.raises(BadInput, match="violations_max is 0"):
         check(good(), violations_max=0)
 
@@ -149,7 +149,7 @@ def test_violations_beyond_the_limit_are_counted() -> None:
     ]
 
 
-def test_a_report_is_plain_values() -> None:
+def test_report_converts_to_plain_values() -> None:
     report = check(Script().subscribe("s1", "x").deliver("s1", "ghost").rows, "none")
     plain = json.loads(json.dumps(report.to_dict()))
     assert plain["verdict"] == "invalid"
@@ -159,7 +159,7 @@ def test_a_report_is_plain_values() -> None:
     ]
 
 
-def test_a_missing_finding_is_a_key_error() -> None:
+def test_missing_finding_is_key_error() -> None:
     with pytest.raises(KeyError):
         check(good(), "none")["total"]
 
@@ -172,8 +172,8 @@ def test_components_of_long_sequences_need_no_recursion() -> None:
     assert cycles.components([forward, [5, 4], [9, 7]]) == [[4, 5], [7, 8, 9]]
 
 
-def test_a_cycle_is_told_in_as_few_steps_as_it_has_sequences() -> None:
-    # The search begins at 0: in the second case in the middle of what sequence 7 says.
+def test_cycle_has_one_step_per_sequence() -> None:
+    # The search begins at 0: in the second case, in the middle of sequence 7.
     assert cycles.cycle({7: [0, 1, 2, 3], 8: [3, 4], 9: [4, 0]}) == [
         (0, 3, 7),
         (3, 4, 8),

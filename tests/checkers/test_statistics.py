@@ -1,4 +1,4 @@
-"""The figures of a run, against values computed by hand."""
+"""Statistics of a run, against values computed by hand."""
 
 import pytest
 from tests.checkers.helpers import Script
@@ -37,7 +37,7 @@ def run() -> list[Row]:
         row("p", 5, "sent", 9, bytes=999, stamp={"x": 9, "y": 9, "z": 9}, **named("b")),
         row("p", 6, "published", 4, **named("c")),
         row("p", 7, "sent", 5, bytes=130, stamp={"x": 3, "y": 1, "z": 1}, **named("c")),
-        # Passed on by the notification service: no cost of the publisher's.
+        # Forwarded by the topic log: not a cost of the publisher.
         row("ens", 1, "sent", 6, bytes=500, stamp={"x": 1}, **named("a")),
         row("s", 1, "subscribed", 0, topic="x", subscription="s"),
         row("s", 2, "received", 5, **named("b")),
@@ -51,7 +51,7 @@ def run() -> list[Row]:
     ]
 
 
-def test_every_figure(run: list[Row]) -> None:
+def test_all_statistics_of_a_run(run: list[Row]) -> None:
     found = statistics(run)
     assert (found.events, found.deliveries, found.subscribers) == (3, 3, 1)
     # All three took 20 ms.
@@ -67,11 +67,11 @@ def test_every_figure(run: list[Row]) -> None:
     assert (found.inversions, found.common_pairs) == (0, 0)
 
 
-def test_row_position_means_nothing(run: list[Row]) -> None:
+def test_row_order_is_irrelevant(run: list[Row]) -> None:
     assert statistics(run[::-1]) == statistics(run)
 
 
-def test_what_the_trace_does_not_tell_is_none() -> None:
+def test_statistics_missing_from_trace_are_none() -> None:
     rows = Script().subscribe("s1", "x").publish("p1", "a").rows
     found = statistics(rows)
     assert (found.events, found.deliveries) == (1, 0)
@@ -85,14 +85,28 @@ def test_what_the_trace_does_not_tell_is_none() -> None:
 
 def test_without_true_time_the_clocks_of_the_nodes_count() -> None:
     rows = [
-        Row(run="r", node="p", step=1, at_ns=1 * MS, action="published", **named("a")),  # type: ignore[arg-type]
+        Row(
+            run="r",
+            node="p",
+            step=1,
+            at_ns=1 * MS,
+            action="published",
+            **named("a"),  # type: ignore[arg-type]
+        ),
         Row(run="r", node="s", step=1, at_ns=0, action="subscribed", topic="x"),
-        Row(run="r", node="s", step=2, at_ns=9 * MS, action="delivered", **named("a")),  # type: ignore[arg-type]
+        Row(
+            run="r",
+            node="s",
+            step=2,
+            at_ns=9 * MS,
+            action="delivered",
+            **named("a"),  # type: ignore[arg-type]
+        ),
     ]
     assert statistics(rows).latency_max_ms == 8
 
 
-def test_of_an_event_published_again_after_a_crash_the_first_time_counts() -> None:
+def test_first_publication_counts_after_crash() -> None:
     rows = [
         row("p", 1, "published", 0, **named("a")),
         row("p", 2, "crashed", 10),
@@ -100,9 +114,9 @@ def test_of_an_event_published_again_after_a_crash_the_first_time_counts() -> No
         row("p", 4, "published", 50, **named("a")),
         row("s", 1, "delivered", 60, subscription="s", **named("a")),
     ]
-    for told in (rows, rows[::-1]):
-        assert statistics(told).events == 1
-        assert statistics(told).latency_max_ms == 60
+    for ordered in (rows, rows[::-1]):
+        assert statistics(ordered).events == 1
+        assert statistics(ordered).latency_max_ms == 60
 
 
 def test_opposite_orders_are_counted() -> None:
@@ -120,5 +134,5 @@ def test_percentiles_are_by_nearest_rank(percent: float, value: float) -> None:
     assert percentile([1, 2, 3, 4], percent) == value
 
 
-def test_there_is_no_percentile_of_nothing() -> None:
+def test_percentile_of_nothing_is_none() -> None:
     assert percentile([], 50) is None

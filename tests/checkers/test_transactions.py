@@ -1,4 +1,4 @@
-"""The checker of transactions: each anomaly is found in a small trace, and a good trace is valid."""
+"""The checker of transactions finds each anomaly in a small trace; a good trace is valid."""
 
 from itertools import permutations
 from random import Random
@@ -40,7 +40,8 @@ def moved() -> Trace:
         .add("b", "began", transaction="1-b", topic="serializable")
         .add("b", "published", event="1-b#1", topic="x = 1", transaction="1-b")
         .add("b", "received", event="1-b#1", transaction="1-b")
-        .add("b", "subscribed", event="1-b#2", subscription="c2.s", topic="x = 1", transaction="1-b")
+        .add("b", "subscribed", event="1-b#2", subscription="c2.s", topic="x = 1",
+             transaction="1-b")
         .add("b", "received", event="1-b#2", transaction="1-b")
         .add("b", "unsubscribed", event="1-b#3", subscription="c3.s", transaction="1-b")
         .add("b", "received", event="1-b#3", transaction="1-b")
@@ -66,7 +67,7 @@ def delivered(trace: Trace, *pairs: tuple[str, str]) -> Trace:
 GOOD = (("1-b#1", "c3.s"), ("1-b#4", "c2.s"))
 
 
-def test_a_good_trace_is_valid() -> None:
+def test_good_trace_is_valid() -> None:
     assert delivered(moved(), *GOOD).anomalies() == {}
 
 
@@ -79,13 +80,13 @@ def test_a_good_trace_is_valid() -> None:
         ((*GOOD, GOOD[0]), "duplicate"),
     ],
 )
-def test_an_event_comes_to_whom_it_must_and_to_nobody_else(
+def test_event_reaches_exactly_its_subscriptions(
     pairs: tuple[tuple[str, str], ...], anomaly: str
 ) -> None:
     assert delivered(moved(), *pairs).anomalies() == {anomaly: 1}
 
 
-def test_what_is_not_committed_is_not_delivered() -> None:
+def test_uncommitted_event_must_not_be_delivered() -> None:
     trace = Trace().add("b", "began", transaction="1-b", topic="atomic")
     trace.add("c", "subscribed", subscription="c.s", topic="x = 1")
     trace.add("b", "published", event="1-b#1", topic="x = 1", transaction="1-b")
@@ -94,11 +95,11 @@ def test_what_is_not_committed_is_not_delivered() -> None:
     assert delivered(trace, ("1-b#1", "c.s")).anomalies() == {"dirty": 1}
 
 
-def test_everybody_decides_alike() -> None:
+def test_split_decision_is_found() -> None:
     assert moved().add("b2", "aborted", transaction="1-b").anomalies()["split"] == 1
 
 
-def test_operations_are_processed_in_their_order() -> None:
+def test_operations_out_of_order_are_found() -> None:
     trace = delivered(moved(), *GOOD)
     trace.add("b2", "received", event="1-b#2.1", transaction="1-b")
     trace.add("b2", "received", event="1-b#2", transaction="1-b")
@@ -110,7 +111,7 @@ def test_operations_are_processed_in_their_order() -> None:
     assert ordered.anomalies() == {}
 
 
-def test_commits_have_one_sequence() -> None:
+def test_opposite_commit_orders_are_found() -> None:
     trace = Trace()
     for name in ("1-b", "2-b"):
         trace.add("b", "began", transaction=name, topic="serializable")
@@ -120,7 +121,7 @@ def test_commits_have_one_sequence() -> None:
     assert trace.anomalies() == {"cycle": 1}
 
 
-def test_commits_have_one_sequence_where_nobody_has_all_of_them() -> None:
+def test_opposite_commit_orders_are_found_if_no_node_has_all_commits() -> None:
     commits = {"b1": ["t", "u", "v"], "b2": ["t", "v", "w"], "b3": ["w", "v"]}
     trace = Trace()
     for name in ("t", "u", "v", "w"):
@@ -128,13 +129,13 @@ def test_commits_have_one_sequence_where_nobody_has_all_of_them() -> None:
     for node, names in commits.items():
         for name in names:
             trace.add(node, "committed", transaction=name)
-    (told,) = check(trace.rows, "transactions")["serializable"].violations
-    assert (told.anomaly, told.nodes) == ("cycle", ("b3",))
-    assert (told.first_event, told.second_event) == ("w", "v")
+    (violation,) = check(trace.rows, "transactions")["serializable"].violations
+    assert (violation.anomaly, violation.nodes) == ("cycle", ("b3",))
+    assert (violation.first_event, violation.second_event) == ("w", "v")
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_two_nodes_that_commit_the_other_way_round_are_found_whatever_others_have(
+def test_two_nodes_with_opposite_commits_are_found_among_others(
     seed: int,
 ) -> None:
     random = Random(seed)
@@ -156,7 +157,7 @@ def test_two_nodes_that_commit_the_other_way_round_are_found_whatever_others_hav
     assert ("cycle" in trace.anomalies()) == opposite
 
 
-def test_a_commit_that_seems_to_come_before_its_beginning_has_a_place_too() -> None:
+def test_commit_before_its_begin_by_clock_has_a_place() -> None:
     trace = Trace().add("b", "began", transaction="1-b", topic="serializable")
     trace.add("b2", "committed", transaction="2-b").add("b2", "committed", transaction="1-b")
     trace.add("b", "began", transaction="2-b", topic="serializable")
@@ -165,7 +166,7 @@ def test_a_commit_that_seems_to_come_before_its_beginning_has_a_place_too() -> N
 
 
 @pytest.mark.parametrize("both", [True, False])
-def test_a_regular_event_never_sees_half_of_a_move(both: bool) -> None:
+def test_regular_event_never_sees_half_of_a_move(both: bool) -> None:
     """Schedule 2 of the paper, and the one in which the event is lost."""
     trace = Trace().add("c3", "subscribed", subscription="c3.s", topic="x = 1")
     trace.add("b", "began", transaction="1-b", topic="serializable")
@@ -185,23 +186,23 @@ def test_a_regular_event_never_sees_half_of_a_move(both: bool) -> None:
         assert delivered(trace, halves[0]).anomalies() == {}
 
 
-def test_an_event_after_a_commit_sees_it() -> None:
+def test_event_after_commit_sees_it() -> None:
     trace = moved().add("c1", "published", event="c1/1", topic="x = 1", publisher="c1")
     assert delivered(trace, *GOOD, ("c1/1", "c3.s")).anomalies() == {"mixed": 1}
 
 
-def test_an_event_that_came_to_many_is_shown_at_two_of_them_and_names_all() -> None:
+def test_mixed_violation_shows_two_subscribers_and_names_all() -> None:
     trace = Trace()
     for name in ("c1", "c2", "c3", "c4"):
         trace.add(name, "subscribed", subscription=f"{name}.s", topic="x = 1")
     trace.add("p", "published", event="p/1", topic="x = 1", publisher="p", publisher_seq=1)
     delivered(trace, *(("p/1", f"c{number}.s") for number in (1, 2, 3)))
-    (told,) = check(trace.rows, "transactions")["serializable"].violations
-    assert (told.anomaly, told.nodes) == ("mixed", ("c1", "c3"))
-    assert "c1.s, c2.s, c3.s" in told.because
+    (violation,) = check(trace.rows, "transactions")["serializable"].violations
+    assert (violation.anomaly, violation.nodes) == ("mixed", ("c1", "c3"))
+    assert "c1.s, c2.s, c3.s" in violation.because
 
 
-# -- What a client has, and its application has not -------------------------------------------------
+# -- Events that reached a client but not its application ---------------------------------------
 
 
 def discarded(trace: Trace, verdict: str, *pairs: tuple[str, str]) -> Trace:
@@ -215,7 +216,7 @@ def discarded(trace: Trace, verdict: str, *pairs: tuple[str, str]) -> Trace:
 
 
 def three_events(kind: str = "") -> Trace:
-    """Three events to one subscription: alone, or as one committed transaction of a kind."""
+    """Three events to one subscription: regular, or in one committed transaction."""
     trace = Trace().add("c", "subscribed", subscription="c.s", topic="x = 1")
     if kind:
         trace.add("b", "began", transaction="1-b", topic=kind)
@@ -242,7 +243,7 @@ def came(trace: Trace, *numbers: int, kind: str = "") -> Trace:
     return trace
 
 
-def test_what_nobody_has_read_when_a_bus_was_closed_has_come() -> None:
+def test_unread_event_of_closed_bus_counts_as_received() -> None:
     assert discarded(moved(), "unread", *GOOD).anomalies() == {}
     assert check(discarded(moved(), "unread", *GOOD).rows, "transactions").delivery_count == 0
     stale = discarded(delivered(moved(), *GOOD), "unread", ("1-b#4", "c3.s"))
@@ -251,9 +252,7 @@ def test_what_nobody_has_read_when_a_bus_was_closed_has_come() -> None:
 
 @pytest.mark.parametrize("verdict", ["not_subscribed", "overflow"])
 @pytest.mark.parametrize("kind", ["", "serializable", "atomic", "planned"])
-def test_what_was_dropped_is_lost_unless_the_application_had_closed_the_subscription(
-    kind: str, verdict: str
-) -> None:
+def test_dropped_event_is_lost_unless_subscription_was_closed(kind: str, verdict: str) -> None:
     events = [f"1-b#{number}" if kind else f"p/{number}" for number in (1, 2, 3)]
     anomaly = {"torn": 1} if kind else {"mixed": 1}
 
@@ -271,7 +270,7 @@ def test_what_was_dropped_is_lost_unless_the_application_had_closed_the_subscrip
 
 
 @pytest.mark.parametrize("kind", ["", "serializable", "atomic", "planned"])
-def test_a_client_that_is_gone_is_owed_what_comes_before_what_came(kind: str) -> None:
+def test_gone_client_is_owed_events_before_those_it_received(kind: str) -> None:
     def gone(*numbers: int) -> Trace:
         trace = came(three_events(kind), *numbers, kind=kind)
         return trace.add("b", "unsubscribed", publisher="c", verdict="gone")
@@ -280,15 +279,15 @@ def test_a_client_that_is_gone_is_owed_what_comes_before_what_came(kind: str) ->
     assert gone(1, 3).anomalies() == ({"torn": 1} if kind else {"mixed": 1})
 
 
-def test_an_event_that_is_published_when_a_transaction_is_over_comes_behind_it() -> None:
+def test_event_published_after_transaction_comes_after_it() -> None:
     trace = came(three_events("atomic"), 1, 2, kind="atomic")
     trace.add("p", "published", event="p/4", topic="x = 1", publisher="p", publisher_seq=4)
     came(trace, 4).add("b", "unsubscribed", publisher="c", verdict="gone")
     assert trace.anomalies() == {"torn": 1}
 
 
-def test_a_move_does_not_excuse_what_a_client_drops() -> None:
-    """The transaction withdrew it, and not the application: events that were routed before are its own."""
+def test_move_does_not_excuse_dropped_event() -> None:
+    """The transaction withdrew the subscription, not the application: earlier events are owed."""
     trace = Trace().add("c3", "subscribed", subscription="c3.s", topic="x = 1")
     trace.add("b", "began", transaction="1-b", topic="serializable")
     trace.add(
@@ -323,7 +322,7 @@ def reported(trace: Trace, **changed: Any) -> Trace:
     return trace
 
 
-def test_tables_that_fit_have_converged() -> None:
+def test_matching_tables_have_converged() -> None:
     assert reported(Trace()).anomalies() == {}
 
 
@@ -351,55 +350,53 @@ def test_tables_that_fit_have_converged() -> None:
         ),
     ],
 )
-def test_tables_that_do_not_fit_are_found(
-    changed: dict[str, Any], anomalies: dict[str, int]
-) -> None:
+def test_differing_tables_are_found(changed: dict[str, Any], anomalies: dict[str, int]) -> None:
     assert reported(Trace(), **changed).anomalies() == anomalies
 
 
-def test_nothing_of_a_client_that_is_gone_is_held() -> None:
+def test_entries_of_gone_client_are_found() -> None:
     entries = [("advertisement", "c1.a", "c1"), ("subscription", "c2.s", "b1")]
     assert reported(Trace(), entries={"b0": entries}).anomalies() == {"orphan": 1}
 
 
-def test_the_last_report_of_a_broker_counts() -> None:
+def test_last_report_of_broker_counts() -> None:
     trace = reported(Trace(), b1=2, entries={"b0": []})
     assert reported(trace).anomalies() == {}
 
 
-def test_a_trace_of_topics_is_not_judged() -> None:
+def test_topic_trace_is_not_judged() -> None:
     trace = Trace().add("c", "subscribed", subscription="c.s", topic="orders")
     trace.add("p", "published", event="p/orders/1", topic="orders")
     report = check(trace.rows, order="transactions")
     assert report.verdict is Verdict.UNKNOWN
-    assert "not one of content" in report.reasons[0]
+    assert "not content-based" in report.reasons[0]
 
 
 @pytest.mark.parametrize("topic", ["orders", "a = b", "a = 1.2.3", "a = .", "a ="])
-def test_of_a_trace_of_topics_nothing_is_told_but_that(topic: str) -> None:
+def test_topic_trace_has_only_one_reason(topic: str) -> None:
     trace = Trace().add("c", "subscribed", subscription="c.s", topic="true")
     trace.add("p", "published", event="p/orders/1", topic=topic)
     trace.add("c", "delivered", event="p/orders/1", subscription="c.s")
     trace.add("c", "delivered", event="p/orders/1", subscription="c.s")
     report = check(trace.rows, order="transactions")
     assert report.verdict is Verdict.UNKNOWN
-    assert report.reasons == (f"run r is not one of content: {topic!r} does not describe an event",)
+    assert report.reasons == (f"run r is not content-based: {topic!r} does not describe an event",)
 
 
 @pytest.mark.parametrize("action", ["published", "received"])
-def test_an_operation_that_does_not_say_its_place_makes_a_run_unknown(action: str) -> None:
+def test_operation_without_place_makes_run_unknown(action: str) -> None:
     trace = moved()
     trace.add("b", action, event="1-b#second", topic="x = 1", transaction="1-b")
     report = check(trace.rows, order="transactions")
     assert report.verdict is Verdict.UNKNOWN
     (reason,) = report.reasons
     assert reason == (
-        "run r is not one of content: '1-b#second' does not say which operation of a transaction it "
-        "is, as 't#2.1' does"
+        "run r is not content-based: '1-b#second' does not name an operation of a transaction: "
+        "expected a name like 't#2.1'"
     )
 
 
-def test_filters_are_read_as_brokers_write_them() -> None:
+def test_filters_parse_as_brokers_write_them() -> None:
     event = attributes_of("\"two words\" = 'it''s' and price = 10.5 and urgent = true")
     assert event == {"two words": "it's", "price": 10.5, "urgent": True}
     for where, expected in {
@@ -416,7 +413,7 @@ def test_filters_are_read_as_brokers_write_them() -> None:
         assert matches(where, event) is expected, where
 
 
-def test_operations_planned_together_may_come_in_any_order() -> None:
+def test_operations_planned_together_may_run_in_any_order() -> None:
     trace = Trace().add("b", "began", topic="planned", transaction="t")
     for path in ("1", "2.0.3", "2.0.2", "4"):
         trace.add("b", "received", event=f"t#{path}", transaction="t")

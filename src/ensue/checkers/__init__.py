@@ -1,12 +1,12 @@
-"""Judge a trace: say whether the order that was promised was kept.
+"""Judge whether a trace keeps the order that was promised.
 
-Checkers are separate from the protocols and share no code with them. They read rows of a trace
-and nothing else, and believe only what a node can observe: that it published, delivered,
-subscribed, left, discarded, crashed or restarted, and in which sequence. Stamps are never
-believed: a wrong stamp that every node obeys must still be found out.
+Checkers share no code with the protocols. They read only the rows of a trace, and trust only what a
+node can observe: that it published, delivered, subscribed, left, discarded, crashed or restarted,
+and in which sequence. They never trust stamps: a wrong stamp that every node follows must still be
+detected.
 
-`check` picks the rules that an order promises and returns a `Report`. Each rule has a module of its
-own, which opens with its exact definition: `fifo`, `total` (with `global`), `causal` (with
+`check` picks the rules that an order promises and returns a `Report`. Each rule has its own module,
+which opens with its exact definition: `fifo`, `total` (with `global`), `causal` (with
 `causal-topic`), `deadline`, `positions`, `completeness`, `latency`, `transactions`.
 """
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _FIFO = Promise(rules=("fifo", "positions", "complete"))
-"""What most brokers promise. No order of Ensue promises so little, but a trace can be checked for it."""
+"""The promise of most brokers: no order of Ensue promises so little, but traces can be checked."""
 _TRANSACTIONS = Promise(rules=transactions.RULES, check=transactions.check)
 
 
@@ -70,10 +70,10 @@ def check(
 ) -> Report:
     """Judge a trace by the order that was promised.
 
-    `causal` adds that rule to any order, or leaves it out; None: as the order promises. `lossy`
-    accepts that events are lost. `settle_ns` and `clock_error_ns` say what counts as owed, see
-    `complete`, and what counts as in time, see `deadline`. `within_ns` adds the rule `timely`. At
-    most `violations_max` violations of each rule are explained.
+    `causal` adds that rule to any order or leaves it out; None means as the order promises. `lossy`
+    accepts lost events. `settle_ns` and `clock_error_ns` define which deliveries are owed (see
+    `completeness`) and on time (see `deadline`). `within_ns` adds the rule `timely`. At most
+    `violations_max` violations of each rule are explained.
     """
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
@@ -92,7 +92,7 @@ def check(
     dated = _rows_by_run(rows) if "deadline" in rules else {}
     for history in runs:
         if not any(history.delivered.values()):
-            # Nothing can be said of the order; but if something was owed, it was lost.
+            # The order is unknown, but owed events are lost.
             reasons.append(f"run {history.run} has no deliveries")
         judge(history, collectors, terms, violations_max)
         for rule, judge_own in promise.judges.items():
@@ -118,7 +118,7 @@ def check(
 
 
 def _rows_by_run(rows: Sequence[Row]) -> dict[str, list[list[Row]]]:
-    """Return by run the rows of each of its nodes, in step order."""
+    """Return, by run, the rows of each node in step order."""
     found: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         found.setdefault(row.run, {}).setdefault(row.node, []).append(row)
@@ -135,7 +135,7 @@ def _judge_times(
     within_ns: int | None,
     clock_error_ns: int,
 ) -> None:
-    """Judge one run by the rules that ask for times, if there are collectors for them.
+    """Judge one run by the rules on time that have a collector.
 
     `dated` are the rows of each node, in step order.
     """
@@ -150,13 +150,15 @@ def _judge_times(
 def rules_of(order: str, *, causal: bool | None = None, lossy: bool = False) -> list[str]:
     """List the rules that an order promises.
 
-    `causal` adds that rule or leaves it out. None is what the order promises: total order is causal
-    on a transport that loses nothing, and not where it is `lossy`.
+    `causal` adds that rule or leaves it out. None means as the order promises: total order is
+    causal unless the transport is `lossy`.
     """
     promise = promise_of(order)
     rules = list(promise.rules)
     if causal is False and not promise.causal_unless_lossy and "causal" in rules:
-        raise BadInput(f"{order} order is always judged with causal order; only total order is not")
+        raise BadInput(
+            f"{order} order includes causal order: only total order can be judged without it"
+        )
     if causal is None and promise.causal_unless_lossy and lossy:
         causal = False
     if causal and "causal" not in rules:
@@ -172,7 +174,7 @@ def judge(
     terms: completeness.Terms,
     violations_max: int,
 ) -> None:
-    """Judge one run by the rules that there are collectors for."""
+    """Judge one run by the rules that have a collector."""
     for rule, collector in collectors.items():
         if rule == "fifo":
             fifo.judge(history, collector)
@@ -191,18 +193,18 @@ def judge(
 
 
 def sum_up(collector: Collector) -> None:
-    """Tell the counts of all runs as notes."""
+    """Add notes with the counts of all runs."""
     facts = collector.facts
     if facts.get("received"):
         share = facts["on time"] / facts["received"]
         collector.note(
-            f"{facts['on time']} of {facts['received']} events that arrived were delivered in order "
-            f"and on time ({share:.1%})"
+            f"{facts['on time']} of {facts['received']} events that arrived were delivered in "
+            f"order and on time ({share:.1%})"
         )
     if facts.get("lost"):
-        collector.note(f"{facts['lost']} of {facts['owed']} owed deliveries never came")
+        collector.note(f"{facts['lost']} of {facts['owed']} owed deliveries are missing")
     if facts.get("in doubt"):
         collector.note(
-            f"{facts['in doubt']} events are in doubt: their publisher crashed for good and "
+            f"{facts['in doubt']} events are in doubt: their publisher never restarted and "
             "no subscriber delivered them"
         )

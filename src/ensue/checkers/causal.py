@@ -1,21 +1,20 @@
-"""Checks that no subscriber sees an effect before its cause.
+"""Checks that no subscriber delivers an effect before its cause.
 
 Rule: an event e comes before f if the node that published f had published e before, or had
 delivered e (at any of its subscriptions, tagged or not) before; or through a chain of such
 steps. No subscriber delivers f and later e. Tagged deliveries are set aside at the subscriber
 that is judged, and of an event delivered twice the first counts.
 
-`judge_topics` looks at each topic as if there were no other: a chain counts only if all its events
-are of one topic.
+`judge_topics` judges each topic by itself: a chain counts only if all its events are of one topic.
 
-Method. What comes before an event is, for each publishing node, a prefix of what that node
-published. So the past of an event is one number a node: a vector. Walking the rows of the
-publishing nodes, each as far as the events it delivers have already been published, gives the
-vector of every event. A subscriber is then judged by the running maximum of the vectors of what
-it has delivered: an event that this maximum already covers is late.
+Method. The causes of an event are, for each publishing node, a prefix of what that node published.
+So the causal past of an event is one number per node: a vector clock. Walking the rows of each
+publishing node, until it delivers an event whose vector is not known yet, gives the vector of every
+event. A subscriber is then judged by the running maximum of the vectors of its deliveries: an event
+that the maximum already covers is late.
 
-Cost: rows times publishing nodes, at most; a delivery that teaches a node nothing costs nothing
-more than a look. Chains are searched for the violations kept only.
+Cost: at most rows times publishing nodes; a delivery of an event that a node already knows takes
+constant time. Chains are computed only for the violations that are kept.
 
 HAZARD: events without a `published` row have no known past and are not judged here; `complete`
 reports them. Rows that would need an event to be delivered before it is published are not
@@ -33,7 +32,7 @@ __all__ = ["judge", "judge_topics"]
 
 
 def judge(history: History, collector: Collector) -> None:
-    """Report every delivery that came after one of its effects."""
+    """Report every delivery after one of its effects."""
     pasts = _Pasts(history)
     if not pasts.compute():
         collector.unknown(f"in run {history.run}, events were delivered before they were published")
@@ -43,7 +42,7 @@ def judge(history: History, collector: Collector) -> None:
 
 
 def judge_topics(history: History, collector: Collector) -> None:
-    """Report every delivery that came after one of its effects in the same topic."""
+    """Report every delivery after one of its effects in the same topic."""
     for topic in sorted({publication.topic for publication in history.published.values()}):
         judge(history.of_topic(topic), collector)
 
@@ -62,7 +61,7 @@ class _Pasts:
                 self.places[publication.event] = (number, place)
 
     def compute(self) -> bool:
-        """Fill in all vectors; return whether causes could be put before effects."""
+        """Compute all vectors; return False if an event was delivered before it was published."""
         vectors = self.vectors
         clocks = [[0] * len(self.nodes) for _ in self.nodes]
         rows = [iter(self._rows(node)) for node in self.nodes]
@@ -91,10 +90,10 @@ class _Pasts:
         return self.vectors[effect][node] >= place
 
     def chain(self, cause: str, effect: str) -> list[str]:
-        """Say step by step why one event comes before another.
+        """Explain step by step why one event comes before another.
 
-        Each turn goes from the effect to the event by which its publisher first learnt of the
-        cause: a direct step if there is one.
+        Each step goes from the effect to the event by which its publisher first learned of the
+        cause, directly if possible.
         """
         steps: list[str] = []
         origin = self.history.published[cause].node
@@ -123,7 +122,7 @@ class _Pasts:
 
 
 def _learn(clock: list[int], vector: list[int], place: tuple[int, int]) -> None:
-    """Add the past of an event to a clock. A node that knows the event knows its past already."""
+    """Merge the past of an event into a clock; a node that knows the event knows its past."""
     node, number = place
     if clock[node] < number:
         clock[:] = map(max, clock, vector)

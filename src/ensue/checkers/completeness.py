@@ -1,26 +1,26 @@
-"""Checks that each subscriber got what it was owed, once, and nothing else.
+"""Checks that each subscriber delivers every owed event once, and nothing else.
 
 Rules, for each subscriber:
 
-- `lost`: an event that was owed never came. An event is owed if it was published after the
-  subscription to its topic took effect, and the subscription lasted to the end of the trace.
-  If it ended, an event is owed if it was published at least `settle_ns` before the end; and, if
-  `gaps` is set, if a later event of the same publisher and topic did come. Near the edges
-  an event may or may not come.
-- `duplicate`: an event came twice.
-- `phantom`: an event came that no client published, or under another name than it was published.
-- `uninvited`: an event came while there was no subscription to its topic.
-- `void`: an event came although the node that published it had discarded it as void. Such events
-  are not owed.
+- `lost`: an owed event was not delivered. An event is owed if it was published after the
+  subscription to its topic took effect, and the subscription lasted to the end of the trace. If the
+  subscription ended, an event is owed if it was published at least `settle_ns` before the end; and,
+  if `gaps` is set, if a later event of the same publisher and topic was delivered. Near the start
+  and the end of a subscription an event may or may not be delivered.
+- `duplicate`: an event was delivered twice.
+- `phantom`: an event was delivered that no client published, or as another one than published.
+- `uninvited`: an event was delivered without a subscription to its topic.
+- `void`: an event was delivered although the node that published it had discarded it as void. Such
+  events are not owed.
 
 Tagged deliveries count as deliveries here.
 
-Crashes. A subscription outlives a crash if the node restarts; a node that stays down is owed
-nothing from its crash on. An event is in doubt, and not owed, if its publisher stays down
-and no subscriber delivered it: it may never have left.
+Crashes. A subscription survives a crash if the node restarts; a node that stays down is owed
+nothing after its crash. An event is in doubt, and not owed, if its publisher stays down and no
+subscriber delivered it: it may never have been sent.
 
-Cost: sorting, and then one look at each event owed, which either is a delivery in the trace or
-a violation. HAZARD: a trace that ends while events are still under way shows them as lost.
+Cost: sorting, then one lookup per owed event, which is either a delivery in the trace or a
+violation. HAZARD: a trace that ends while events are in flight shows them as lost.
 """
 
 from bisect import bisect_left, bisect_right
@@ -37,20 +37,20 @@ __all__ = ["Terms", "judge"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What counts as owed."""
+    """The definition of owed events."""
 
     settle_ns: int | None = None
-    """How long before its end a subscription is sure to get what is published; None: never."""
+    """Events published at least this long before a subscription ends are owed; None: none are."""
     clock_error_ns: int = 0
-    """By how much the clocks of two nodes may differ, for runs without true time."""
+    """The largest difference between the clocks of two nodes, for runs without true time."""
     lossy: bool = False
-    """Accept losses, and only tell how many there were."""
+    """Accept losses and only count them."""
     gaps: bool = True
     """Whether a later event of a publisher proves that an earlier one is lost."""
 
 
 class _Lane:
-    """The events on a topic, of one publisher or of all, by the time they were published."""
+    """The events of a topic, of one publisher or of all, by time of publication."""
 
     def __init__(self, publications: Iterable[Publication]) -> None:
         self.by_time = sorted(publications, key=lambda one: (one.time_ns, one.step))
@@ -60,13 +60,13 @@ class _Lane:
         self._latest = list(accumulate((one.time_ns for one in by_number), max))
 
     def between(self, after_ns: int, until_ns: int | None) -> list[Publication]:
-        """List the events published after one time and not after another."""
+        """Return the events published after one time, up to and including another."""
         start = bisect_right(self.times, after_ns)
         end = len(self.times) if until_ns is None else bisect_right(self.times, until_ns)
         return self.by_time[start:end]
 
     def below(self, number: int, after_ns: int) -> list[Publication]:
-        """List the events with a smaller number published after a time."""
+        """Return the events with a smaller number that were published after a time."""
         count = bisect_left(self._numbers, number)
         if not count:
             return []
@@ -75,7 +75,7 @@ class _Lane:
 
 
 def judge(history: History, collector: Collector, terms: Terms) -> None:
-    """Report everything that came wrongly, and everything that did not come."""
+    """Report wrong deliveries and missing ones."""
     for subscriber, deliveries in history.delivered.items():
         _judge_deliveries(history, subscriber, deliveries, collector)
     _Debts(history, terms).judge(collector)
@@ -190,7 +190,7 @@ class _Debts:
         deliveries: list[Delivery],
         owed: dict[str, str],
     ) -> None:
-        """Add what is owed within an interval, with the reason why."""
+        """Add the events owed within an interval, each with the reason."""
         after_ns = interval.opened_ns + self._slack_ns
         lane = self._topics.get(topic)
         if lane is None:
@@ -214,7 +214,7 @@ class _Debts:
     def _furthest(
         self, interval: Interval, deliveries: list[Delivery]
     ) -> dict[str, tuple[int, str]]:
-        """Return, by publisher, the greatest number that came within an interval, and its event."""
+        """Return, by publisher, the greatest number delivered in an interval, and its event."""
         start = bisect_right(deliveries, interval.opened_step, key=lambda one: one.step)
         end = len(deliveries)
         if interval.closed_step is not None:
@@ -235,14 +235,14 @@ class _Debts:
         furthest: dict[str, tuple[int, str]],
         owed: dict[str, str],
     ) -> None:
-        """Add what a publisher had published before the last of it that came."""
+        """Add the events that each publisher published before its last delivered event."""
         after_ns = interval.opened_ns + self._slack_ns
         for publisher, (number, event) in furthest.items():
             lane = self._lanes.get((publisher, topic))
             if lane is None:
                 continue
             for one in lane.below(number, after_ns):
-                owed.setdefault(one.event, f"did deliver {event}, a later one of {publisher}")
+                owed.setdefault(one.event, f"delivered {event}, a later event of {publisher}")
 
     def _explain(self, subscriber: Subscriber, event: str, reason: str) -> str:
         name = self._history.name(subscriber)

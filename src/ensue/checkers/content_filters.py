@@ -1,8 +1,7 @@
-"""Filters as traces write them, read once more to say whether an event matches a subscription.
+"""A second implementation of filters, to judge whether an event matches a subscription.
 
-Checkers share no code with protocols, so this is a reading of its own, and a plain one: an
-expression is turned into a function and called. It knows the forms that
-`docs/explanation/protocols/content.md` lists, no others.
+Checkers share no code with protocols, so this parser is independent and simple: it turns an
+expression into a function. It supports the forms in `docs/explanation/protocols/content.md`.
 """
 
 import re
@@ -18,7 +17,8 @@ Event = dict[str, Value]
 Test = Callable[[Event], bool]
 
 _TOKEN = re.compile(
-    r"""\s*('(?:[^']|'')*'|"(?:[^"]|"")+"|[+-]?[\d.]+(?:[eE][+-]?\d+)?|-?inf\b|[\w.-]+|<=|>=|==|[=<>(),])"""
+    r"""\s*('(?:[^']|'')*'|"(?:[^"]|"")+"|"""
+    r"""[+-]?[\d.]+(?:[eE][+-]?\d+)?|-?inf\b|[\w.-]+|<=|>=|==|[=<>(),])"""
 )
 
 
@@ -45,7 +45,7 @@ def matches(where: str, event: Event) -> bool:
     try:
         return _compiled(where)(event)
     except (IndexError, ValueError):
-        raise BadInput(f"{where!r} is no filter") from None
+        raise BadInput(f"{where!r} is not a filter") from None
 
 
 @lru_cache(maxsize=4096)
@@ -53,7 +53,7 @@ def _compiled(where: str) -> Test:
     tokens = list(_tokens(where))
     test, rest = _either(tokens)
     if rest:
-        raise BadInput(f"{where!r} can't be read from {rest[0]!r} on")
+        raise BadInput(f"{where!r} is not a filter: unexpected {rest[0]!r}")
     return test
 
 
@@ -62,7 +62,7 @@ def _tokens(text: str) -> Iterator[str]:
     while text[at:].strip():
         match = _TOKEN.match(text, at)
         if match is None:
-            raise BadInput(f"{text!r} can't be read at character {at + 1}")
+            raise BadInput(f"{text!r} is not a filter: bad token at character {at + 1}")
         yield match.group(1)
         at = match.end()
 

@@ -1,13 +1,12 @@
-"""Finds where sequences of events contradict each other, in linear time.
+"""Finds contradictions between sequences of events, in linear time.
 
-Each sequence says that its first event comes before its second, and so on. Together the
-sequences are a graph with one edge for each two neighbours in a sequence. If the graph has no
-cycle, one order fits all sequences. If two events are in opposite orders in two sequences, each
-can be reached from the other, so both are in one strongly connected component: everything
-outside the components agrees with all others and needs no further look.
+The sequences form a graph with an edge between each two neighbors of a sequence. If the graph has
+no cycle, one order fits all sequences. If two events are in opposite orders in two sequences, each
+is reachable from the other, so both are in one strongly connected component. Events outside the
+components agree in all sequences.
 
-Kahn's algorithm takes away the events in front of all cycles; Tarjan's, with a stack of its own
-since traces are longer than Python's, splits what is left.
+Kahn's algorithm removes the events before all cycles. Tarjan's algorithm splits the rest; it uses
+an explicit stack, because traces are longer than Python's recursion limit.
 """
 
 from collections import deque
@@ -18,9 +17,9 @@ __all__ = ["components", "cycle", "restrict"]
 
 
 def components(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the sets of events that lie on common cycles, smallest first; none if all agree.
+    """Return the sets of events on common cycles, smallest first; empty if all agree.
 
-    Events are numbers from 0; no sequence holds one twice.
+    Events are numbers from 0; no sequence has an event twice.
     """
     size = 1 + max((max(sequence) for sequence in sequences if sequence), default=-1)
     successors: list[list[int]] = [[] for _ in range(size)]
@@ -47,9 +46,9 @@ def components(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
 def restrict(
     sequences: Sequence[Sequence[int]], parts: Sequence[Sequence[int]]
 ) -> list[dict[int, list[int]]]:
-    """For each part list what each sequence holds of it, by the number of the sequence.
+    """Return, for each part, its events in each sequence, by the number of the sequence.
 
-    Sequences that hold fewer than two events of a part have no say in it and are left out.
+    Sequences with fewer than two events of a part are left out.
     """
     part_of = {event: number for number, part in enumerate(parts) for event in part}
     held: list[dict[int, list[int]]] = [{} for _ in parts]
@@ -64,7 +63,7 @@ def restrict(
 def cycle(part: dict[int, list[int]]) -> list[tuple[int, int, int]]:
     """Return a short cycle in one component, as steps (event, next event, sequence).
 
-    No two neighbouring steps are of one sequence: those are joined into one.
+    Neighboring steps of one sequence are joined into one.
     """
     edges: dict[int, list[tuple[int, int]]] = {}
     for number, sequence in part.items():
@@ -101,7 +100,7 @@ def _joined(steps: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 
 
 def _strongly_connected(events: Sequence[int], successors: Sequence[list[int]]) -> list[list[int]]:
-    """Tarjan's algorithm. All successors of the events given are among them."""
+    """Run Tarjan's algorithm on events that contain all their successors."""
     index: dict[int, int] = {}
     lowest: dict[int, int] = {}
     open_events: list[int] = []
@@ -137,7 +136,7 @@ def _strongly_connected(events: Sequence[int], successors: Sequence[list[int]]) 
 
 
 def _taken(events: list[int], last: int) -> list[int]:
-    """Take events off the end, up to and with the one given."""
+    """Pop events off the end, up to and including `last`."""
     taken = [events.pop()]
     while taken[-1] != last:
         taken.append(events.pop())

@@ -1,22 +1,21 @@
-"""Checks that events arriving in time are delivered in time, or not at all.
+"""Checks that events are delivered on time if they arrive on time, and otherwise not at all.
 
-Rules, for each subscriber, by the clock of its node and the deadline that came with the event
-(`deadline_ns`):
+Rules, for each subscriber, by the clock of its node and the deadline of the event (`deadline_ns`):
 
-- `expired`: an event was delivered after its deadline, and not tagged.
-- `missed`: an event arrived before its deadline, with the clock error to spare, and was not
+- `expired`: an event was delivered after its deadline, untagged.
+- `missed`: an event arrived before its deadline, with a margin of the clock error, and was not
   delivered, although a late event must not hold up a punctual one.
 
 An event is not missed if the node crashed or the subscription left the topic before the deadline,
-if the trace of the node ends before it, or if the node had no room (`overflow`) or no business with
-it (`not_subscribed`, `before_join`), or if the application did not take it in time (`unread`).
+if the trace of the node ends before it, if the node had no room (`overflow`) or did not need the
+event (`not_subscribed`, `before_join`), or if the application did not read it in time (`unread`).
 
-Of an event that arrives twice the first arrival counts. Tagged deliveries are late by their own
-account: they break no rule, and an event that arrived in time and is tagged was missed.
+The first arrival of an event counts. A tagged delivery is late: it breaks no rule, but if the event
+arrived on time, it counts as missed.
 
-HAZARD: a node that stood still when a deadline passed has missed what waited for it, and says so.
-That is no fault of the protocol: leave the rows of such arrivals out, or give a clock error that is
-longer than nodes stand still.
+HAZARD: a node that was paused when a deadline passed has missed the events that waited, and is
+reported. That is no fault of the protocol: leave the rows of such arrivals out, or give a clock
+error that is longer than the pauses.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,21 +36,21 @@ Key = tuple[str, str]
 
 
 class _Seen(msgspec.Struct):
-    """What one node's rows say of its events."""
+    """The arrivals, deliveries and interruptions of one node."""
 
     arrived: dict[Key, Row]
     delivered: dict[Key, Row]
-    """The first delivery that is not tagged."""
+    """The first untagged delivery."""
     excused: dict[Key, None]
     interrupted: list[Row]
-    """Crashes, and topics that subscriptions left."""
+    """Crashes, and subscriptions that left a topic."""
     last_ns: int = 0
 
 
 def judge(
     run: str, rows: Iterable[Sequence[Row]], collector: Collector, *, clock_error_ns: int
 ) -> None:
-    """Report every delivery that came too late, and everything in time that was not delivered.
+    """Report late deliveries, and events that arrived on time and were not delivered.
 
     `rows` are the rows of each node of one run, in step order.
     """
@@ -109,7 +108,7 @@ def _is_missed(key: Key, row: Row, seen: _Seen, clock_error_ns: int) -> bool:
 
 
 def _left(each: Row, row: Row) -> bool:
-    """Whether the very subscription that an event arrived at left its topic."""
+    """Whether the subscription that an event arrived at left its topic."""
     return (each.topic, each.subscription or "") == (row.topic, row.subscription or "")
 
 
@@ -117,8 +116,8 @@ def _expired(row: Row) -> str:
     assert row.deadline_ns is not None
     late_ns = row.at_ns - row.deadline_ns
     return (
-        f"{row.node} delivered {row.event} {late_ns / MILLISECOND_NS:g} ms after its deadline, and "
-        "did not say so"
+        f"{row.node} delivered {row.event} {late_ns / MILLISECOND_NS:g} ms after its deadline, "
+        "untagged"
     )
 
 

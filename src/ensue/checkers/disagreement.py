@@ -1,15 +1,14 @@
 """Finds two subscribers that delivered the same two events in opposite orders.
 
-Theory. `cycles` leaves only the events on which two subscribers can disagree. Within each such set,
-the subscribers that delivered it in the very same order are taken as one. For two that did not,
-the events common to both are put in the order of the first and numbered by the order of the
-second: they agree exactly if those numbers rise. If they don't, two neighbours among the common
-events fall, at either subscriber; of those pairs the one with the fewest deliveries between them
-(at both subscribers together), then the earliest, is the witness.
+Theory. `cycles` leaves only sets of events on which subscribers can disagree. In each set,
+subscribers with the same order count as one. For two with different orders, sort their common
+events by the order of the first and number them by the order of the second: they agree exactly if
+the numbers rise. If not, some two neighbors fall, at either subscriber. The witness is the pair
+with the fewest deliveries between them at both subscribers together, then the earliest.
 
-Cost: linear in the deliveries if one order fits all. Otherwise each two distinct orders within
-a component are compared, in time linear in their lengths. HAZARD: many subscribers, none of
-which agree on a large component, cost the square of their number; `limit` ends the search.
+Cost: linear in the deliveries if one order fits all. Otherwise every two distinct orders of a
+component are compared, in time linear in their lengths. HAZARD: many subscribers that all disagree
+on a large component cost the square of their number; `limit` ends the search.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,16 +26,16 @@ __all__ = ["Disagreement", "Inversions", "Orders", "Side", "inversions"]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """How one of the two subscribers saw it."""
+    """One of two subscribers that disagree."""
 
     subscriber: Subscriber
     name: str
     deliveries: tuple[tuple[int, str], ...]
-    """Position and event of the two and of what was delivered around and between them."""
+    """Position and event of the two events, and of the deliveries around and between them."""
 
 
 class Inversions(msgspec.Struct, frozen=True, kw_only=True):
-    """How often subscribers disagree, and an example."""
+    """The number of disagreements, and an example."""
 
     count: int
     """Pairs of events in opposite orders, summed over the pairs of subscribers."""
@@ -54,9 +53,9 @@ class Disagreement(msgspec.Struct, frozen=True, order=True):
     """Two events in opposite orders at two subscribers; the smallest sorts first."""
 
     distance: int
-    """How far apart the events are, at both subscribers together, tagged deliveries aside."""
+    """Distance of the events, summed over both subscribers, without tagged deliveries."""
     position: int
-    """Where the later of the two is at the first subscriber."""
+    """Position of the later of the two at the first subscriber."""
     subscribers: tuple[int, int]
     events: tuple[int, int]
     """In the order of the first subscriber."""
@@ -80,7 +79,7 @@ class Orders:
         self._places: dict[int, dict[int, Delivery]] = {}
 
     def place(self, subscriber: int, event: int) -> Delivery:
-        """Return where a subscriber delivered an event."""
+        """Return a subscriber's delivery of an event."""
         places = self._places.get(subscriber)
         if places is None:
             pairs = zip(self.sequences[subscriber], self.deliveries[subscriber], strict=True)
@@ -117,7 +116,7 @@ class Orders:
         return sum(count * (count - 1) // 2 for count in shared)
 
     def explain(self, found: Disagreement) -> str:
-        """Tell a disagreement in words."""
+        """Describe a disagreement."""
         first, second = found.events
         parts = []
         for subscriber, events in zip(
@@ -201,7 +200,7 @@ def _side(orders: Orders, found: Disagreement, which: int, context: int) -> Side
 
 
 def _distinct(part: dict[int, list[int]]) -> Iterator[tuple[int, int]]:
-    """List one subscriber for each distinct order, and how many share that order."""
+    """Yield one subscriber per distinct order, and the number of subscribers with that order."""
     sharing: dict[tuple[int, ...], list[int]] = {}
     for subscriber, events in part.items():
         sharing.setdefault(tuple(events), []).append(subscriber)
@@ -210,7 +209,7 @@ def _distinct(part: dict[int, list[int]]) -> Iterator[tuple[int, int]]:
 
 
 def _inversion_count(ranks: list[int]) -> int:
-    """Count the pairs that fall, by merging ever longer sorted runs."""
+    """Count falling pairs by merge sort."""
     count = 0
     width = 1
     while width < len(ranks):

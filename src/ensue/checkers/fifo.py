@@ -1,11 +1,11 @@
-"""Checks that every publisher is heard in its own order.
+"""Checks that subscribers deliver the events of each publisher in its order.
 
-Rule: a subscriber delivers the events of one publisher on one topic by rising `publisher_seq`,
-and none of them twice. Tagged deliveries are set aside: the application knows.
+Rule: a subscriber delivers the events of one publisher on one topic by rising `publisher_seq`, and
+none of them twice. Tagged deliveries are set aside: the application knows of them.
 
-One pass a subscriber. For each publisher and topic a stack keeps the deliveries that no later
-one outranks, so that the top of it, once smaller numbers are popped, is the nearest earlier
-delivery with a greater number: the smallest witness, at a constant cost a delivery.
+Method: one pass per subscriber. For each publisher and topic, a stack holds the deliveries that no
+later one exceeds. After smaller numbers are popped, its top is the nearest earlier delivery with a
+greater number: the smallest witness, in amortized constant time.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ __all__ = ["judge"]
 
 
 def judge(history: History, collector: Collector) -> None:
-    """Report every delivery that came too late or once more."""
+    """Report every delivery that is too late or repeated."""
     for subscriber in history.delivered:
         _judge_subscriber(history, subscriber, collector)
 

@@ -1,19 +1,18 @@
-"""Rows of a trace, sorted into what the checkers ask for: one `History` a run.
+"""Indexes the rows of a trace for the checkers: one `History` per run.
 
-Event ids are unique within a run only, and nodes of two runs never met: nothing is ever compared
-across runs. Within a run the only order that is believed is `step`, node by node. Row position and
-`stamp` are never looked at; `position` is judged by the rule `positions` alone, and an excerpt
-tells positions in words by it.
+Event ids are unique only within a run, so runs are never compared. Within a run, checkers trust
+only the order of `step` at each node. They ignore the order of rows and `stamp`; only the rule
+`positions` judges `position`, and an excerpt uses it in messages.
 
-A publisher that restarts may say `published` again for events it is still in charge of, since a
-crash may have come between taking charge and saying so. The first such row counts.
+A publisher that restarts may repeat `published` for events that it is still responsible for,
+because a crash may have come between taking responsibility and recording it. The first row counts.
 
-A run whose rows contradict each other is not judged: the reason is returned in its stead. That
-keeps every checker free of half-believed rows.
+A run whose rows contradict each other is not judged, and the reason is returned instead. So
+checkers need not deal with inconsistent rows.
 
-Time. Whether an event was published before a subscription took effect is a question of time,
-because it concerns two nodes. A run in which every row that matters has `true_ns` is judged by
-it; any other run is judged by `at_ns`, give or take the clock error.
+Time. Whether an event was published before a subscription took effect depends on time, because it
+concerns two nodes. A run in which every relevant row has `true_ns` is judged by it; any other run
+is judged by `at_ns`, within the clock error.
 """
 
 from collections import Counter
@@ -62,19 +61,19 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class Interval:
-    """How long a subscription to a topic lasted."""
+    """The duration of a subscription to a topic."""
 
     opened_step: int
     opened_ns: int
     closed_step: int | None = None
-    """None: to the end of the trace."""
+    """None: it lasts to the end of the trace."""
     closed_ns: int | None = None
     """None: the subscriber could still receive at the end of the trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Facts about a run that an excerpt of it lacks: all of some events, none of others."""
+    """Facts about a whole run, for an excerpt that has all rows of some events only."""
 
     simulated: bool
     """Whether times are true times."""
@@ -113,7 +112,7 @@ class History:
     _names: dict[Subscriber, str] = field(default_factory=dict)
 
     def name(self, subscriber: Subscriber) -> str:
-        """Name a subscriber in a sentence: by its node alone if that says it all."""
+        """Return the name of a subscriber in messages: its node alone if that is unique."""
         if not self._names:
             subscriptions = Counter(known.node for known in self.delivered)
             for known in self.delivered:
@@ -122,7 +121,7 @@ class History:
         return self._names[subscriber]
 
     def of_topic(self, topic: str) -> "History":
-        """Return what was published and delivered of one topic, and nothing else."""
+        """Return the publications and deliveries of one topic."""
         part = History(run=self.run, simulated=self.simulated, excerpt=self.excerpt)
         part.published = {event: one for event, one in self.published.items() if one.topic == topic}
         part.publications_at = {
@@ -140,7 +139,7 @@ class History:
         return part
 
     def judged(self, subscriber: Subscriber) -> list[Delivery]:
-        """List the first delivery of each event that was not tagged: what order is judged by."""
+        """Return the first untagged delivery of each event: these decide the order."""
         seen: set[str] = set()
         first: list[Delivery] = []
         for delivery in self.delivered[subscriber]:
@@ -153,10 +152,10 @@ class History:
 def histories(
     rows: Iterable[Row], *, excerpt: Excerpt | None = None
 ) -> tuple[list[History], list[str]]:
-    """Split a trace into runs; also say which runs can't be judged, and why.
+    """Split a trace into runs; return these, and reasons why other runs can't be judged.
 
-    With an `excerpt` the rows are some of one run's: of deliveries, the position is taken from
-    the row, since it can't be counted here.
+    With an `excerpt`, the rows are part of one run, so the position of a delivery is taken from its
+    row instead of being counted.
     """
     by_run: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
@@ -176,13 +175,13 @@ def histories(
 
 
 def ordinal(number: int) -> str:
-    """Say a position in words: 1st, 2nd, 3rd, 4th and so on."""
+    """Format a position: 1st, 2nd, 3rd, 4th and so on."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}th" if 10 <= number % 100 <= 20 else f"{number}{ending}"
 
 
 def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
-    """Say what keeps the rows of a run from being believed, if anything does."""
+    """Return the first contradiction in the rows of a run, if any."""
     published: dict[str, Row] = {}
     numbers: dict[tuple[str | None, str | None, int | None], Row] = {}
     for rows in nodes:
@@ -199,14 +198,14 @@ def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
             if row.action != "published" or row.event is None:
                 continue
             number = (row.publisher, row.topic, row.publisher_seq)
-            said_again = published.get(row.event)
+            first = published.get(row.event)
             if (
                 restarted
-                and said_again is not None
-                and said_again.node == row.node
-                and said_again is numbers.get(number)
+                and first is not None
+                and first.node == row.node
+                and first is numbers.get(number)
             ):
-                continue  # A publisher that restarted says again what it is in charge of.
+                continue  # Repeated by a publisher after its restart.
             for earlier in (published.get(row.event), numbers.get(number)):
                 if earlier is not None:
                     return (
@@ -220,7 +219,7 @@ def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
 
 def _missing(row: Row) -> str | None:
     if row.action not in ACTIONS:
-        return f"there is no action {row.action!r}"
+        return f"unknown action {row.action!r}"
     needed: dict[str, object] = {}
     if row.action in _NAMED:
         needed = {
@@ -254,7 +253,7 @@ def _history(run: str, nodes: dict[str, list[Row]], excerpt: Excerpt | None) -> 
 
 
 class _Reader:
-    """Turns the rows of one node, in step order, into its part of the history."""
+    """Adds the rows of one node, in step order, to the history."""
 
     def __init__(self, history: History, node: str) -> None:
         self._history = history
@@ -285,7 +284,7 @@ class _Reader:
     def _published(self, row: Row) -> None:
         event, topic, publisher, publisher_seq = _identity(row)
         if event in self._history.published:
-            return  # Said again after a restart: the first word counts.
+            return  # Repeated after a restart: the first row counts.
         publication = Publication(
             event, topic, publisher, publisher_seq, row.node, row.step, self._time_ns(row)
         )
@@ -328,8 +327,8 @@ class _Reader:
     def _close(self, row: Row, *, forgetful: bool = False) -> None:
         """Close an interval.
 
-        A node that subscribes anew without having left did so because it forgot: its former
-        subscription ended with its last crash, if it crashed since.
+        A node that subscribes again without having left lost its state: its former subscription
+        ended with its last crash, if it crashed since.
         """
         assert row.topic is not None
         interval = self._open.pop((self._subscriber(row), row.topic), None)
@@ -342,7 +341,7 @@ class _Reader:
             interval.closed_ns = self._time_ns(crash)
 
     def _discarded(self, row: Row) -> None:
-        """Keep the verdict; `void` stays, since an event is void for good."""
+        """Keep the verdict; `void` is final."""
         if row.event is None:
             return
         key = (self._node, row.event)

@@ -1,13 +1,13 @@
-"""Checks that deliveries in order are also in time.
+"""Checks that deliveries in order are also on time.
 
-Rule: between the publication of an event and each of its deliveries lies no more than `within_ns`.
-Tagged deliveries are set aside, and of an event delivered twice the first counts. Merged order
-promises delta + 3 epsilon, to the end of the tick.
+Rule: an event is delivered at most `within_ns` after its publication. Tagged deliveries are set
+aside, and of an event delivered twice the first counts. Merged order promises delta + 3 epsilon, to
+the end of the tick.
 
-Times of runs on real machines are readings of two clocks: give the clock error as well, or a fast
-clock looks like a slow delivery.
+Times of runs on real machines come from two clocks: give the clock error as well, or a fast clock
+looks like a slow delivery.
 
-HAZARD: an event that is never delivered is not late. `complete` tells of those.
+HAZARD: an event that is never delivered is not late. The rule `complete` reports those.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ MILLISECOND_NS = 1_000_000
 
 
 def judge(history: History, collector: Collector, *, within_ns: int, clock_error_ns: int) -> None:
-    """Report every delivery that came too long after its event was published."""
+    """Report every delivery that is too long after its publication."""
     bound_ns = within_ns if history.simulated else within_ns + clock_error_ns
     for subscriber in history.delivered:
         name = history.name(subscriber)
@@ -38,5 +38,5 @@ def _explain(name: str, publication: Publication, delivery: Delivery, bound_ns: 
     return (
         f"{name} delivered {delivery.event} (its {ordinal(delivery.position)}) "
         f"{took_ns / MILLISECOND_NS:g} ms after {publication.node} published it; "
-        f"{bound_ns / MILLISECOND_NS:g} ms were promised"
+        f"the limit is {bound_ns / MILLISECOND_NS:g} ms"
     )

@@ -1,13 +1,13 @@
-"""Checks that positions count what a subscriber delivered, without a gap.
+"""Checks that positions count the deliveries of a subscriber without a gap.
 
-Rule: in step order, the `position` of each delivery of a subscriber is that of the delivery before
-it plus one. Tagged deliveries count. Three things let a subscriber count differently:
+Rule: in step order, the `position` of each delivery of a subscriber is that of the previous one
+plus one. Tagged deliveries count. Exceptions:
 
-* The node restarted, or the subscription opened anew: any position may follow.
+* The node restarted, or the subscription opened again: any position may follow.
 * The subscription left a topic: positions may jump forward, over events that it discarded unread.
 
-The first delivery may have any position: a durable subscription goes on where it was. Deliveries
-without a position are passed over.
+The first delivery may have any position: a durable subscription resumes. Deliveries without a
+position are skipped.
 """
 
 from bisect import bisect_right
@@ -22,14 +22,14 @@ RULE = "positions"
 
 
 class Excuses:
-    """Steps of one subscriber at which its positions may change their course."""
+    """Steps of one subscriber at which its positions may jump."""
 
     def __init__(self, fresh: list[int], left: list[int]) -> None:
         self._fresh = sorted(fresh)
         self._left = sorted(left)
 
     def allow(self, before: tuple[int, int], after: tuple[int, int]) -> bool:
-        """Tell whether one delivery may follow another; each is a step and a position."""
+        """Return whether one delivery may follow another; each is a step and a position."""
         (first_step, first), (second_step, second) = before, after
         if second == first + 1 or _between(self._fresh, first_step, second_step):
             return True
@@ -41,7 +41,7 @@ def _between(steps: list[int], low: int, high: int) -> bool:
 
 
 def excuses(history: History, subscriber: Subscriber) -> Excuses:
-    """Return where a subscriber may count differently."""
+    """Return the steps at which the positions of a subscriber may jump."""
     intervals = [
         interval
         for (owner, _), found in history.intervals.items()
@@ -63,7 +63,7 @@ def excuses(history: History, subscriber: Subscriber) -> Excuses:
 
 
 def judge(history: History, collector: Collector) -> None:
-    """Report every delivery whose position does not follow from the one before it."""
+    """Report every delivery whose position does not follow the previous one."""
     for subscriber, deliveries in history.delivered.items():
         allowed: Excuses | None = None
         before: Delivery | None = None
@@ -93,7 +93,7 @@ def _next(delivery: Delivery) -> int:
 
 
 def explanation(name: str, before: tuple[str, int], after: tuple[str, int]) -> str:
-    """Describe two neighbours; each is an event and its position."""
+    """Describe two successive deliveries; each is an event and its position."""
     return (
         f"{name} delivered {after[0]} at position {after[1]} right after {before[0]} at position "
         f"{before[1]}; expected position {before[1] + 1}"

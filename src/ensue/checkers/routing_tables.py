@@ -1,19 +1,18 @@
-"""Routing tables of brokers, at rest: what each says it has fits what the others say.
+"""Checks that the routing tables of idle brokers fit each other.
 
-A broker that is at rest may write its tables into the trace, as rows `held`: first one with the
-verdict `tables`, with the number of commits as `publisher_seq`; then one with the verdict `client`
-for each client that it has, as `publisher`; then one for each entry, with the name as
-`subscription`, the filter as `topic` and a peer as `publisher`. The verdict says what it is: an
-`advertisement` or a `subscription` came from that peer, or was `sent` to it. The last report of
-each broker counts.
+An idle broker may write its tables into the trace, as rows `held`: first a row with the verdict
+`tables` and the number of commits as `publisher_seq`; then a row with the verdict `client` for each
+client, as `publisher`; then a row for each entry, with the name as `subscription`, the filter as
+`topic` and a peer as `publisher`. The verdict of an entry says what it is: an `advertisement` or a
+`subscription` from that peer, or one that was `sent` to it. The last report of each broker counts.
 
-**converged.** All brokers have committed equally many transactions (`behind`) and hold the same
-advertisements (`unadvertised`). What one broker sent to another is there as something that came
-from it, and nothing else is (`differ`). No entry came from a node that is neither a broker nor a
-client of its holder (`orphan`).
+**converged.** All brokers have committed the same number of transactions (`behind`) and hold the
+same advertisements (`unadvertised`). A broker has exactly the subscriptions that its peers sent to
+it (`differ`). No entry is from a node that is neither a broker nor a client of the broker that
+holds it (`orphan`).
 
-HAZARD: reports of brokers that were not at rest differ though nothing is wrong. A run without
-reports is not judged.
+HAZARD: reports of brokers that were not idle differ without a fault. A run without reports is not
+judged.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,7 @@ __all__ = ["Fault", "faults", "judge"]
 
 
 class Fault(msgspec.Struct, frozen=True, order=True):
-    """What is wrong with an entry of a table, or with a broker."""
+    """A fault of a table entry or of a broker."""
 
     anomaly: str
     node: str
@@ -47,7 +46,7 @@ def judge(run: str, held: Iterable[Row], collector: Collector) -> None:
 
 
 def faults(held: Iterable[Row]) -> Iterator[Fault]:
-    """Yield what is wrong with the tables of one run."""
+    """Yield the faults of the tables of one run."""
     brokers = _latest(held)
     commits = {node: rows[0].publisher_seq or 0 for node, rows in brokers.items()}
     most = max(commits.values(), default=0)
@@ -87,7 +86,10 @@ def faults(held: Iterable[Row]) -> Iterator[Fault]:
             if row.verdict in ("advertisement", "subscription") and row.publisher not in known:
                 name = row.subscription or ""
                 yield Fault(
-                    "orphan", node, name, f"{node} has {name} of {row.publisher}, who is not there"
+                    "orphan",
+                    node,
+                    name,
+                    f"{node} has {name} of {row.publisher}, which is not connected",
                 )
     for source, target, name in sent - came:
         if target in brokers:

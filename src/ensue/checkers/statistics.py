@@ -1,14 +1,14 @@
-"""Figures of a run, from the rows of its trace alone.
+"""Statistics of a run, computed from its trace alone.
 
-- Latency runs from `published` to `delivered`, one figure a delivery, by simulated time where both
-  rows have it and by the nodes' own clocks where not. HAZARD: clocks that differ make the latter
-  wrong by their difference.
-- An event is held back at a subscriber if an event that the subscriber received later was delivered
-  before it. This is seen only in traces that hold frames (`received`); in others it is unknown.
-- The cost of a stamp is what the event's first sending has more than the bare event: `bytes` of
-  `sent` less `bytes` of `published`, at the node that published it.
+- Latency is the time from `published` to `delivered`, for each delivery: simulated time if both
+  rows have it, otherwise by the clocks of the nodes. HAZARD: the difference of these clocks is an
+  error of the latency.
+- An event is held back at a subscriber if an event that was received later was delivered before it.
+  Only traces with frames (`received`) show this; in others it is unknown.
+- The cost of a stamp is the size of the event when first sent, less that of the bare event: `bytes`
+  of `sent` less `bytes` of `published`, at the node that published it.
 
-Percentiles are by nearest rank: the smallest figure that so many of a hundred don't exceed.
+Percentiles are by nearest rank: the smallest value that at least so many percent do not exceed.
 """
 
 import math
@@ -27,18 +27,18 @@ MS_NS = 1_000_000
 
 
 class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in a run, in figures; None where the trace doesn't tell."""
+    """Statistics of a run; None if the trace does not show a value."""
 
     events: int
     deliveries: int
     subscribers: int
-    """Subscriptions that were made or given an event."""
+    """Subscriptions that were opened or delivered an event."""
     inversions: int
     """Pairs of events that two subscribers delivered in opposite orders, over all pairs."""
     common_pairs: int
     """Pairs of events that two subscribers both delivered, over all pairs."""
     discarded: Mapping[str, int]
-    """Events given up, by reason."""
+    """Discarded events, by reason."""
     tagged: Mapping[str, int]
     """Deliveries with a verdict, such as those out of order, by verdict."""
     crashes: int
@@ -46,14 +46,14 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
     latency_p99_ms: float | None
     latency_max_ms: float | None
     held_count: int | None
-    """Deliveries that had to wait for one received later."""
+    """Deliveries that waited for an event received later."""
     held_mean_ms: float | None
-    """How long those waited."""
+    """Mean wait of these deliveries."""
     stamp_entries_mean: float | None
     stamp_bytes_mean: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values, ready for JSON."""
+        """Return the statistics as plain values, ready for JSON."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
@@ -62,10 +62,10 @@ Key = tuple[str, str]
 
 
 def statistics(rows: Sequence[Row]) -> RunStatistics:
-    """Return the figures of a trace. Of several runs they are taken together."""
+    """Return the statistics of a trace, over all its runs."""
     published = _published(rows)
     delivered = [row for row in rows if row.action == "delivered"]
-    # Subscriptions by content have no topics by which to tell what two subscribers have in common.
+    # Content subscriptions have no topics, so common events of two subscribers are not known.
     by_topic = all(row.topic for row in rows if row.action in ("subscribed", "unsubscribed"))
     disagreement = inversions(rows if by_topic else (), context=0)
     latencies = sorted(_latencies_ms(published, delivered))
@@ -97,7 +97,7 @@ def statistics(rows: Sequence[Row]) -> RunStatistics:
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float | None:
-    """Return a percentile of sorted figures by nearest rank; None if there are none."""
+    """Return a percentile of sorted values by nearest rank; None if there are none."""
     if not ascending:
         return None
     return ascending[max(0, math.ceil(percent / 100 * len(ascending)) - 1)]
@@ -108,7 +108,7 @@ def _key(row: Row) -> Key:
 
 
 def _published(rows: Iterable[Row]) -> dict[Key, Row]:
-    """Return the publication of each event: the first, if a restarted publisher said it again."""
+    """Return the publication of each event: the first, if a restarted publisher repeated it."""
     first: dict[Key, Row] = {}
     for row in rows:
         if row.action == "published":
@@ -138,10 +138,10 @@ def _latencies_ms(published: Mapping[Key, Row], delivered: Sequence[Row]) -> lis
 
 
 def _held_ms(rows: Sequence[Row]) -> list[float] | None:
-    """Return how long each delivery waited that one received later came before.
+    """Return the wait of each delivery that an event received later preceded.
 
-    Going through a subscriber's deliveries in order: if something before it was received at a later
-    step than it, it was overtaken, so it was held back.
+    In the order of a subscriber's deliveries: if an earlier delivery was received at a later step,
+    it overtook this one, so this one was held back.
     """
     received: dict[tuple[str, str, str], Row] = {}
     for row in rows:

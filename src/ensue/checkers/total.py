@@ -4,11 +4,11 @@ Rule: for any two subscribers and any two events that both delivered, the orders
 Only deliveries count, across topics and publishers; tagged ones are set aside, and of an event
 delivered twice the first counts.
 
-The rule `total` is pairwise. Three subscribers may each see a different two of three events and so
-walk in a cycle without any two of them disagreeing. Total order does not promise more, so the rule
-notes it. Merged order does: all subscribers merge the streams into parts of one sequence. Its rule,
-`global`, is `total` and reports such a cycle as a violation. See `disagreement` for the method and
-its cost.
+The rule `total` is pairwise. Three subscribers may each deliver a different two of three events and
+so form a cycle, although no two of them disagree. Total order does not rule this out, so the rule
+`total` only adds a note. Merged order does: all subscribers merge the streams into parts of one
+sequence. Its rule `global` includes `total` and reports such a cycle as a violation. See
+`disagreement` for the method and its cost.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ from ensue.checkers.verdict import Collector
 __all__ = ["SEARCH_ENDED", "judge", "judge_global"]
 
 SEARCH_ENDED = "the search ended after"
-"""How the note begins that says that there may be more disagreements than were counted."""
+"""Start of the note that there may be more disagreements than were counted."""
 
 
 def judge(history: History, collector: Collector, *, disagreements_max: int) -> None:

@@ -1,37 +1,38 @@
-"""Transactions of several clients: judged by what clients and brokers observed.
+"""Judges transactions of several clients by what clients and brokers observed.
 
-What a trace says of them: `began` with the isolation as topic; `published`, `subscribed` and
-`unsubscribed` with the transaction, and as event its name, `#` and the operation's place (1, 2,
-2.1, …); `received` at a broker when it has processed an operation; `committed` and `aborted` at
-each broker and client; `delivered` with the transaction. Topics are filters and events as text
-(`content`). A client says `delivered` when its application has the event, and `discarded` of what
-came and was not handed over: because the application had not read it when it closed its bus
-(`unread`), had closed the subscription (`not_subscribed`), or had no room (`overflow`).
+Rows of a trace: `began` with the isolation as topic; `published`, `subscribed` and `unsubscribed`
+with the transaction, and as event its name, `#` and the operation's place (1, 2, 2.1, …);
+`received` at a broker when it has processed an operation; `committed` and `aborted` at each broker
+and client; `delivered` with the transaction. Topics are filters and events as text (`content`). A
+client records `delivered` when its application has the event, and `discarded` for an event that
+arrived but was not handed over: the application had not read it when it closed its bus (`unread`),
+had closed the subscription (`not_subscribed`), or had no room (`overflow`).
 
-**atomic.** No transaction is committed at one node and aborted at another (`split`). Nothing of a
-transaction that was not committed is delivered (`dirty`). Every event of a committed one is
-delivered, once, to every subscription that it must come to (`torn`, `duplicate`), and to none that
-it must not (`stale`).
+**atomic.** No transaction is committed at one node and aborted at another (`split`). No event of a
+transaction that was not committed is delivered (`dirty`). Every event of a committed transaction is
+delivered once to every subscription that must receive it (`torn`, `duplicate`), and to none that
+must not (`stale`).
 
 **sequential** (Definition 6). No broker processes an operation after one that comes later in the
 same transaction.
 
-**serializable.** No two brokers commit two serializable transactions in opposite sequences
-(`cycle`). Events outside of transactions are delivered as one state of the tables between two
-commits says, whichever (`mixed`: as in schedule 2 of the paper, where a subscription is moved and
-an event reaches both places or none).
+**serializable.** No two brokers commit two serializable transactions in opposite orders (`cycle`).
+The deliveries of an event outside transactions match some state of the tables between two commits
+(`mixed`: as in schedule 2 of the paper, where a subscription is moved and an event reaches both
+places or none).
 
-**converged.** The tables that brokers reported at rest fit each other: see `converged`.
+**converged.** The tables that idle brokers reported fit each other: see `routing_tables`.
 
-*Must and must not.* A subscription is there for a publication if it came before it, and is not if
-it ended before or came later. Between two serializable transactions, and within one, that is
-decided by the sequence of commits and the operations' places. Otherwise only by time, and only if
-one was over before the other began; if they were concurrent, either is right, and nothing is
-judged. Nothing is owed to a client that is gone, or from the moment it withdrew a subscription, and
-nothing of what it discarded when it had withdrawn it; unless something came to that subscription
-that comes behind it for sure: a later event of the publisher, both outside of transactions; a later
-one of the same transaction; one of a serializable transaction that was committed later; or one that
-was published when its transaction was over.
+*Must and must not.* A subscription must receive a publication if it took effect before it, and must
+not if it ended before or took effect later. Between two serializable transactions, and within one,
+the sequence of commits and the operations' places decide. Otherwise time decides, if one ended
+before the other began; if they were concurrent, both outcomes are right, and nothing is judged.
+
+Nothing is owed to a client that has gone, nor after it withdrew a subscription, nor if it discarded
+the event after it withdrew the subscription. The exception is a subscription that received an event
+that certainly comes later: a later event of the publisher, both outside transactions; a later one
+of the same transaction; one of a serializable transaction that was committed later; or one that was
+published after the transaction had ended.
 """
 
 import re
@@ -50,7 +51,7 @@ __all__ = ["PLACE", "RULES", "Ledger", "check", "judge", "misnamed"]
 
 RULES = ("atomic", "sequential", "serializable", "converged")
 PLACE = r"([0-9]{1,18}(\.[0-9]{1,18})*)?"
-"""How an operation's place is written."""
+"""The pattern of an operation's place."""
 UNREAD = "unread"
 _DROPPED = ("not_subscribed", "overflow")
 _FOREVER = 1 << 62
@@ -59,16 +60,16 @@ Place = tuple[int, tuple[int, ...]]
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """When something took effect: by its place among commits, or some time between two."""
+    """When an operation took effect: its place among commits, or a range of time."""
 
     transaction: str
-    """Empty: it is not part of one."""
+    """Empty outside transactions."""
     path: tuple[int, ...]
     place: Place | None
     first_ns: int
-    """Not in effect before."""
+    """It is not in effect before this time."""
     last_ns: int
-    """In effect everywhere from then on."""
+    """It is in effect everywhere from this time on."""
 
     def before(self, other: "Moment") -> bool | None:
         """Return whether this took effect before another; None if unknown."""
@@ -92,7 +93,7 @@ class Held(msgspec.Struct):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """An event, and when it was published."""
+    """An event, and the moment of its publication."""
 
     event: str
     node: str
@@ -103,14 +104,14 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """One run by content; raises BadInput if it is none, or lacks places of operations."""
+    """One content-based run; raises BadInput for another run, or without operations' places."""
 
     def __init__(self, run: str, rows: Sequence[Row]) -> None:
         self.run = run
         self.isolation: dict[str, str] = {}
         self.began_ns: dict[str, int] = {}
         self.committed: dict[str, dict[str, int]] = {}
-        """By transaction and node: when."""
+        """By transaction and node: the time of the commit."""
         self.aborted: dict[str, dict[str, int]] = {}
         self.processed: dict[tuple[str, str], list[tuple[tuple[int, ...], str]]] = {}
         self.delivered: dict[tuple[str, str], list[Row]] = {}
@@ -118,23 +119,21 @@ class Ledger:
         self.unread: set[tuple[str, str]] = set()
         """Events with the subscriptions that received but never read them."""
         self.dropped: set[tuple[str, str]] = set()
-        """Events and subscriptions that they came for, when their clients had withdrawn those or
-        had no room."""
+        """Events with the subscriptions that discarded them, withdrawn or without room."""
         self.recipients: dict[str, list[str]] = {}
-        """By event: the subscriptions that it came to."""
+        """By event: the subscriptions that received it."""
         self._latest: dict[tuple[str, str], tuple[int, ...]] = {}
-        """By subscription, and by publisher or transaction: the last number or place of what came
-        to it."""
+        """By subscription, and by publisher or transaction: the last number or place received."""
         self._latest_commit: dict[str, int] = {}
-        """By subscription: the last commit of a transaction of which something came to it."""
+        """By subscription: the last commit of a transaction whose event it received."""
         self._latest_ns: dict[str, int] = {}
-        """By subscription: when the last event that came to it was published."""
+        """By subscription: when the last event it received was published."""
         self.held: list[Row] = []
-        """What brokers reported of their tables."""
+        """The tables that brokers reported."""
         self.events: list[Published] = []
         self.subscriptions: dict[str, Held] = {}
         self.commits: dict[str, list[str]] = {}
-        """By node: serializable transactions as they were committed there."""
+        """By node: its serializable transactions in commit order."""
         self._rows = sorted(rows, key=lambda row: (_time(row), row.node, row.step))
         self._refused = {
             row.event
@@ -143,9 +142,8 @@ class Ledger:
         }
         self.gone = _gone(self._rows)
         for row in self._rows:
-            if (
-                row.action == "began"
-            ):  # Known first, for clocks may say that a commit came before it.
+            # Read these rows first: by the clocks, a commit may precede its begin.
+            if row.action == "began":
                 self.isolation[row.transaction or ""] = row.topic or ""
                 self.began_ns[row.transaction or ""] = _time(row)
         for row in self._rows:
@@ -159,7 +157,7 @@ class Ledger:
             for name in self.recipients.get(published.event, ()):
                 first_ns = max(published.at.first_ns, self._latest_ns.get(name, 0))
                 self._latest_ns[name] = first_ns
-        # Read once before anything is judged, so that a run is judged whole or not at all.
+        # Parse all before judging, so that a run is judged completely or not at all.
         for published in self.events:
             attributes_of(published.text)
         for held in self.subscriptions.values():
@@ -190,11 +188,11 @@ class Ledger:
             self.held.append(row)
 
     def came(self, event: str, subscription: str) -> bool:
-        """Return whether an event was delivered to a subscription, or waited there to be read."""
+        """Return whether an event was delivered to a subscription, or was waiting to be read."""
         return (event, subscription) in self.delivered or (event, subscription) in self.unread
 
     def _note_latest(self, row: Row) -> None:
-        """Keep how far the events that came to a subscription go."""
+        """Keep the latest event that a subscription received."""
         subscription = row.subscription or ""
         if not self.came(row.event or "", subscription):
             return
@@ -209,7 +207,7 @@ class Ledger:
         self._latest[key] = max(reached, self._latest.get(key, ()))
 
     def overtaken(self, published: Published, subscription: str) -> bool:
-        """Return whether something came to a subscription that comes behind an event for sure."""
+        """Return whether a subscription received an event that certainly comes later."""
         at = published.at
         if not at.transaction:
             latest = self._latest.get((subscription, published.publisher), ())
@@ -223,14 +221,14 @@ class Ledger:
     def _moment(self, row: Row) -> Moment | None:
         """Return when an operation took effect; None if it never did.
 
-        What a transaction without isolation did can be seen before it is over, and for a while even
-        if it is aborted.
+        Operations of a transaction without isolation are visible before it ends, and for a while
+        even if it aborts.
         """
         name = row.transaction
         if name is None:
             at_ns = _time(row)
-            # Asked for some time before it was said to be in effect; withdrawn some time after it
-            # was asked for.
+            # A subscription was requested some time before the row; an unsubscription takes effect
+            # some time after it.
             first_ns = 0 if row.action == "subscribed" else at_ns
             return Moment("", (), None, first_ns, at_ns if row.action == "subscribed" else _FOREVER)
         if name not in self.committed:
@@ -266,15 +264,15 @@ class Ledger:
             self.subscriptions[row.subscription].ends.append(moment)
 
     def owner(self, subscription: str) -> str:
-        """Return the client of a subscription: its name begins with it."""
+        """Return the client of a subscription: the name of the subscription starts with it."""
         return subscription.rpartition(".")[0]
 
     def owed(self, held: Held, published: Published, at: Moment) -> bool | None:
-        """Return whether an event of a moment must come to a subscription, must not, or may."""
+        """Return whether a subscription must receive an event of a moment; None: it may."""
         begun = held.begins.before(at)
         if begun is False:
             return False
-        # What was withdrawn before it was there was not withdrawn.
+        # An end before the begin does not count.
         ended = [
             (end.before(at) if held.begins.before(end) else None, end)
             for end in held.ends
@@ -300,12 +298,12 @@ def _by_run(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def misnamed(event: str) -> str:
-    """Report an operation whose name is not unique."""
-    return f"{event!r} does not say which operation of a transaction it is, as 't#2.1' does"
+    """Describe an event whose name has no operation's place."""
+    return f"{event!r} does not name an operation of a transaction: expected a name like 't#2.1'"
 
 
 def judge(ledger: Ledger, collectors: dict[str, Collector]) -> None:
-    """Judge one run by the rules that there are collectors for."""
+    """Judge one run by the rules that have a collector."""
     if "atomic" in collectors:
         _judge_atomic(ledger, collectors["atomic"])
     if "sequential" in collectors:
@@ -395,12 +393,11 @@ def _judge_sequential(ledger: Ledger, collector: Collector) -> None:
 
 
 def _judge_commits(ledger: Ledger, collector: Collector) -> None:
-    """Compare the commit sequences of every two nodes: no node need have all commits.
+    """Compare the commit sequences of every two nodes: a node may lack some commits.
 
-    Of two transactions the first node that has both says which comes first, the one with most
-    commits before others.
+    For two transactions, the node with the most commits that has both defines their order.
     """
-    # A node that says twice that it committed did so the first time.
+    # If a node records a commit twice, the first counts.
     commits = {node: list(dict.fromkeys(names)) for node, names in ledger.commits.items()}
     nodes = sorted(commits, key=lambda node: (-len(commits[node]), node))
     places = {node: {name: at for at, name in enumerate(commits[node])} for node in nodes}
@@ -417,13 +414,13 @@ def _judge_commits(ledger: Ledger, collector: Collector) -> None:
                     (_at(ledger, node),),
                     (one, other),
                     lambda node=node, one=one, other=other: (  # type: ignore[misc]
-                        f"{node} committed {one} before {other}; others the other way round"
+                        f"{node} committed {one} before {other}, another node in opposite order"
                     ),
                 )
 
 
 def _judge_regular(ledger: Ledger, collector: Collector) -> None:
-    """Check that events outside transactions saw the tables after whole commits."""
+    """Check that deliveries outside transactions match the tables between two commits."""
     for published in ledger.events:
         if "#" in published.event or published.node in ledger.gone:
             continue
@@ -433,14 +430,14 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
         for subscription in ledger.recipients.get(its, ()):
             held = ledger.subscriptions.get(subscription)
             if held is None and ledger.owner(subscription) in ledger.gone:
-                continue  # It left before it knew that it had subscribed.
+                continue  # The client left before it learned that it had subscribed.
             if held is None or held not in interested:
                 collector.violation(
                     "stale",
                     (_at(ledger, ledger.owner(subscription), subscription),),
                     (its,),
                     lambda its=its, subscription=subscription: (  # type: ignore[misc]
-                        f"{its} was delivered to {subscription}, which did not ask for it"
+                        f"{its} was delivered to {subscription}, which is not subscribed to it"
                     ),
                 )
         known = [
@@ -451,7 +448,7 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
         possible = range(max(known, default=0), len(ledger.sequence) + 1)
         if not any(_explained(ledger, published, interested, commits) for commits in possible):
             got = sorted(ledger.recipients.get(published.event, ()))
-            two = dict.fromkeys((*got[:1], *got[-1:]))  # The words name all of them.
+            two = dict.fromkeys((*got[:1], *got[-1:]))  # The message names all of them.
             collector.violation(
                 "mixed",
                 tuple(_at(ledger, ledger.owner(name), name) for name in two)
@@ -468,7 +465,7 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
 def _explained(
     ledger: Ledger, published: Published, interested: Iterable[Held], commits: int
 ) -> bool:
-    """Return whether the deliveries are those of the tables after so many commits."""
+    """Return whether the deliveries match the tables after so many commits."""
     at = Moment("", (), (commits, (_FOREVER,)), published.at.first_ns, published.at.last_ns)
     for held in interested:
         owed = ledger.owed(held, published, at)
@@ -487,7 +484,7 @@ def check(rows: Sequence[Row], *, violations_max: int) -> Report:
         try:
             ledgers.append(Ledger(run, its))
         except BadInput as error:
-            reasons.append(f"run {run} is not one of content: {error}")
+            reasons.append(f"run {run} is not content-based: {error}")
     for ledger in ledgers:
         judge(ledger, collectors)
     findings = tuple(collector.finding() for collector in collectors.values())
@@ -506,7 +503,7 @@ def check(rows: Sequence[Row], *, violations_max: int) -> Report:
 
 
 def _gone(rows: Sequence[Row]) -> set[str]:
-    """Return the nodes that crashed for good, or were taken for gone."""
+    """Return the nodes that never restarted after a crash, or were declared gone."""
     down: set[str] = set()
     gone: set[str] = set()
     for row in rows:
@@ -532,5 +529,5 @@ def _path(row: Row) -> tuple[int, ...]:
     if re.fullmatch(PLACE, text) is None:
         raise BadInput(misnamed(row.event or ""))
     path = tuple(int(part) for part in text.split(".")) if text else ()
-    # What stands behind a zero was planned to happen in any order.
+    # Operations below a zero may run in any order.
     return path[: path.index(0)] if 0 in path else path

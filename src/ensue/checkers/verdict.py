@@ -1,12 +1,12 @@
-"""What checkers say: a verdict, the violations behind it with their witnesses, and notes.
+"""The output of checkers: a verdict, violations with their witnesses, and notes.
 
-A verdict is valid, invalid or unknown. Invalid always comes with at least one violation, and
-unknown with a reason; valid means that every rule was applied to every delivery. Invalid wins
-over unknown: a witness stays true however little is known of the rest.
+A verdict is valid, invalid or unknown. Invalid has at least one violation, and unknown a reason;
+valid means that every rule was applied to every delivery. Invalid wins over unknown: a witness
+remains true even if the rest is unknown.
 
-A checker may find as many violations as there are rows. All are counted; only the first
-`violations_max` are kept and explained, because a person reads the first and a program needs
-the count.
+A checker may find as many violations as there are rows. It counts all of them, but keeps and
+explains only the first `violations_max`: a person reads the first ones, and a program needs the
+count.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ class Subscriber(msgspec.Struct, frozen=True, order=True):
     run: str
     node: str
     subscription: str
-    """Empty if the trace names none."""
+    """Empty if the trace has no subscription names."""
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +51,11 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """`fifo`, `duplicate`, `total`, `global`, `causal`, `position`, `slow`, `expired`, `missed`,
     `lost`, `phantom`, `uninvited` or `void`."""
     subscribers: tuple[Subscriber, ...]
-    """Where it was seen: one subscriber, or the two that disagree."""
+    """The subscriber that shows it, or the two that disagree."""
     first_event: str
-    """The event that the first subscriber delivered first, or the only one concerned."""
+    """The event that the first subscriber delivered first, or the only event."""
     second_event: str | None = None
-    """The event that the first subscriber delivered second, if two are concerned."""
+    """The event that the first subscriber delivered second, if there are two."""
     because: str
     """The witness in words."""
 
@@ -66,27 +66,27 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one checker found."""
+    """The result of one checker."""
 
     checker: str
     verdict: Verdict
     anomaly_counts: dict[str, int] = {}
-    """How many violations there are of each kind, kept or not."""
+    """By kind: the number of violations, kept or not."""
     violations: tuple[Violation, ...] = ()
-    """The first of them, explained."""
+    """The first violations, explained."""
     notes: tuple[str, ...] = ()
-    """Facts worth knowing that break no rule."""
+    """Facts that break no rule."""
     reasons: tuple[str, ...] = ()
     """Why something could not be judged."""
 
     @property
     def violation_count(self) -> int:
-        """How many violations there are, kept or not."""
+        """The number of violations, kept or not."""
         return sum(self.anomaly_counts.values())
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What all the checkers asked for found in a trace."""
+    """The results of all checkers on a trace."""
 
     verdict: Verdict
     order: str
@@ -107,7 +107,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         raise KeyError(checker)
 
     def sentences(self) -> list[str]:
-        """Tell the verdict, then every witness kept, reason and note: one line each."""
+        """Return one line each for the verdict, every kept witness, reason and note."""
         names = ", ".join(finding.checker for finding in self.findings) or "nothing"
         deliveries = _plural(self.delivery_count, "delivery")
         events = _plural(self.event_count, "event")
@@ -119,9 +119,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
                 run = f"in run {violation.subscribers[0].run}, " if self.run_count > 1 else ""
                 kind = f" ({violation.anomaly})" if violation.anomaly != finding.checker else ""
                 lines.append(f"{finding.checker}{kind}: {run}{violation.because}")
-            untold = finding.violation_count - len(finding.violations)
-            if untold:
-                lines.append(f"{finding.checker}: and {untold} more")
+            omitted = finding.violation_count - len(finding.violations)
+            if omitted:
+                lines.append(f"{finding.checker}: and {omitted} more")
             lines += [f"{finding.checker}: unknown: {reason}" for reason in finding.reasons]
             lines += [f"{finding.checker}: note: {note}" for note in finding.notes]
         return lines
@@ -133,7 +133,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collector:
-    """Gathers what one checker finds, over all runs of a trace."""
+    """Collects the results of one checker over all runs of a trace."""
 
     def __init__(self, checker: str, *, violations_max: int) -> None:
         self._checker = checker
@@ -143,11 +143,11 @@ class Collector:
         self._notes: list[str] = []
         self._reasons: list[str] = []
         self.facts: dict[str, int] = {}
-        """Counts to report once for all runs, by name."""
+        """By name: counts over all runs, reported once."""
 
     @property
     def full(self) -> bool:
-        """Whether further violations will only be counted."""
+        """Whether further violations are only counted."""
         return len(self._violations) >= self._violations_max
 
     def violation(
@@ -175,17 +175,17 @@ class Collector:
         self._notes.append(text)
 
     def unknown(self, reason: str) -> None:
-        """Say why something could not be judged; once, if several topics of a run tell the same."""
+        """Add a reason why something could not be judged; a repeated reason counts once."""
         if reason not in self._reasons:
             self._reasons.append(reason)
 
     def tally(self, counts: Mapping[str, int]) -> None:
-        """Add to the counts reported once for all runs."""
+        """Add to the counts over all runs."""
         for name, count in counts.items():
             self.facts[name] = self.facts.get(name, 0) + count
 
     def finding(self) -> Finding:
-        """Sum up."""
+        """Return the result."""
         verdict = Verdict.VALID
         if self._counts:
             verdict = Verdict.INVALID

@@ -108,10 +108,7 @@ def _row(found: dict[str, Any], place: int) -> dict[str, Any]:
     apart_ns = abs(found["at_ns"] - found["deadline_ns"])
     apart = f"{apart_ns / MILLISECOND_NS:g} ms"
     if found["anomaly"] == "expired":
-        because = (
-            f"{found['node']} delivered {found['event']} {apart} after its deadline, "
-            "and did not say so"
-        )
+        because = f"{found['node']} delivered {found['event']} {apart} after its deadline, untagged"
     else:
         because = (
             f"{found['event']} arrived at {found['node']} {apart} before its deadline, and was not "

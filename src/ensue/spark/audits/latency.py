@@ -104,6 +104,6 @@ def _row(found: dict[str, Any], place: int, names: Mapping[Subscriber, str]) -> 
         "because": (
             f"{name} delivered {found['event']}{position} "
             f"{took_ns / MILLISECOND_NS:g} ms after {found['publisher_node']} published it; "
-            f"{found['bound'] / MILLISECOND_NS:g} ms were promised"
+            f"the limit is {found['bound'] / MILLISECOND_NS:g} ms"
         ),
     }

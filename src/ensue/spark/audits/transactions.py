@@ -103,7 +103,7 @@ def _without(trace: DataFrame, runs: Collection[str]) -> DataFrame:
 
 
 def _unreadable(run: str, why: object) -> str:
-    return f"run {run} is not one of content: {why}"
+    return f"run {run} is not content-based: {why}"
 
 
 def _count(ledger: transactions.Ledger) -> int:
@@ -242,7 +242,7 @@ def _unlike(trace: DataFrame) -> DataFrame:
             _orphans(last, brokers),
             "orphan",
             "name",
-            f.format_string("%s has %s of %s, who is not there", "node", "name", "peer"),
+            f.format_string("%s has %s of %s, which is not connected", "node", "name", "peer"),
         ),
         *_differences(last, brokers),
     ]
