@@ -29,7 +29,7 @@ class FailureDetector:
         if since_ns > now_ns:
             self._asked_ns[node] = now_ns  # The clock went back.
 
-    def heard(self, node: int) -> bool:
+    def received_from(self, node: int) -> bool:
         """Record a sign of life; return whether the node was suspected."""
         self._asked_ns.pop(node, None)
         was = bool(self.suspected >> node & 1)

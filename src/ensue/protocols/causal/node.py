@@ -257,7 +257,7 @@ class CausalNode:
         peer = self._cube.numbers.get(source)
         if peer is None or peer == self.number:
             return
-        if self._detector.heard(peer):
+        if self._detector.received_from(peer):
             self.neighbors.greet(peer, now_ns=now_ns)
             self._repair.back(peer, now_ns=now_ns)
             self._trees.back(peer, now_ns=now_ns)

@@ -10,7 +10,7 @@ The trees bring an event to all members that its source can reach. Everything el
   Those edges connect all members, so what one member has, all get. A source that is no member
   sends how many events it published, and a node that left sends for a while what it has seen: it
   may be the only one.
-- **Returns.** A node that is heard again after a suspicion gets a summary at once.
+- **Returns.** A suspected node that sends a frame again gets a summary at once.
 
 A node that learns that a peer lacks an event sends it, if it is still cached; otherwise it answers
 `NotCached`. A member that gets `NotCached`, or waits longer than `patience_ns` for an event whose
@@ -135,7 +135,7 @@ class Repair:
         return min(dues, default=None)
 
     def back(self, peer: int, *, now_ns: int) -> None:
-        """Compare all common topics with a node that is heard again."""
+        """Compare all common topics with a node that was suspected."""
         for topic in self._watches:
             if self._membership.members(topic) >> peer & 1:
                 self._send_summary(topic, peer)
@@ -247,7 +247,7 @@ class Repair:
         if frame.source >= len(self._cube.names):
             return  # No node has this number yet, so it has published nothing.
         self.retrieval.begin(frame.topic, frame.source, frame.up_to, now_ns=now_ns)
-        self.retrieval.said(frame.topic, frame.source, peer, frame.up_to)
+        self.retrieval.not_cached(frame.topic, frame.source, peer, frame.up_to)
         self.retrieval.handle_timer(now_ns=now_ns)
         self._lose(now_ns)
 

@@ -28,7 +28,7 @@ BACKOFF_MAX = 16
 class _Search:
     """The search for events of one source and topic."""
 
-    __slots__ = ("begun_ns", "due_ns", "have", "said", "since_ns", "tries", "up_to", "waited")
+    __slots__ = ("absent", "begun_ns", "due_ns", "have", "since_ns", "tries", "up_to", "waited")
 
     def __init__(self, up_to: int, have: int, now_ns: int) -> None:
         self.up_to = up_to
@@ -37,7 +37,7 @@ class _Search:
         self.begun_ns = now_ns
         self.since_ns = now_ns
         """Since when there was no progress."""
-        self.said: dict[int, int] = {}
+        self.absent: dict[int, int] = {}
         """By peer: up to which number it has nothing; 0: it never had the missing event."""
         self.due_ns = now_ns
         self.tries = 0
@@ -46,7 +46,7 @@ class _Search:
 
     def can_help(self, peer: int, have: int) -> bool:
         """Return whether a peer may still have the next event."""
-        up_to = self.said.get(peer)
+        up_to = self.absent.get(peer)
         return up_to is None or 0 < up_to <= have
 
 
@@ -79,11 +79,11 @@ class Retrieval:
         search = self._searches.setdefault((topic, source), _Search(up_to, have, now_ns))
         search.waited |= waited
 
-    def said(self, topic: str, source: int, peer: int, up_to: int) -> None:
+    def not_cached(self, topic: str, source: int, peer: int, up_to: int) -> None:
         """Record that a peer does not have the missing events."""
         search = self._searches.get((topic, source))
         if search is not None:
-            search.said[peer] = up_to
+            search.absent[peer] = up_to
 
     def end(self, topic: str, source: int) -> None:
         """End the search for events of a source."""
@@ -123,7 +123,7 @@ class Retrieval:
         if have >= search.up_to:
             return 0
         # A peer may have later events.
-        last = min([search.up_to, *(up_to for up_to in search.said.values() if up_to > have)])
+        last = min([search.up_to, *(up_to for up_to in search.absent.values() if up_to > have)])
         if state.doubt >> source & 1 or now_ns - search.since_ns >= self._config.patience_ns:
             return last
         return 0 if self._left(topic, source, search, now_ns) else last
