@@ -67,12 +67,12 @@ class Desk:
                 sent.append((effect.peer, effect.frame))
         return sent
 
-    def hear(self, source: str, frame: Frame) -> list[tuple[str, Frame]]:
+    def handle(self, source: str, frame: Frame) -> list[tuple[str, Frame]]:
         self.registry.receive(frame, source=source, now_ns=self.now_ns)
         return self.drain()
 
     def enrol(self, source: str) -> list[tuple[str, Frame]]:
-        return self.hear(source, Register(epoch=0, known=0, gone=0))
+        return self.handle(source, Register(epoch=0, known=0, gone=0))
 
     def ask(self, source: str) -> list[tuple[str, Frame]]:
         """Register a client that knows the complete lists."""
@@ -80,7 +80,7 @@ class Desk:
         known, gone = len(registry.names), len(registry.gone)
         digest = registry._list.digest(known, gone)
         assert digest is not None
-        return self.hear(
+        return self.handle(
             source, Register(epoch=registry.epoch, known=known, gone=gone, digest=digest)
         )
 
@@ -183,7 +183,7 @@ class Room:
                 denied = TopicDenied(topic=frame.topic, action=frame.action, reason="it is secret")
                 self.send(REGISTRY, source, denied)
                 return
-            for peer, answer in self.desk.hear(source, frame):
+            for peer, answer in self.desk.handle(source, frame):
                 self.send(REGISTRY, peer, answer)
         elif target in self.nodes:
             self.nodes[target].receive(frame, source=source, now_ns=self.now_ns)

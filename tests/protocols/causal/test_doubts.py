@@ -268,8 +268,8 @@ def test_node_away_beyond_retention_gets_all_missed_numbers(
     table.wait(SECOND)
     table.heal()
     table.wait(60 * SECOND)
-    told = sum(last - first + 1 for first, last in missed_by(table, 0))
-    assert told + len(table.delivered[0]) == 20 * sources
+    missed = sum(last - first + 1 for first, last in missed_by(table, 0))
+    assert missed + len(table.delivered[0]) == 20 * sources
 
 
 def test_events_of_an_unknown_member_are_not_skipped() -> None:

@@ -244,7 +244,7 @@ def test_cured_5_skipped_events_are_closed_under_causes() -> None:
     table.arrive(0, 1)
     table.publish(1, "m'")
     table.run()
-    assert table.delivered[2] == [], "2 waits until everybody has answered"
+    assert table.delivered[2] == [], "2 waits until all have answered"
     table.slow = set()
     table.run()
     # 1 had delivered m when it answered: both m and what came before its answer are skipped.
@@ -266,7 +266,7 @@ def test_published_6_a_member_is_never_discovered() -> None:
     member.subscribe()
     net.arrive(0, 1)  # p, late
     source.unsubscribe()
-    net.arrive(1, 0, index=1)  # p is acknowledged, to one who does not listen any more.
+    net.arrive(1, 0, index=1)  # p is acknowledged to a node that has left.
     net.slow = set()
     net.run()
     source.subscribe()

@@ -48,7 +48,7 @@ class Hostile:
         self.witness = Witness(random.choice((3, 4, 5, 6, 8)), self.config)
         self.topics = [f"t{number}" for number in range(random.choice((1, 2, 3)))]
         self.gone: set[int] = set()
-        """Who is never heard of again."""
+        """Nodes that left permanently."""
         self.paused: set[int] = set()
         self.published = 0
         self.steps: tuple[tuple[float, Callable[[int], None]], ...] = (
@@ -164,7 +164,7 @@ class Hostile:
                 index = self.random.randrange(len(links[link]))
                 if self.random.random() < 0.1:
                     self.witness.nodes, nodes = {}, self.witness.nodes
-                    self.witness.arrive(*link, index=index)  # At nobody: it is lost.
+                    self.witness.arrive(*link, index=index)  # The receiver is gone: lost.
                     self.witness.nodes = nodes
                 else:
                     self.witness.arrive(*link, index=index)

@@ -76,10 +76,10 @@ def children(node: int, targets: set[int], height: int) -> set[int]:
 
 
 def test_children_are_those_of_section_3_3() -> None:
-    everybody = set(range(8))
-    assert children(0, everybody - {0}, 3) == {1, 2, 4}
-    assert children(0, everybody - {0}, 2) == {1, 2}
-    assert children(4, everybody - {4}, 2) == {5, 6}
+    all_nodes = set(range(8))
+    assert children(0, all_nodes - {0}, 3) == {1, 2, 4}
+    assert children(0, all_nodes - {0}, 2) == {1, 2}
+    assert children(4, all_nodes - {4}, 2) == {5, 6}
     assert children(0, {3, 4}, 3) == {3, 4}
     assert children(4, {0, 3}, 2) == set()
 
@@ -110,7 +110,7 @@ def test_tree_reaches_every_target_once_and_no_other_node(count: int, data: st.D
     root = data.draw(st.integers(0, count - 1))
     edges, depth = tree(root, sum(1 << each for each in members), names.dimensions)
     assert sorted(child for _, child in edges) == sorted(members - {root})
-    assert {parent for parent, _ in edges} <= members | {root}, "nobody forwards who is no member"
+    assert {parent for parent, _ in edges} <= members | {root}, "only members forward"
     assert depth <= names.dimensions
 
 
@@ -122,10 +122,12 @@ def test_a_tree_is_as_high_as_the_logarithm(count: int) -> None:
 
 def test_a_set_takes_as_many_bits_as_its_cluster_has_nodes() -> None:
     """Erratum 1 counts 2^(s-1) - 1 bits: the child itself is not among those below it."""
-    everybody = (1 << 2048) - 1
-    assert len(pack(everybody, 0, 12)) == 2048 // 8
+    all_nodes = (1 << 2048) - 1
+    assert len(pack(all_nodes, 0, 12)) == 2048 // 8
     assert pack(0, 0, 12) == b""
-    assert unpack(b"\xff" * 300, 2048, 12) == everybody << 2048, "bits beyond are not believed"
+    assert unpack(b"\xff" * 300, 2048, 12) == all_nodes << 2048, (
+        "bits beyond the cluster are ignored"
+    )
 
 
 def test_names_are_unique_and_numbers_are_never_reused() -> None:

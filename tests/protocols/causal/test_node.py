@@ -76,7 +76,7 @@ def test_next_tree_bypasses_suspected_nodes_at_once() -> None:
     table.sent.clear()
     table.publish(0, "n")
     table.run()
-    assert table.settled(0) == ["m", "n"], "without waiting for anybody"
+    assert table.settled(0) == ["m", "n"], "without waiting"
     assert 4 not in {target for _, target in table.copies()}
 
 
@@ -103,7 +103,7 @@ def test_false_suspicion_costs_only_messages() -> None:
     assert sorted(table.delivered[2]) == ["k", "m"]
     for number in (0, 1, 3):
         assert sorted(table.delivered[number]) == ["k", "m"], number
-    assert table.settled(2) == ["k"], "it went on until somebody had it"
+    assert table.settled(2) == ["k"], "it continued until a member had it"
 
 
 def test_lost_copy_is_retransmitted_and_delivered_once() -> None:
@@ -304,7 +304,7 @@ def test_unsent_events_are_sent_after_a_crash() -> None:
     assert table.settled(0) == ["a", "b"]
     table.publish(0, "c")
     table.wait(SECOND)
-    assert table.delivered[1] == ["a", "b", "c"], "numbers go on"
+    assert table.delivered[1] == ["a", "b", "c"], "numbers continue"
 
 
 def test_acknowledged_events_survive_a_crash() -> None:
@@ -358,8 +358,8 @@ def test_member_whose_join_was_lost_is_discovered_later() -> None:
     table.isolate(0)
     table.subscribe(2)
     table.wait(3 * SECOND)
-    assert Join("t") in table.outcomes[2], "it did not wait for 0 for ever"
-    table.publish(0, "m")  # 0 knows 1 alone, and reaches nobody.
+    assert Join("t") in table.outcomes[2], "it did not wait forever for 0"
+    table.publish(0, "m")  # 0 knows only 1, and reaches no node.
     table.heal()
     table.wait(8 * SECOND)
     assert table.delivered[1] == table.delivered[2] == ["m"]
@@ -371,7 +371,7 @@ def test_event_without_reachable_members_settles_and_is_found_later() -> None:
     table.subscribe(1)
     table.wait(3 * SECOND)
     table.publish(0, "m")
-    assert table.settled(0) == ["m"], "0 knows of nobody"
+    assert table.settled(0) == ["m"], "0 knows no other node"
     table.heal()
     table.wait(8 * SECOND)
     assert table.delivered[1] == ["m"]
@@ -468,7 +468,7 @@ def test_nodes_join_and_leave_the_cube() -> None:
     table.publish(0, "bye")
     table.run()
     assert table.delivered[2] == ["bye"]
-    assert table.settled(0) == ["bye"], "nobody waits for who is gone for good"
+    assert table.settled(0) == ["bye"], "no node waits for a departed one"
 
 
 # -- Across topics -------------------------------------------------------------------------------
@@ -583,7 +583,7 @@ def test_node_that_delivered_events_joins_a_topic_before_publishing() -> None:
     assert {row.node: row.topics for row in table.nodes[2].rows}[0] == ("a", "b")
     table.publish(2, "more", "b")
     table.run()
-    assert table.delivered[0] == ["cause"], "its application is not told"
+    assert table.delivered[0] == ["cause"], "its application is not notified"
     assert Join("b") not in table.outcomes[0]
     table.subscribe(0, "b")
     assert table.outcomes[0][-1] == Join("b"), "it is in already"
@@ -841,7 +841,7 @@ def test_topics_of_a_node_have_a_limit() -> None:
     table.wait(SECOND)
     voids = [one for one in table.outcomes[0] if isinstance(one, Settle) and one.verdict == "void"]
     assert [(one.event.topic, "topics_max" in one.reason) for one in voids] == [("f", True)]
-    assert table.delivered[0] == ["seen", "a"], "nobody else waits for it"
+    assert table.delivered[0] == ["seen", "a"], "no other node waits for it"
     table.unsubscribe(0, "b")
     table.subscribe(0, "d")
     table.wait(SECOND)
@@ -881,7 +881,7 @@ def test_rows_travel_in_messages_of_a_limited_size() -> None:
     table.wait(20 * SECOND)
     table.subscribe(0, "t")
     table.wait(20 * SECOND)
-    assert len(table.nodes[0].rows) == 12, "everybody is known all the same"
+    assert len(table.nodes[0].rows) == 12, "all nodes are still known"
     largest: dict[type, int] = {}
     for _, _, frame in table.sent:
         encoded = len(CODEC.encode(frame))

@@ -32,7 +32,7 @@ def test_figure_2_barriers_name_direct_predecessors_only() -> None:
              if isinstance(frame, Publication)}  # fmt: skip
     assert barrier_of(first[b"m0,1"]) == {}
     assert barrier_of(first[b"m1,1"]) == {"t": {0: 1}}
-    # m1,1 comes before m1,2 too: the number of m1,2 says so. m0,1 is an indirect dependency.
+    # m1,1 comes before m1,2 too: the number of m1,2 implies it. m0,1 is an indirect dependency.
     assert barrier_of(first[b"m1,2"]) == {"t": {2: 1}}
     assert first[b"m1,2"].items[0].event.publisher_seq == 2
 
@@ -98,7 +98,7 @@ def test_with_a_window_of_one_a_source_waits_for_all_acknowledgements() -> None:
     table.publish(0, "p1")
     table.publish(0, "p2")
     table.run()
-    assert table.delivered[3] == ["p1"], "3 has it, but 2 has not heard so and can't say so to 0"
+    assert table.delivered[3] == ["p1"], "3 has it, but 2 has no receipt and can't send one to 0"
     assert table.settled(0) == []
     table.slow = set()
     table.run()
@@ -174,8 +174,8 @@ def test_a_join_reaches_all_nodes_and_brings_the_members_back() -> None:
     table = table_of(8, 2, 5)
     table.subscribe(0)
     table.run()
-    told = {target for _, target, frame in table.sent if isinstance(frame, Change)}
-    assert told == set(range(1, 8))
+    reached = {target for _, target, frame in table.sent if isinstance(frame, Change)}
+    assert reached == set(range(1, 8))
     members = {row.node for row in table.nodes[0].rows if "t" in row.topics}
     assert members == {0, 2, 5}
     assert table.outcomes[0] == [Join("t")]

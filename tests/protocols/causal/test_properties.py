@@ -83,11 +83,11 @@ def play(seed: int, *, across: bool, crashes: bool) -> Witness:
 
 def judge(seed: int, *, across: bool, crashes: bool) -> None:
     witness = play(seed, across=across, crashes=crashes)
-    told = f"seed {seed}, across={across}, crashes={crashes}"
-    assert violations(witness.seen, across=across) == [], told
-    assert lost(witness.seen) == [], told
-    assert all(node.unsettled_count == 0 for node in witness.nodes.values()), told
-    assert all(node.joining == () for node in witness.nodes.values()), told
+    case = f"seed {seed}, across={across}, crashes={crashes}"
+    assert violations(witness.seen, across=across) == [], case
+    assert lost(witness.seen) == [], case
+    assert all(node.unsettled_count == 0 for node in witness.nodes.values()), case
+    assert all(node.joining == () for node in witness.nodes.values()), case
 
 
 @settings(derandomize=True, max_examples=30, deadline=None)

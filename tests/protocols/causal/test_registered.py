@@ -79,7 +79,7 @@ def test_new_node_waits_for_rows_but_not_for_silent_members() -> None:
     room.come("new~1")
     room.run(SECOND // 2)
     assert "new~1" in room.nodes
-    assert not settled_in(room, "new~1"), "nobody has suspected the silent one yet"
+    assert not settled_in(room, "new~1"), "the silent node is not suspected yet"
     room.run(SECOND)
     assert settled_in(room, "new~1")
     rows = {row.node: row.topics for row in room.nodes["new~1"].rows}
@@ -160,7 +160,7 @@ def test_silent_member_is_evicted_and_notified_when_it_reconnects() -> None:
     assert "away for too long" in refused
     room.act("a~1", "subscribe", ("t",))
     room.run(SECOND)
-    assert Join("t") in room.outcomes["a~1"], "nobody waits for those who are gone"
+    assert Join("t") in room.outcomes["a~1"], "no node waits for departed ones"
 
 
 @pytest.mark.parametrize("expire_s", [10, 300], ids=["gone", "suspected"])
@@ -297,7 +297,7 @@ def test_no_frame_whatever_makes_a_node_raise(sent: list[tuple[Frame, str]]) -> 
 def test_no_frame_whatever_makes_a_registry_raise(sent: list[tuple[Frame, str]]) -> None:
     desk = Desk()
     for frame, source in sent:
-        desk.hear(source, frame)
+        desk.handle(source, frame)
         desk.wait(EXPIRE_NS // 3)
     desk.start()
 
@@ -359,10 +359,10 @@ def test_no_event_is_skipped_while_an_unknown_member_may_exist(*, joins: bool) -
     assert room.delivered(J) == ["y", "z"]
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_member_discovered_during_recovery_is_in_doubt(*, told: bool) -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_member_discovered_during_recovery_is_in_doubt(*, known: bool) -> None:
     """N was not asked for a start vector, and may have published before the skipped event."""
-    names = [J, S, *([N] if told else [])]
+    names = [J, S, *([N] if known else [])]
     state = NodeState(0, Hypercube(names), CONFIG, Membership(), run=1)
     state.causality.join("t")
     state.causality.topic("t").barrier = {1: 1}
@@ -372,4 +372,4 @@ def test_member_discovered_during_recovery_is_in_doubt(*, told: bool) -> None:
     relay.away = 2
     assert recovery.start("t", {}, relay, patient=True, now_ns=0) is None
     start = recovery.start("t", {}, relay, patient=False, now_ns=0)
-    assert start == ({1: 1}, 0b100 if told else 0)
+    assert start == ({1: 1}, 0b100 if known else 0)

@@ -27,10 +27,10 @@ def test_numbers_are_consecutive_and_all_members_are_notified() -> None:
     desk = Desk()
     ((peer, first),) = desk.enrol("a~1")
     assert (peer, members(first).names) == ("a~1", ("a~1",))
-    told = dict(desk.enrol("b~1"))
-    assert members(told["b~1"]).names == ("a~1", "b~1")
+    replies = dict(desk.enrol("b~1"))
+    assert members(replies["b~1"]).names == ("a~1", "b~1")
     # Members get the new entries, and their position.
-    assert (members(told["a~1"]).first, members(told["a~1"]).names) == (1, ("b~1",))
+    assert (members(replies["a~1"]).first, members(replies["a~1"]).names) == (1, ("b~1",))
     # Repeated requests get no second number.
     ((_, again),) = desk.enrol("b~1")
     assert members(again).total == 2
@@ -41,7 +41,7 @@ def test_restarted_registry_resumes_with_its_lists() -> None:
     for name in ("a~1", "b~1", "c~1"):
         desk.enrol(name)
     epoch = desk.registry.epoch
-    desk.hear("b~1", Deregister(epoch=epoch))
+    desk.handle("b~1", Deregister(epoch=epoch))
     desk.start()
     assert (desk.registry.epoch, desk.registry.names) == (epoch, ["a~1", "b~1", "c~1"])
     assert desk.registry.gone == [1]
@@ -61,26 +61,26 @@ def test_departed_or_expired_member_can_not_return_under_its_name() -> None:
     for name in ("a~1", "b~1", "c~1"):
         desk.enrol(name)
     epoch = desk.registry.epoch
-    told = dict(desk.hear("a~1", Deregister(epoch=epoch)))
-    assert set(told) == {"a~1", "b~1", "c~1"}
-    assert members(told["b~1"]).gone == (0,)
+    replies = dict(desk.handle("a~1", Deregister(epoch=epoch)))
+    assert set(replies) == {"a~1", "b~1", "c~1"}
+    assert members(replies["b~1"]).gone == (0,)
     # It repeats `Deregister` until it is confirmed: the answer may be lost.
-    ((peer, again),) = desk.hear("a~1", Deregister(epoch=epoch))
-    assert (peer, again) == ("a~1", told["a~1"])
+    ((peer, again),) = desk.handle("a~1", Deregister(epoch=epoch))
+    assert (peer, again) == ("a~1", replies["a~1"])
     assert isinstance(again, Evicted)
-    assert desk.hear("b~1", Deregister(epoch=epoch + 1)) == [], "of another epoch"
+    assert desk.handle("b~1", Deregister(epoch=epoch + 1)) == [], "of another epoch"
     assert desk.registry.present == ("b~1", "c~1")
     desk.wait(EXPIRE_NS - SECOND)
     desk.ask("b~1")
-    told = dict(desk.wait(EXPIRE_NS // SWEEPS))
-    assert set(told) == {"b~1"}
-    assert members(told["b~1"]).gone == (2,)
+    replies = dict(desk.wait(EXPIRE_NS // SWEEPS))
+    assert set(replies) == {"b~1"}
+    assert members(replies["b~1"]).gone == (2,)
     for name in ("a~1", "c~1"):
         for question in (
             Register(epoch=0, known=0, gone=0),
             Register(epoch=epoch, known=3, gone=0),
         ):
-            ((_, answer),) = desk.hear(name, question)
+            ((_, answer),) = desk.handle(name, question)
             assert isinstance(answer, Evicted)
 
 
@@ -89,15 +89,15 @@ def test_number_is_reused_only_when_no_member_knows_it() -> None:
     desk.enrol("a~1")
     desk.enrol("b~1")
     epoch = desk.registry.epoch
-    desk.hear("a~1", Deregister(epoch=epoch))
+    desk.handle("a~1", Deregister(epoch=epoch))
     assert members(dict(desk.enrol("c~1"))["c~1"]).total == 3
     for name in ("b~1", "c~1"):
-        desk.hear(name, Deregister(epoch=epoch))
+        desk.handle(name, Deregister(epoch=epoch))
     ((_, answer),) = desk.enrol("d~1")
     assert (members(answer).names, members(answer).epoch) == (("d~1",), epoch + 1)
     # A member of an earlier epoch is unknown here, whatever its number.
-    ((_, told),) = desk.hear("b~1", Register(epoch=epoch, known=3, gone=0))
-    assert isinstance(told, Evicted)
+    ((_, reply),) = desk.handle("b~1", Register(epoch=epoch, known=3, gone=0))
+    assert isinstance(reply, Evicted)
     desk.start()
     assert (desk.registry.epoch, desk.registry.names) == (epoch + 1, ["d~1"])
 
@@ -122,9 +122,9 @@ def test_registry_that_lost_entries_evicts_members_that_know_more() -> None:
         Register(epoch=epoch + 1, known=1, gone=0),
         Register(epoch=COUNT_MAX, known=COUNT_MAX, gone=COUNT_MAX),
     ):
-        ((_, answer),) = desk.hear("a~1", question)
+        ((_, answer),) = desk.handle("a~1", question)
         assert isinstance(answer, Evicted)
-    ((_, answer),) = desk.hear("b~1", Register(epoch=epoch, known=1, gone=0))
+    ((_, answer),) = desk.handle("b~1", Register(epoch=epoch, known=1, gone=0))
     assert isinstance(answer, Evicted)
 
 
@@ -147,7 +147,7 @@ def lost_name() -> tuple[Desk, dict[str, KnownMembers]]:
     known: dict[str, KnownMembers] = {name: KnownMembers() for name in ("a~1", "b~1", "c~1")}
     for _ in range(2):
         for name, lists in known.items():
-            for peer, frame in desk.hear(name, lists.question()):
+            for peer, frame in desk.handle(name, lists.question()):
                 assert known[peer].take(members(frame))
     desk.disk.pop("cube/causal/name/2")
     desk.start()
@@ -158,7 +158,7 @@ def test_lost_number_is_not_reused_while_a_member_knows_it() -> None:
     desk, known = lost_name()
     assert desk.enrol("d~1") == [], "before former members have polled"
     for name, lists in known.items():
-        answer = dict(desk.hear(name, lists.question()))[name]
+        answer = dict(desk.handle(name, lists.question()))[name]
         assert isinstance(answer, Evicted)
         assert AGAIN in answer.reason
     assert desk.registry.present == ()
@@ -167,8 +167,8 @@ def test_lost_number_is_not_reused_while_a_member_knows_it() -> None:
     assert members(answer).epoch != known["a~1"].epoch, "a new epoch"
 
 
-@pytest.mark.parametrize("told_first", [False, True])
-def test_late_member_after_a_loss_does_not_confuse_two_names(*, told_first: bool) -> None:
+@pytest.mark.parametrize("update_first", [False, True])
+def test_late_member_after_a_loss_does_not_confuse_two_names(*, update_first: bool) -> None:
     """The member that knew the lost name polls after the number is reused, with equal list
     lengths."""
     desk, known = lost_name()
@@ -177,23 +177,23 @@ def test_late_member_after_a_loss_does_not_confuse_two_names(*, told_first: bool
     )
     node.take_effects()
     desk.wait(RETURN_NS + MS)
-    told = desk.enrol("d~1")
-    assert [peer for peer, _ in told] == ["a~1", "b~1", "d~1"]
+    replies = desk.enrol("d~1")
+    assert [peer for peer, _ in replies] == ["a~1", "b~1", "d~1"]
     assert len(desk.registry.names) == 3
-    if told_first:
+    if update_first:
         # An update for the next client: its number follows the lost one.
-        told = [one for one in desk.enrol("e~1") if one[0] == "a~1"]
+        replies = [one for one in desk.enrol("e~1") if one[0] == "a~1"]
     else:
-        told = desk.hear("a~1", known["a~1"].question())
-        assert isinstance(told[0][1], Evicted)
-    node.receive(told[0][1], source=REGISTRY, now_ns=desk.now_ns)
+        replies = desk.handle("a~1", known["a~1"].question())
+        assert isinstance(replies[0][1], Evicted)
+    node.receive(replies[0][1], source=REGISTRY, now_ns=desk.now_ns)
     effects = node.take_effects()
     (refused,) = [each for each in effects if isinstance(each, Refuse)]
     assert AGAIN in refused.reason
     for each in effects:
         if isinstance(each, Send):
             assert each.peer == REGISTRY
-            desk.hear("a~1", each.frame)
+            desk.handle("a~1", each.frame)
     assert "a~1" not in desk.registry.present, "no member waits for it"
     assert "d~1" not in known["a~1"].names
     assert "e~1" not in known["a~1"].names
@@ -204,19 +204,19 @@ def test_member_that_left_before_its_name_was_sent_is_removed(
 ) -> None:
     """Names arrive in pieces, and more of them than numbers of departed members."""
     desk = Desk()
-    ((_, told),) = desk.enrol("a~1")
+    ((_, replies),) = desk.enrol("a~1")
     lists = KnownMembers()
-    assert lists.take(members(told))
+    assert lists.take(members(replies))
     node = RegisteredNode(
         name="a~1", registry=REGISTRY, members=lists, config=CONFIG, now_ns=desk.now_ns
     )
     monkeypatch.setattr(registry, "NAMES_MAX", 2)
     for number in range(4):
         desk.enrol(f"b~{number}")
-        desk.hear(f"b~{number}", Deregister(epoch=desk.registry.epoch))
+        desk.handle(f"b~{number}", Deregister(epoch=desk.registry.epoch))
     for _ in range(2):
-        ((_, told),) = desk.hear("a~1", lists.question())
-        node.receive(told, source=REGISTRY, now_ns=desk.now_ns)
+        ((_, replies),) = desk.handle("a~1", lists.question())
+        node.receive(replies, source=REGISTRY, now_ns=desk.now_ns)
     assert node._cube.names == ["a~1", "b~0", "b~1", "b~2", "b~3"]
     assert node._cube.everyone == 1, "no other member is present"
 
@@ -241,11 +241,11 @@ def test_long_lists_are_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(8):
         desk.enrol(f"a~{number}")
     for number in range(5):
-        desk.hear(f"a~{number}", Deregister(epoch=desk.registry.epoch))
+        desk.handle(f"a~{number}", Deregister(epoch=desk.registry.epoch))
     lists = KnownMembers()
     for _ in range(3):
         assert not lists.whole
-        (*_, (_, answer)) = desk.hear("new~1", lists.question())
+        (*_, (_, answer)) = desk.handle("new~1", lists.question())
         lists.take(members(answer))
     assert lists.whole
     assert lists.names == desk.registry.names
@@ -254,20 +254,20 @@ def test_long_lists_are_sent_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_first_member_decides_the_terms() -> None:
     def come(name: str, terms: str) -> Frame:
-        (*_, (peer, answer)) = desk.hear(name, KnownMembers(terms).question())
+        (*_, (peer, answer)) = desk.handle(name, KnownMembers(terms).question())
         assert peer == name
         return answer
 
     desk = Desk()
     assert isinstance(come("a~1", "deadlines of 200 ms"), Members)
-    told = "other clients have deadlines of 200 ms, this one has deadlines of 1 ms"
-    assert come("b~1", "deadlines of 1 ms") == Evicted(reason=told)
+    reason = "other clients have deadlines of 200 ms, this one has deadlines of 1 ms"
+    assert come("b~1", "deadlines of 1 ms") == Evicted(reason=reason)
     desk.start()
     desk.wait(RETURN_NS + MS)
-    assert come("b~1", "deadlines of 1 ms") == Evicted(reason=told)
+    assert come("b~1", "deadlines of 1 ms") == Evicted(reason=reason)
     assert isinstance(come("b~1", "deadlines of 200 ms"), Members)
     epoch = desk.registry.epoch
     for name in ("a~1", "b~1"):
-        desk.hear(name, Deregister(epoch=epoch))
+        desk.handle(name, Deregister(epoch=epoch))
     assert isinstance(come("c~1", "deadlines of 1 ms"), Members)
     assert desk.registry.epoch > epoch

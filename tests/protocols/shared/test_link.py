@@ -107,7 +107,7 @@ class End:
         self.link.receive(LinkAck(number=0), source=self.peer, now_ns=now_ns)  # Any step will do.
         return self.drain()
 
-    def hear(self, *frames: Frame, now_ns: int = 0) -> list[Frame]:
+    def handle(self, *frames: Frame, now_ns: int = 0) -> list[Frame]:
         for frame in frames:
             self.link.receive(frame, source=self.peer, now_ns=now_ns)
         return self.drain()
@@ -128,22 +128,22 @@ def numbers(frames: list[Frame]) -> list[int]:
 def test_frames_arrive_once_each_and_in_order() -> None:
     left, right = ends()
     one, two, three = left.say(10, 20, 30)
-    assert right.hear(two, three, two) == []
-    assert numbers(right.hear(one)) == [3]
+    assert right.handle(two, three, two) == []
+    assert numbers(right.handle(one)) == [3]
     assert right.diary.heard == [10, 20, 30]
-    assert numbers(right.hear(one, three)) == [3, 3]
+    assert numbers(right.handle(one, three)) == [3, 3]
     assert right.diary.heard == [10, 20, 30]
 
 
 def test_frames_beyond_a_full_batch_are_dropped_and_retransmitted() -> None:
     left, right = ends(batch_bytes_max=len("heard/10heard/20"))
     one, two, three, four = left.say(10, 20, 30, 40)
-    right.hear(two, three)
+    right.handle(two, three)
     # Two of the three frames fill the batch: the last one must be retransmitted.
-    assert numbers(right.hear(one, four)) == [2]
+    assert numbers(right.handle(one, four)) == [2]
     assert right.diary.heard == [10, 20]
-    assert numbers(right.hear(three)) == [3]
-    assert numbers(right.hear(four)) == [4]
+    assert numbers(right.handle(three)) == [3]
+    assert numbers(right.handle(four)) == [4]
     assert right.diary.heard == [10, 20, 30, 40]
 
 
@@ -165,7 +165,7 @@ def test_frame_is_retransmitted_until_acknowledged() -> None:
     assert left.timer(99) == []
     assert left.timer(100) == first
     assert left.timer(300) == first
-    assert left.hear(*right.hear(*first)) == []
+    assert left.handle(*right.handle(*first)) == []
     assert left.link.next_timer_ns() is None
 
 
@@ -179,7 +179,7 @@ def test_waits_double_up_to_a_bound_and_start_small_after_progress() -> None:
         dues.append(due)
         left.timer(due)
     assert dues == [100, 200, 400, 700]
-    left.hear(LinkAck(number=1), now_ns=1000)
+    left.handle(LinkAck(number=1), now_ns=1000)
     assert left.link.next_timer_ns() == 1100
 
 
@@ -187,25 +187,25 @@ def test_lost_frames_are_retransmitted_in_bursts() -> None:
     left, right = ends(burst=2, retry_ns=100)
     frames = left.say(1, 2, 3, 4, 5)
     assert left.timer(100) == frames[:2]
-    acknowledgements = right.hear(*frames[:2])
-    assert left.hear(acknowledgements[-1]) == frames[2:4]
-    assert left.hear(*right.hear(*frames[2:4])[-1:]) == frames[4:]
+    acknowledgements = right.handle(*frames[:2])
+    assert left.handle(acknowledgements[-1]) == frames[2:4]
+    assert left.handle(*right.handle(*frames[2:4])[-1:]) == frames[4:]
 
 
 def test_duplicate_acknowledgement_changes_nothing() -> None:
     left, right = ends()
     (frame,) = left.say(10)
-    (acknowledgement,) = right.hear(frame)
-    left.hear(acknowledgement, acknowledgement, LinkAck(number=0))
+    (acknowledgement,) = right.handle(frame)
+    left.handle(acknowledgement, acknowledgement, LinkAck(number=0))
     assert numbers(left.say(20)) == [2]
 
 
 def test_early_frames_have_a_limit() -> None:
     left, right = ends(early_max=2)
     frames = left.say(1, 2, 3, 4, 5)
-    right.hear(frames[1], frames[2], frames[3], frames[4])
-    assert numbers(right.hear(frames[0])) == [3]
-    right.hear(frames[3], frames[4])
+    right.handle(frames[1], frames[2], frames[3], frames[4])
+    assert numbers(right.handle(frames[0])) == [3]
+    right.handle(frames[3], frames[4])
     assert right.diary.heard == [1, 2, 3, 4, 5]
 
 
@@ -214,9 +214,9 @@ def test_client_frames_are_dropped_until_the_backlog_shrinks() -> None:
     frames = left.say(1, 2)
     left.link.receive(Note(number=77), source="client", now_ns=0)
     assert left.diary.heard == []
-    left.hear(*right.say(5))
+    left.handle(*right.say(5))
     assert left.diary.heard == [5]  # Linked peers are still served.
-    left.hear(*right.hear(*frames))
+    left.handle(*right.handle(*frames))
     left.link.receive(Note(number=77), source="client", now_ns=0)
     assert left.diary.heard == [5, 77]
 
@@ -224,8 +224,8 @@ def test_client_frames_are_dropped_until_the_backlog_shrinks() -> None:
 def test_unnumbered_frames_are_sent_unchanged() -> None:
     left, right = ends()
     left.diary.say("right", Aside(number=9))
-    assert left.hear(LinkAck(number=0)) == [Aside(number=9)]
-    right.hear(Aside(number=9))
+    assert left.handle(LinkAck(number=0)) == [Aside(number=9)]
+    right.handle(Aside(number=9))
     assert right.diary.heard == [9]
 
 
@@ -246,21 +246,21 @@ def test_numbered_frame_from_an_unlinked_peer_is_not_unwrapped() -> None:
 def test_undecodable_payload_counts_as_lost() -> None:
     left, right = ends()
     one, two = left.say(10, 20)
-    assert numbers(right.hear(LinkData(number=1, payload=b"junk"))) == [0]
+    assert numbers(right.handle(LinkData(number=1, payload=b"junk"))) == [0]
     assert right.diary.heard == []
     assert right.link.undecodable_count == 1
-    assert numbers(right.hear(one, two)) == [1, 2]
+    assert numbers(right.handle(one, two)) == [1, 2]
     assert right.diary.heard == [10, 20]
 
 
 def test_undecodable_early_payload_is_not_acknowledged() -> None:
     left, right = ends()
     one, two, three = left.say(10, 20, 30)
-    right.hear(LinkData(number=2, payload=b"junk"), three)
-    assert numbers(right.hear(one)) == [1]
+    right.handle(LinkData(number=2, payload=b"junk"), three)
+    assert numbers(right.handle(one)) == [1]
     right.restart()
     assert right.diary.heard == [10]
-    assert numbers(right.hear(two, three)) == [2, 3]
+    assert numbers(right.handle(two, three)) == [2, 3]
     assert right.diary.heard == [10, 20, 30]
 
 
@@ -289,10 +289,10 @@ def test_a_frame_is_acknowledged_together_with_its_effects() -> None:
 def test_restarted_sender_retransmits_unacknowledged_frames() -> None:
     left, right = ends()
     one, _two = left.say(10, 20)
-    left.hear(*right.hear(one))
+    left.handle(*right.handle(one))
     left.restart(now_ns=1000)
     assert left.link.next_timer_ns() == 1000
-    right.hear(*left.timer(1000))
+    right.handle(*left.timer(1000))
     assert right.diary.heard == [10, 20]
     assert numbers(left.say(30)) == [3]
 
@@ -300,16 +300,16 @@ def test_restarted_sender_retransmits_unacknowledged_frames() -> None:
 def test_restarted_receiver_remembers_received_numbers() -> None:
     left, right = ends()
     frames = left.say(10, 20)
-    right.hear(*frames)
+    right.handle(*frames)
     right.restart()
     assert right.diary.heard == [10, 20]
-    assert numbers(right.hear(*frames)) == [2, 2]
+    assert numbers(right.handle(*frames)) == [2, 2]
     assert right.diary.heard == [10, 20]
 
 
 def test_an_acknowledged_frame_leaves_no_record() -> None:
     left, right = ends()
-    left.hear(*right.hear(*left.say(10, 20)))
+    left.handle(*right.handle(*left.say(10, 20)))
     assert set(left.disk) == {"link/next/right"}
 
 
@@ -346,7 +346,7 @@ def test_frames_arrive_once_despite_losses_duplicates_and_restarts(
                 if random.random() < 0.8:
                     inbox.remove(frame)
                 if random.random() < 0.8:
-                    outbox.extend(end.hear(frame, now_ns=now_ns))
+                    outbox.extend(end.handle(frame, now_ns=now_ns))
             due = end.link.next_timer_ns()
             if due is not None and due <= now_ns:
                 outbox.extend(end.timer(now_ns))
@@ -366,12 +366,12 @@ def test_a_limit_below_one_is_refused_by_name(field: str) -> None:
 def test_acknowledgement_waits_for_a_frame_but_not_forever() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
     one, two, three = left.say(10, 20, 30)
-    assert right.hear(one, two, now_ns=5) == []
+    assert right.handle(one, two, now_ns=5) == []
     assert right.link.next_timer_ns() == 105
     assert right.timer(104) == []
     assert right.timer(105) == [LinkAck(number=2)]
     assert right.link.next_timer_ns() is None
-    right.hear(three, now_ns=200)
+    right.handle(three, now_ns=200)
     data, acknowledgement = right.say(40, now_ns=210)
     assert isinstance(data, LinkData)
     assert acknowledgement == LinkAck(number=3)
@@ -381,21 +381,21 @@ def test_acknowledgement_waits_for_a_frame_but_not_forever() -> None:
 def test_frames_that_arrive_together_are_acknowledged_together() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000, burst=8)
     frames = left.say(*range(1, 8))
-    assert right.hear(*frames[:3]) == []
-    assert right.hear(*frames[3:]) == [LinkAck(number=4)], "half a burst is acknowledged at once"
+    assert right.handle(*frames[:3]) == []
+    assert right.handle(*frames[3:]) == [LinkAck(number=4)], "half a burst is acknowledged at once"
 
 
 def test_duplicate_is_acknowledged_at_once() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
     (one,) = left.say(10)
-    assert right.hear(one) == []
-    assert right.hear(one) == [LinkAck(number=1)]
+    assert right.handle(one) == []
+    assert right.handle(one) == [LinkAck(number=1)]
     assert right.diary.heard == [10]
 
 
 def test_acknowledged_frames_are_removed_with_the_next_record() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
-    right.hear(*left.say(10, 20))
+    right.handle(*left.say(10, 20))
     left.link.receive(LinkAck(number=2), source="right", now_ns=0)
     assert left.link.take_effects() == [], "causes no sync"
     assert left.link.next_timer_ns() is None
@@ -409,31 +409,31 @@ def test_acknowledged_frames_are_removed_with_the_next_record() -> None:
 
 def test_retransmission_of_acknowledged_frames_after_a_crash_changes_nothing() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
-    right.hear(*left.say(10, 20), now_ns=0)
-    left.hear(*right.timer(100))
+    right.handle(*left.say(10, 20), now_ns=0)
+    left.handle(*right.timer(100))
     left.restart(now_ns=200)
     again = left.timer(200)
     assert numbers(again) == [1, 2]
-    left.hear(*right.hear(*again, now_ns=200))
+    left.handle(*right.handle(*again, now_ns=200))
     assert right.diary.heard == [10, 20]
     assert left.link.next_timer_ns() is None
     (three,) = left.say(30)
-    right.hear(three)
+    right.handle(three)
     assert right.diary.heard == [10, 20, 30]
 
 
 def test_many_acknowledged_frames_are_removed_without_waiting() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000, unacknowledged_max=2)
-    right.hear(*left.say(10, 20))
-    left.hear(LinkAck(number=1))
+    right.handle(*left.say(10, 20))
+    left.handle(LinkAck(number=1))
     assert "link/out/1/right" in left.disk
-    left.hear(LinkAck(number=2))
+    left.handle(LinkAck(number=2))
     assert not any(key.startswith("link/out/") for key in left.disk)
 
 
 def test_forgotten_peer_is_acknowledged_first() -> None:
     left, right = ends(acknowledge_ns=100, retry_ns=1000)
-    assert right.hear(*left.say(10)) == []
+    assert right.handle(*left.say(10)) == []
     right.link.unlink("left")
     assert right.drain() == [LinkAck(number=1)]
     assert right.link.next_timer_ns() is None
@@ -452,12 +452,12 @@ def test_frames_to_a_peer_in_one_batch_share_a_number() -> None:
     (single,) = left.say(40)
     assert isinstance(single, LinkData)
     assert single.payload == CODEC.encode(Note(number=40)), "a single frame is not wrapped"
-    assert numbers(right.hear(single)) == []
-    assert numbers(right.hear(*group)) == [2]
+    assert numbers(right.handle(single)) == []
+    assert numbers(right.handle(*group)) == [2]
     assert right.diary.heard == [10, 20, 30, 40]
     left.restart()
     assert left.timer(0) == [*group, single], "a group is persisted as one"
-    left.hear(LinkAck(number=2))
+    left.handle(LinkAck(number=2))
     assert left.link.next_timer_ns() is None
 
 
@@ -466,18 +466,18 @@ def test_group_is_retransmitted_until_acknowledged_and_received_once() -> None:
     lost = left.say(10, 20)
     assert left.link.next_timer_ns() == 100
     assert left.timer(100) == lost
-    assert right.hear(*lost, now_ns=110) == []
+    assert right.handle(*lost, now_ns=110) == []
     assert right.timer(160) == [LinkAck(number=1)]
     assert left.timer(200) == lost, "the acknowledgement was lost"
-    assert right.hear(*lost, now_ns=210) == [LinkAck(number=1)]
+    assert right.handle(*lost, now_ns=210) == [LinkAck(number=1)]
     assert right.diary.heard == [10, 20]
-    left.hear(LinkAck(number=1))
+    left.handle(LinkAck(number=1))
     assert left.link.next_timer_ns() is None
 
 
 def test_acknowledgement_travels_with_a_group() -> None:
     left, right = ends(acknowledge_ns=50, retry_ns=100, group_bytes=1000)
-    assert right.hear(*left.say(10, 20)) == []
+    assert right.handle(*left.say(10, 20)) == []
     group, acknowledgement = right.say(30, 40)
     assert isinstance(group, LinkData)
     assert acknowledgement == LinkAck(number=1)
@@ -492,7 +492,7 @@ def test_group_is_bounded_by_bytes_unless_it_is_one_frame() -> None:
         2,
         1,
     ]
-    right.hear(*frames)
+    right.handle(*frames)
     assert right.diary.heard == [10, 20, 30, 40, 50]
     small, _ = ends(group_bytes=2)
     assert len(small.say(10, 20)) == 2
@@ -502,14 +502,14 @@ def test_group_is_bounded_by_frames() -> None:
     left, right = ends(group_bytes=10**6)
     frames = left.say(*range(GROUP_MAX + 1))
     assert len(frames) == 2
-    right.hear(*frames)
+    right.handle(*frames)
     assert right.diary.heard == list(range(GROUP_MAX + 1))
 
 
 def test_unnumbered_frames_do_not_overtake_earlier_frames() -> None:
     left, _ = ends(group_bytes=1000)
     left.diary.say("right", Note(number=10), Aside(number=20), Note(number=30))
-    first, aside, last = left.hear(LinkAck(number=0))
+    first, aside, last = left.handle(LinkAck(number=0))
     assert numbers([first, last]) == [1, 2]
     assert aside == Aside(number=20)
 
@@ -517,12 +517,12 @@ def test_unnumbered_frames_do_not_overtake_earlier_frames() -> None:
 def test_group_with_an_undecodable_frame_counts_as_lost() -> None:
     left, right = ends(group_bytes=1000)
     note = CODEC.encode(Note(number=10))
-    assert right.hear(LinkData(number=1, payload=packed([note, b"\x02junk"]))) == [
+    assert right.handle(LinkData(number=1, payload=packed([note, b"\x02junk"]))) == [
         LinkAck(number=0)
     ]
     assert right.link.undecodable_count == 1
     assert right.diary.heard == []
-    right.hear(*left.say(10, 20))
+    right.handle(*left.say(10, 20))
     assert right.diary.heard == [10, 20]
 
 

@@ -77,7 +77,7 @@ class Office:
     def restart(self) -> None:
         self.store = StateStore(name="store", config=self.config, records=dict(self.disk))
 
-    def hear(self, frame: Frame, source: str = "desk") -> list[Frame]:
+    def handle(self, frame: Frame, source: str = "desk") -> list[Frame]:
         self.store.receive(frame, source=source, now_ns=0)
         answers: list[Frame] = []
         for effect in self.store.take_effects():
@@ -92,24 +92,24 @@ class Office:
         return answers
 
     def recall(self, number: int, source: str = "desk") -> Recalled:
-        (answer,) = self.hear(Recall(number=number), source)
+        (answer,) = self.handle(Recall(number=number), source)
         assert isinstance(answer, Recalled)
         return answer
 
     def remember(self, epoch: int, number: int, source: str = "desk", **writes: Any) -> list[Frame]:
         frame = Remember(epoch=epoch, number=number, writes=tuple(writes.items()))
-        return self.hear(frame, source)
+        return self.handle(frame, source)
 
     def safe(self, source: str = "desk") -> dict[str, bytes]:
         """The records that a new client would recall if the state store restarted now."""
         copy = StateStore(name="store", config=self.config, records=dict(self.disk))
         copy.receive(Recall(number=2**53), source=source, now_ns=0)
-        (told,) = (
+        (recalled,) = (
             effect.frame
             for effect in copy.take_effects()
             if isinstance(effect, Send) and isinstance(effect.frame, Recalled)
         )
-        return told.records
+        return recalled.records
 
 
 def desk(number: int = 7, *, now_ns: int = 0) -> RemoteState[Clerk]:
@@ -131,7 +131,7 @@ def asked(office: Office, kept: RemoteState[Clerk]) -> list[Frame]:
     answers: list[Frame] = []
     for effect in kept.take_effects():
         if isinstance(effect, Send) and effect.peer == "store":
-            answers += office.hear(effect.frame)
+            answers += office.handle(effect.frame)
     return answers
 
 
@@ -188,7 +188,7 @@ def test_late_recall_does_not_take_the_name_back() -> None:
     office = Office()
     first, second = office.recall(1), office.recall(2)
     office.restart()
-    assert office.hear(Recall(number=1)) == [NotRecalled(number=1, reason="superseded")]
+    assert office.handle(Recall(number=1)) == [NotRecalled(number=1, reason="superseded")]
     assert office.remember(second.epoch, 1, a=b"new") == [Remembered(epoch=second.epoch, number=1)]
     assert office.remember(first.epoch, 1, a=b"old") == [
         NotKept(epoch=first.epoch, reason="superseded")
@@ -249,11 +249,11 @@ def test_beyond_names_max_new_names_are_refused_and_known_ones_continue() -> Non
     office = Office(names_max=2)
     office.recall(1, "a")
     office.recall(1, "b")
-    (answer,) = office.hear(Recall(number=1), "c")
+    (answer,) = office.handle(Recall(number=1), "c")
     assert isinstance(answer, NotRecalled)
     assert limit_in(answer.reason) == ("names_max", 2)
     assert office.recall(2, "a").epoch == 2
-    office.hear(Dismiss(epoch=2), "a")
+    office.handle(Dismiss(epoch=2), "a")
     assert office.recall(1, "c").epoch == 1
 
 
@@ -278,9 +278,9 @@ def test_dismiss_removes_all_records_and_only_the_owner_can() -> None:
     office.recall(1)
     office.remember(1, 1, a=b"1")
     office.recall(2)
-    office.hear(Dismiss(epoch=1))
+    office.handle(Dismiss(epoch=1))
     assert office.safe() == {"a": b"1"}
-    office.hear(Dismiss(epoch=2))
+    office.handle(Dismiss(epoch=2))
     assert office.disk == {}
     assert dict(office.store.names()) == {}
 
@@ -288,7 +288,7 @@ def test_dismiss_removes_all_records_and_only_the_owner_can() -> None:
 def test_client_of_a_dismissed_epoch_can_not_change_later_records() -> None:
     office = Office()
     stalled = office.recall(5)
-    office.hear(Dismiss(epoch=office.recall(6).epoch))
+    office.handle(Dismiss(epoch=office.recall(6).epoch))
     successor = office.recall(7)
     assert office.remember(stalled.epoch, 1, a=b"old") == [
         NotKept(epoch=stalled.epoch, reason="superseded")
@@ -296,7 +296,7 @@ def test_client_of_a_dismissed_epoch_can_not_change_later_records() -> None:
     assert office.remember(successor.epoch, 1, a=b"new") == [
         Remembered(epoch=successor.epoch, number=1)
     ]
-    office.hear(Dismiss(epoch=stalled.epoch))
+    office.handle(Dismiss(epoch=stalled.epoch))
     assert office.safe() == {"a": b"new"}
 
 
@@ -304,8 +304,8 @@ def test_state_store_has_no_timer_and_ignores_stray_frames() -> None:
     office = Office()
     office.store.handle_timer(now_ns=10**12)
     assert office.store.next_timer_ns() is None
-    assert office.hear(Word(number=1)) == []
-    assert office.hear(Remembered(epoch=1, number=1)) == []
+    assert office.handle(Word(number=1)) == []
+    assert office.handle(Remembered(epoch=1, number=1)) == []
 
 
 # -- Remote state ------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_effects_after_a_persist_wait_until_it_is_remembered() -> None:
     clerk(kept).write({}, 2)
     assert words(kept.take_effects()) == []
     assert kept.unremembered == 2
-    answer(kept, *office.hear(frame))
+    answer(kept, *office.handle(frame))
     assert words(kept.take_effects()) == [1, 2]
     assert kept.unremembered == 0
 
@@ -365,11 +365,11 @@ def test_batches_made_meanwhile_are_remembered_together_in_order() -> None:
     for number in range(2, 6):
         clerk(kept).write({"a": b"%d" % number, f"n{number}": b"", "n2": None}, number)
         assert to_store(kept.take_effects()) == []
-    answer(kept, *office.hear(first))
+    answer(kept, *office.handle(first))
     effects = kept.take_effects()
     assert words(effects) == [1]
     (together,) = to_store(effects)
-    answer(kept, *office.hear(together))
+    answer(kept, *office.handle(together))
     assert words(kept.take_effects()) == [2, 3, 4, 5]
     assert office.safe() == {"a": b"5", "n3": b"", "n4": b"", "n5": b""}
 
@@ -381,14 +381,14 @@ def test_unanswered_requests_are_repeated() -> None:
     assert kept.next_timer_ns() == RETRY_NS
     kept.handle_timer(now_ns=RETRY_NS)
     assert to_store(kept.take_effects()) == [recall]
-    answer(kept, *office.hear(recall), now_ns=RETRY_NS)
+    answer(kept, *office.handle(recall), now_ns=RETRY_NS)
     assert kept.next_timer_ns() is None
     clerk(kept).write({"a": b"1"}, 1)
     (remember,) = to_store(kept.take_effects())
     assert kept.next_timer_ns() == 2 * RETRY_NS
     kept.handle_timer(now_ns=2 * RETRY_NS)
     assert to_store(kept.take_effects()) == [remember]
-    answer(kept, *office.hear(remember), *office.hear(remember))
+    answer(kept, *office.handle(remember), *office.handle(remember))
     assert words(kept.take_effects()) == [1]
 
 
@@ -485,7 +485,7 @@ def test_dismissed_client_ends_when_all_is_remembered() -> None:
     (remember,) = to_store(kept.take_effects())
     kept.receive(Word(number=1), source="peer", now_ns=0)
     assert kept.take_effects() == []
-    answer(kept, *office.hear(remember))
+    answer(kept, *office.handle(remember))
     effects = kept.take_effects()
     assert words(effects) == [1]
     (dismiss,) = to_store(effects)
@@ -498,7 +498,7 @@ def test_dismissed_client_ends_when_all_is_remembered() -> None:
     kept.handle_timer(now_ns=due_ns)
     assert to_store(kept.take_effects()) == [dismiss]
     assert not kept.stopped
-    first, again = office.hear(dismiss), office.hear(dismiss)
+    first, again = office.handle(dismiss), office.handle(dismiss)
     assert first == again == [Dismissed(epoch=dismiss.epoch)]
     assert office.disk == {}
     answer(kept, *first)
@@ -600,7 +600,7 @@ class World:
 
     def pass_on(self, target: str, incarnation: int, frame: Frame) -> None:
         if target == "store":
-            self.line += (("client", incarnation, each) for each in self.office.hear(frame))
+            self.line += (("client", incarnation, each) for each in self.office.handle(frame))
             return
         before = self.kept.inner
         self.kept.receive(frame, source="store", now_ns=self.now_ns)
@@ -674,7 +674,7 @@ def test_node_rests_while_the_state_store_is_unreachable() -> None:
     kept.repeat(now_ns=RETRY_NS)
     assert (node.timers, node.repeats) == ([], 0)
 
-    answer(kept, *office.hear(remember))
+    answer(kept, *office.handle(remember))
     assert words(kept.take_effects()) == list(range(HELD_MAX)), "the waiting words, in order"
     assert kept.next_timer_ns() == 5
     kept.receive(Word(number=0), source="log", now_ns=0)

@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, **options: int) -> None:
         self.node = Fanout(name="s/merged", **options)
 
-    def hear(self, frame: object, source: str = "p") -> list[Effect]:
+    def handle(self, frame: object, source: str = "p") -> list[Effect]:
         self.node.receive(frame, source=source, now_ns=0)  # type: ignore[arg-type]
         return list(self.node.take_effects())
 
@@ -36,10 +36,10 @@ class Bench:
 def test_event_is_sent_unchanged_to_all_listeners_and_accepted() -> None:
     bench = Bench()
     for name in ("a", "b"):
-        assert bench.hear(AttachRequest(topic="t", from_slot=0), name) == [Send(name, attached())]
-    bench.hear(AttachRequest(topic="u", from_slot=0), "c")
+        assert bench.handle(AttachRequest(topic="t", from_slot=0), name) == [Send(name, attached())]
+    bench.handle(AttachRequest(topic="u", from_slot=0), "c")
     sent = event()
-    assert bench.hear(Put(event=sent)) == [
+    assert bench.handle(Put(event=sent)) == [
         Send("p", Accepted(topic="t", event=sent.id, slot=0)),
         Multicast("t", ("a", "b"), Notify(event=sent)),
     ]
@@ -48,27 +48,27 @@ def test_event_is_sent_unchanged_to_all_listeners_and_accepted() -> None:
 
 def test_later_listeners_get_no_earlier_events_and_none_gets_duplicates() -> None:
     bench = Bench()
-    assert bench.hear(Put(event=event())) == [
+    assert bench.handle(Put(event=event())) == [
         Send("p", Accepted(topic="t", event=event().id, slot=0))
     ]
     for _ in range(2):
-        assert bench.hear(AttachRequest(topic="t", from_slot=1), "a") == [Send("a", attached())]
+        assert bench.handle(AttachRequest(topic="t", from_slot=1), "a") == [Send("a", attached())]
     assert bench.node.attachments == 1
-    assert bench.hear(Put(event=event(2)))[1] == Multicast("t", ("a",), Notify(event=event(2)))
+    assert bench.handle(Put(event=event(2)))[1] == Multicast("t", ("a",), Notify(event=event(2)))
 
 
 def test_detached_or_forgotten_listener_gets_nothing() -> None:
     bench = Bench()
     for name in ("a", "b"):
         for topic in ("t", "u"):
-            bench.hear(AttachRequest(topic=topic, from_slot=0), name)
-    bench.hear(DetachRequest(topic="t"), "a")
-    bench.hear(DetachRequest(topic="never"), "a")
+            bench.handle(AttachRequest(topic=topic, from_slot=0), name)
+    bench.handle(DetachRequest(topic="t"), "a")
+    bench.handle(DetachRequest(topic="never"), "a")
     assert bench.node.listeners("t") == ("b",)
     assert bench.node.listeners("u") == ("a", "b")
     bench.node.forget("b", now_ns=0)
     bench.node.forget("stranger", now_ns=0)
-    assert len(bench.hear(Put(event=event()))) == 1
+    assert len(bench.handle(Put(event=event()))) == 1
     assert bench.node.listeners("u") == ("a",)
     bench.node.forget("a", now_ns=0)
     assert bench.node.attachments == 0
@@ -76,18 +76,18 @@ def test_detached_or_forgotten_listener_gets_nothing() -> None:
 
 def test_listeners_beyond_the_limit_are_declined_with_a_reason() -> None:
     bench = Bench(attachments_max=1)
-    bench.hear(AttachRequest(topic="t", from_slot=0), "a")
-    (answer,) = bench.hear(AttachRequest(topic="t", from_slot=0), "b")
+    bench.handle(AttachRequest(topic="t", from_slot=0), "a")
+    (answer,) = bench.handle(AttachRequest(topic="t", from_slot=0), "b")
     assert isinstance(answer, Send)
     assert isinstance(answer.frame, Declined)
     assert "attachments_max" in answer.frame.reason
-    assert bench.hear(AttachRequest(topic="t", from_slot=0), "a") == [Send("a", attached())]
-    bench.hear(DetachRequest(topic="t"), "a")
-    assert bench.hear(AttachRequest(topic="t", from_slot=0), "b") == [Send("b", attached())]
+    assert bench.handle(AttachRequest(topic="t", from_slot=0), "a") == [Send("a", attached())]
+    bench.handle(DetachRequest(topic="t"), "a")
+    assert bench.handle(AttachRequest(topic="t", from_slot=0), "b") == [Send("b", attached())]
 
 
 def test_stray_frames_change_nothing() -> None:
-    assert Bench().hear(Discover(number=1)) == []
+    assert Bench().handle(Discover(number=1)) == []
 
 
 # -- Terms --------------------------------------------------------------------------------------
@@ -108,11 +108,11 @@ def test_the_first_client_decides_on_the_terms_until_all_have_left() -> None:
     assert agreed(bench, "one", "a") == "one"
     assert agreed(bench, "one", "b") == "one"
     assert agreed(bench, "two", "c") == "one"
-    assert bench.hear(Agree(terms=""), "a") == []
-    assert bench.hear(Agree(terms=""), "stranger") == []
+    assert bench.handle(Agree(terms=""), "a") == []
+    assert bench.handle(Agree(terms=""), "stranger") == []
     bench.node.forget("a", now_ns=0)
     assert agreed(bench, "two", "c") == "one"
-    bench.hear(Agree(terms=""), "b")
+    bench.handle(Agree(terms=""), "b")
     assert agreed(bench, "two", "c") == "two"
     assert agreed(bench, "one", "a") == "two"
 

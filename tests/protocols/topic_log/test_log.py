@@ -58,7 +58,7 @@ class Service:
         self.disk: dict[str, bytes] = {}
         self.log = TopicLog(name="ens", config=self.config)
 
-    def hear(self, frame: Frame, source: str) -> list[tuple[str, Frame]]:
+    def handle(self, frame: Frame, source: str) -> list[tuple[str, Frame]]:
         self.log.receive(frame, source=source, now_ns=0)
         effects: Sequence[Effect] = self.log.take_effects()
         for effect in effects:
@@ -76,10 +76,10 @@ class Service:
         return sent
 
     def put(self, what: Event, source: str = "p") -> list[tuple[str, Frame]]:
-        return self.hear(Put(event=what), source)
+        return self.handle(Put(event=what), source)
 
     def attach(self, source: str, from_slot: int = 0, topic: str = "t") -> list[tuple[str, Frame]]:
-        return self.hear(AttachRequest(topic=topic, from_slot=from_slot), source)
+        return self.handle(AttachRequest(topic=topic, from_slot=from_slot), source)
 
     def restart(self) -> None:
         self.log = TopicLog(name="ens", config=self.config, records=dict(self.disk))
@@ -213,8 +213,8 @@ def test_one_batch_is_sent_at_a_time() -> None:
 def test_detached_peer_gets_nothing() -> None:
     service = Service()
     service.attach("s")
-    service.hear(DetachRequest(topic="t"), "s")
-    service.hear(DetachRequest(topic="t"), "s")
+    service.handle(DetachRequest(topic="t"), "s")
+    service.handle(DetachRequest(topic="t"), "s")
     e = event(1)
     assert service.put(e) == [accepted(e, 1)]
 
@@ -306,7 +306,7 @@ def test_records_restore_the_same_state_in_any_order() -> None:
 def test_detached_peer_stays_detached_after_a_restart() -> None:
     service = Service()
     service.attach("s")
-    service.hear(DetachRequest(topic="t"), "s")
+    service.handle(DetachRequest(topic="t"), "s")
     service.restart()
     assert len(service.put(event(1))) == 1
 
@@ -323,7 +323,7 @@ def test_non_durable_log_persists_nothing() -> None:
 
 def test_log_has_no_timer_and_ignores_stray_frames() -> None:
     service = Service()
-    assert service.hear(Notify(event=event(1)), "s") == []
+    assert service.handle(Notify(event=event(1)), "s") == []
     service.log.handle_timer(now_ns=10)
     assert service.log.next_timer_ns() is None
     assert list(service.log.take_effects()) == []
@@ -372,8 +372,8 @@ class Kept(Service):
         super().__init__(config or TopicLogConfig(cached_max=4))
         self.restart()
 
-    def hear(self, frame: Frame, source: str) -> list[tuple[str, Frame]]:
-        sent = super().hear(frame, source)
+    def handle(self, frame: Frame, source: str) -> list[tuple[str, Frame]]:
+        sent = super().handle(frame, source)
         for key, value in self.disk.items():
             self.kept.put(key, value)
         # As they are received: what was forwarded is a notification like any other.
@@ -392,7 +392,7 @@ def survey(
     found: dict[str, tuple[int, int]] = {}
     while True:
         asked = Fetch(topic=topic, start=start, stop=0, survey=patterns or ("*",))
-        ((peer, answer),) = service.hear(asked, "reader")
+        ((peer, answer),) = service.handle(asked, "reader")
         assert peer == "reader"
         assert isinstance(answer, Surveyed)
         assert answer.start == start
@@ -417,7 +417,7 @@ def test_survey_lists_topics_with_events(page: int) -> None:
     # What is asked for and what may be seen: both have to match.
     assert survey(service, "*", topic="b.*") == {"b.c": (1, 2), "b.d.e": (1, 3)}
     assert survey(service, "a", topic="b.*") == {}
-    ((_, answer),) = service.hear(Fetch(topic="*", start=0, stop=0, survey=()), "s")
+    ((_, answer),) = service.handle(Fetch(topic="*", start=0, stop=0, survey=()), "s")
     assert isinstance(answer, Surveyed)
     assert answer.topics == {}
     assert survey(service, start=1_000) == {}
@@ -442,7 +442,7 @@ def test_survey_ends_before_the_first_empty_slot(kind: type[Service]) -> None:
             if draw.random() < 0.1:
                 first = draw.randrange(first, max(filled) + 2)
                 service.log.trim("t", first)
-                service.hear(Notify(event=event(1)), "nobody")  # To have it persisted.
+                service.handle(Notify(event=event(1)), "nobody")  # To have it persisted.
             expected = first
             while expected in filled:
                 expected += 1
@@ -524,7 +524,7 @@ def fetch(
     service: Service, start: int = 1, stop: int = 0, *, place: int = 0, topic: str = "t"
 ) -> Fetched:
     asked = Fetch(topic=topic, start=start, stop=stop, place=place)
-    ((peer, answer),) = service.hear(asked, "reader")
+    ((peer, answer),) = service.handle(asked, "reader")
     assert peer == "reader"
     assert isinstance(answer, Fetched)
     assert (answer.topic, answer.start) == (topic, start)
@@ -543,7 +543,7 @@ def filled(service: Service, count: int, *, topic: str = "t") -> list[str]:
 
 def trim(service: Service, first: int, topic: str = "t") -> None:
     service.log.trim(topic, first)
-    service.hear(Notify(event=event(1)), "nobody")  # To have it persisted.
+    service.handle(Notify(event=event(1)), "nobody")  # To have it persisted.
 
 
 @pytest.mark.parametrize("kind", [Service, Kept])
@@ -607,7 +607,7 @@ def test_an_answer_that_names_topics_is_bounded_by_bytes() -> None:
         service.put(event(1, topic=f"{number:0250}"))
     seen, start = 0, 0
     while start < 100:
-        ((_, answer),) = service.hear(Fetch(topic="*", start=start, stop=0, survey=("*",)), "s")
+        ((_, answer),) = service.handle(Fetch(topic="*", start=start, stop=0, survey=("*",)), "s")
         assert isinstance(answer, Surveyed)
         assert len(msgspec.msgpack.encode(answer)) <= 10_000 + 300
         seen, start = seen + len(answer.topics), answer.next
@@ -789,7 +789,7 @@ def test_listeners_beyond_the_limit_get_no_new_events_but_can_fetch() -> None:
     e = event(1)
     assert service.put(e) == [accepted(e, 1), notice(e)]
     assert service.attach("late", 1) == [notice(e, to="late"), attached(1, 2, to="late")]
-    service.hear(DetachRequest(topic="t"), "s")
+    service.handle(DetachRequest(topic="t"), "s")
     service.attach("late", 2)
     second = event(2)
     assert service.put(second) == [accepted(second, 2), notice(second, to="late")]
@@ -801,6 +801,6 @@ def test_forgotten_peer_is_detached_from_all_topics() -> None:
         service.attach("s", topic=topic)
         service.attach("r", topic=topic)
     service.log.forget("s")
-    service.hear(Notify(event=event(1)), "nobody")
+    service.handle(Notify(event=event(1)), "nobody")
     service.restart()
     assert service.log.listeners() == {"t": ("r",), "u": ("r",)}

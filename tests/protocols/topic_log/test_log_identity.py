@@ -16,8 +16,8 @@ SECOND = Lineage("a" * 16, ()).begin(token=11, begun=0).begin(token=22, begun=10
 
 def test_identities_are_decoded_strictly() -> None:
     codec = Codec(FRAMES)
-    told = Identified(number=1, log=SECOND)
-    assert codec.decode(codec.encode(told), peer="x") == told
+    identified = Identified(number=1, log=SECOND)
+    assert codec.decode(codec.encode(identified), peer="x") == identified
     long = msgspec.msgpack.encode(Lineage("x" * 65, ()))
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(long, type=Lineage)

@@ -112,7 +112,7 @@ class Net:
         self.disks: dict[str, dict[str, bytes]] = {}
         self.outcomes: dict[str, list[Outcome]] = {}
         self.history: list[tuple[str, Outcome]] = []
-        """All outcomes, of everybody, in order."""
+        """All outcomes of all processes, in order."""
         self.under_way: list[Parcel] = []
         self.handled: list[Parcel] = []
         """Every frame that arrived, in order."""

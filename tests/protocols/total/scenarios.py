@@ -124,7 +124,7 @@ class Scenario:
         return tuple(action for action in self.actions if isinstance(action, Publish))
 
 
-# Both subscriptions start at T3. The wide one goes on to T1 by way of T2, the narrow one directly,
+# Both subscriptions start at T3. The wide one continues to T1 by way of T2, the narrow one directly,
 # and so T3 counts the wide one first, T1 the narrow one.
 TWO_SUBSCRIPTIONS_CROSS = Scenario(
     name="two subscriptions cross",
@@ -197,7 +197,7 @@ FOUR_EVENTS_CLOSE_A_CIRCLE = Scenario(
     ),
 )
 
-# The newcomer's subscription counts at T2 and goes nowhere else: T1 does not hear of it.
+# The newcomer's subscription counts at T2 and goes nowhere else: T1 does not learn of it.
 STALE_COUNTER_ABOVE_A_SUBSCRIPTION = Scenario(
     name="stale counter above a subscription",
     erratum=2,

@@ -53,7 +53,7 @@ def change(
     return sent(target)
 
 
-def hear(target: Sequencer, frame: Frame, *, source: str = "p", at: int = 0) -> list[Frame]:
+def handle(target: Sequencer, frame: Frame, *, source: str = "p", at: int = 0) -> list[Frame]:
     target.receive(frame, source=source, now_ns=at)
     return sent(target)
 

@@ -662,10 +662,10 @@ def test_falling_behind_again_during_backfill_is_reported_again() -> None:
     net.trim("a", 15)
     net.resume("s")
     net.come_to_rest()
-    told = missed(net, "s")
-    assert told[0] == ("a", 1, 4)
-    assert told[1][2] == 14
-    lost = {f"e{slot}" for _, first, last in told for slot in range(first, last + 1)}
+    reported = missed(net, "s")
+    assert reported[0] == ("a", 1, 4)
+    assert reported[1][2] == 14
+    lost = {f"e{slot}" for _, first, last in reported for slot in range(first, last + 1)}
     assert net.delivered("s") == [f"e{n}" for n in range(1, 21) if f"e{n}" not in lost]
 
 
@@ -907,7 +907,7 @@ def test_random_trims_keep_order_and_report_missed_events(
         for start, stop in zip(crashes[name], [*crashes[name][1:], len(got)], strict=True):
             places = [known[event][0] for event in got[start:stop]]
             assert places == sorted(set(places)), (seed, name, "out of order, or twice")
-        told = [
+        reported = [
             (topic, slot)
             for topic, first, last in missed(net, name)
             for slot in range(first, last + 1)
@@ -915,9 +915,13 @@ def test_random_trims_keep_order_and_report_missed_events(
         ]
         wanted = {event for event, (_, topic, _) in known.items() if topic in topics}
         absent = {known[event][1:] for event in wanted - set(got)}
-        assert absent <= set(told), (seed, name, "neither delivered nor told")
+        assert absent <= set(reported), (seed, name, "neither delivered nor reported")
         if len(crashes[name]) == 1:
-            assert sorted(absent) == sorted(told), (seed, name, "told twice, or delivered as well")
+            assert sorted(absent) == sorted(reported), (
+                seed,
+                name,
+                "reported twice, or delivered as well",
+            )
 
 
 # -- Against the log -------------------------------------------------------------------------------

@@ -56,7 +56,9 @@ def settled(effects: Sequence[Effect]) -> list[tuple[str, str, str]]:
     ]
 
 
-def hear(node: Publisher, frame: Frame, *, now_ns: int = 0, source: str = "s") -> Sequence[Effect]:
+def handle(
+    node: Publisher, frame: Frame, *, now_ns: int = 0, source: str = "s"
+) -> Sequence[Effect]:
     node.receive(frame, source=source, now_ns=now_ns)
     return node.take_effects()
 
@@ -96,7 +98,7 @@ def test_large_events_are_split_into_several_requests_in_order() -> None:
     assert requests(node.take_effects()) == made
 
 
-def test_requests_fit_the_frame_limit() -> None:
+def test_requests_are_bounded_by_request_bytes_max() -> None:
     config = SequencerConfig(carries=True, durable=False)
     placement = Placement(["s"])
     node = Publisher(name="p", placement=placement, config=config, request_bytes_max=1_000)
@@ -107,7 +109,7 @@ def test_requests_fit_the_frame_limit() -> None:
 def test_published_event_settles_with_its_slot_without_confirmation() -> None:
     node = publisher()
     publish(node, "a", "b")
-    effects = hear(node, Out(origin="s", slots=((1, 5), (2, 7))))
+    effects = handle(node, Out(origin="s", slots=((1, 5), (2, 7))))
     assert settled(effects) == [("a", "", ""), ("b", "", "")]
     settles = [each for each in effects if isinstance(each, Settle)]
     assert [each.slot for each in settles] == [5, 7]
@@ -120,7 +122,7 @@ def test_published_event_settles_with_its_slot_without_confirmation() -> None:
 def test_event_with_unknown_slot_settles_as_published() -> None:
     node = publisher()
     publish(node, "a")
-    (settle,) = [e for e in hear(node, Out(origin="s", slots=((1, 0),))) if isinstance(e, Settle)]
+    (settle,) = [e for e in handle(node, Out(origin="s", slots=((1, 0),))) if isinstance(e, Settle)]
     assert (settle.verdict, settle.event.stamp) == ("", None)
 
 
@@ -128,16 +130,16 @@ def test_duplicate_or_unexpected_answer_changes_nothing() -> None:
     node = publisher()
     publish(node, "a")
     answer = Out(origin="s", slots=((1, 1),))
-    assert settled(hear(node, answer)) == [("a", "", "")]
-    assert hear(node, answer) == []
-    assert hear(node, Out(origin="s", slots=((9, 9),))) == []
-    assert hear(node, Out(origin="elsewhere", slots=((1, 1),)), source="elsewhere") == []
+    assert settled(handle(node, answer)) == [("a", "", "")]
+    assert handle(node, answer) == []
+    assert handle(node, Out(origin="s", slots=((9, 9),))) == []
+    assert handle(node, Out(origin="elsewhere", slots=((1, 1),)), source="elsewhere") == []
 
 
 def test_unanswered_request_is_repeated_with_its_events() -> None:
     node = publisher()
     publish(node, "a", "b", "c")
-    hear(node, Out(origin="s", slots=((2, 2),)))
+    handle(node, Out(origin="s", slots=((2, 2),)))
     assert node.next_timer_ns() == RETRY_NS
     node.handle_timer(now_ns=RETRY_NS)
     again = requests(node.take_effects())
@@ -150,7 +152,7 @@ def test_unanswered_request_is_repeated_with_its_events() -> None:
 def test_lost_connection_repeats_all_unanswered_requests_at_once() -> None:
     node = publisher()
     publish(node, "a", "b", "c")
-    hear(node, Out(origin="s", slots=((1, 1),)))
+    handle(node, Out(origin="s", slots=((1, 1),)))
     node.repeat(now_ns=5)
     (again,) = requests(node.take_effects())
     assert (again.number, again.settled, payloads(again)) == (2, 2, ["b", "c"])
@@ -160,19 +162,19 @@ def test_carried_event_with_a_stamp_is_put_by_its_publisher() -> None:
     node = publisher()
     publish(node, "a")
     stamp = Stamp({"t": 1, "u": 3})
-    effects = hear(node, Stamped(origin="s", grants=(Grant(1, stamp),)), source="last")
+    effects = handle(node, Stamped(origin="s", grants=(Grant(1, stamp),)), source="last")
     (broadcast,) = [each for each in effects if isinstance(each, Broadcast)]
     assert broadcast.event.stamp == stamp
     # Should the origin come to say that it is out after all, that is that.
-    effects = hear(node, Accepted(topic="t", event=broadcast.event.id, slot=1))
+    effects = handle(node, Accepted(topic="t", event=broadcast.event.id, slot=1))
     assert settled(effects) == [("a", "", "")]
-    assert hear(node, Out(origin="s", slots=((1, 1),))) == []
+    assert handle(node, Out(origin="s", slots=((1, 1),))) == []
 
 
 def test_lost_connection_repeats_unaccepted_puts() -> None:
     node = publisher()
     publish(node, "a")
-    hear(node, Stamped(origin="s", grants=(Grant(1, Stamp({"t": 1})),)))
+    handle(node, Stamped(origin="s", grants=(Grant(1, Stamp({"t": 1})),)))
     node.repeat(now_ns=5)
     assert [type(each) for each in node.take_effects()] == [Broadcast]
 
@@ -181,14 +183,14 @@ def test_requests_in_flight_are_bounded_by_the_window() -> None:
     node = publisher(window=2)
     (first,) = publish(node, "a", "b", "c", "d")
     assert payloads(first) == ["a", "b"]
-    (more,) = requests(hear(node, Out(origin="s", slots=((1, 1), (2, 2)))))
+    (more,) = requests(handle(node, Out(origin="s", slots=((1, 1), (2, 2)))))
     assert (more.number, more.settled, payloads(more)) == (3, 3, ["c", "d"])
 
 
 def test_refused_event_is_void_and_later_ones_are_requested_again() -> None:
     node = publisher()
     publish(node, "a", "b")
-    effects = hear(node, Refused(number=1, reason="no room"))
+    effects = handle(node, Refused(number=1, reason="no room"))
     assert settled(effects) == [("a", "void", "no room")]
     assert [each for each in effects if isinstance(each, Refuse)]
     (again,) = requests(effects)
@@ -198,7 +200,7 @@ def test_refused_event_is_void_and_later_ones_are_requested_again() -> None:
 def test_carried_leave_names_the_first_unsettled_number() -> None:
     node = publisher()
     publish(node, "a", "b")
-    hear(node, Out(origin="s", slots=((1, 1),)))
+    handle(node, Out(origin="s", slots=((1, 1),)))
     node.say_goodbye()
     frames = [each.frame for each in node.take_effects() if isinstance(each, Send)]
     assert frames == [Forget(number=2, publisher=True)]

@@ -15,33 +15,33 @@ CHAIN = Described(
 
 
 def test_discovery_answers_with_the_number_of_the_request() -> None:
-    guide = DiscoveryNode(CHAIN)
-    guide.receive(Discover(number=5), source="visitor~1", now_ns=0)
-    guide.receive(Discover(number=5), source="visitor~1", now_ns=0)
-    guide.receive(Discover(number=9), source="visitor~2", now_ns=0)
-    told = guide.take_effects()
+    discovery = DiscoveryNode(CHAIN)
+    discovery.receive(Discover(number=5), source="visitor~1", now_ns=0)
+    discovery.receive(Discover(number=5), source="visitor~1", now_ns=0)
+    discovery.receive(Discover(number=9), source="visitor~2", now_ns=0)
+    answers = discovery.take_effects()
     numbers = [
         (each.peer, each.frame.number)
-        for each in told
+        for each in answers
         if isinstance(each, Send) and isinstance(each.frame, Described)
     ]
     assert numbers == [("visitor~1", 5), ("visitor~1", 5), ("visitor~2", 9)]
-    assert guide.take_effects() == []
+    assert discovery.take_effects() == []
 
 
 def test_discovery_answer_gives_all_clients_the_same_placement() -> None:
-    guide = DiscoveryNode(CHAIN)
-    guide.receive(Discover(number=1), source="v", now_ns=0)
-    (told,) = guide.take_effects()
-    assert isinstance(told, Send)
+    discovery = DiscoveryNode(CHAIN)
+    discovery.receive(Discover(number=1), source="v", now_ns=0)
+    (answers,) = discovery.take_effects()
+    assert isinstance(answers, Send)
     codec = Codec(FRAMES)
-    described = codec.decode(codec.encode(told.frame))
+    described = codec.decode(codec.encode(answers.frame))
     assert isinstance(described, Described)
     assert described.config == CHAIN.config
     placement = described.placement()
     assert placement.nodes == ("north", "south", "west")
     assert [placement.node(topic) for topic in "abc"] == ["north", "north", "west"]
-    # Topics that are not placed by name are hashed alike by everybody.
+    # All clients hash unlisted topics alike.
     anywhere = [f"topic-{number}" for number in range(50)]
     assert [placement.node(each) for each in anywhere] == [
         CHAIN.placement().node(each) for each in anywhere
@@ -56,9 +56,9 @@ def test_discovery_reports_a_closed_chain() -> None:
 
 
 def test_discovery_node_has_no_timer_and_ignores_stray_frames() -> None:
-    guide = DiscoveryNode(CHAIN)
-    guide.handle_timer(now_ns=10**12)
-    guide.receive(CHAIN, source="v", now_ns=0)
-    assert guide.take_effects() == []
-    assert guide.next_timer_ns() is None
-    assert guide.name == DISCOVERY_NAME
+    discovery = DiscoveryNode(CHAIN)
+    discovery.handle_timer(now_ns=10**12)
+    discovery.receive(CHAIN, source="v", now_ns=0)
+    assert discovery.take_effects() == []
+    assert discovery.next_timer_ns() is None
+    assert discovery.name == DISCOVERY_NAME

@@ -249,7 +249,7 @@ class VectorModel:
         )
 
     def forget(self) -> None:
-        """Drop what is of no topic any more, or not beyond its clock."""
+        """Drop events of left topics, and those up to the clock."""
         self.held = [
             event
             for event in self.held

@@ -63,8 +63,8 @@ def test_station_that_restarts_behind_confirmed_progress_is_rolled_back(restarts
         net.crash("s")
         net.restart("s")
     node = net.reader("s")
-    told = FIRST.begin(token=12, begun=4)
-    node.learn_log("station", told, now_ns=net.now_ns, question=UNASKED)
+    replaced = FIRST.begin(token=12, begun=4)
+    node.learn_log("station", replaced, now_ns=net.now_ns, question=UNASKED)
     assert node.expired
     reasons = [effect.reason for effect in node.take_effects()]  # type: ignore[union-attr]
     assert reasons == [ROLLED_BACK]

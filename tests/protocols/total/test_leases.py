@@ -8,7 +8,7 @@ from tests.protocols.total.stages import (
     Disk,
     ask,
     change,
-    hear,
+    handle,
     node,
     overdue,
     stamped,
@@ -48,7 +48,7 @@ def test_a_lease_runs_from_the_completion_of_the_stamp() -> None:
 def test_a_confirmed_stamp_is_never_voided() -> None:
     low = node(lease_ns=100)
     ask(low, 1, "a", "a", "a")
-    hear(low, Confirm(origin="low", slots=((1, 1), (3, 3)), settled=2))
+    handle(low, Confirm(origin="low", slots=((1, 1), (3, 3)), settled=2))
     assert low.open_count == 1
     assert [event.slot for event in overdue(low, 100)] == [2]
 
@@ -57,7 +57,7 @@ def test_a_confirmation_of_another_slot_leaves_a_stamp_open() -> None:
     """A late confirmation may find another stamp under its number."""
     low = node(lease_ns=100)
     ask(low, 1, "a")
-    hear(low, Confirm(origin="low", slots=((1, 7),), settled=2))
+    handle(low, Confirm(origin="low", slots=((1, 7),), settled=2))
     assert [event.slot for event in overdue(low, 100)] == [1]
 
 
@@ -78,10 +78,10 @@ def test_void_that_took_the_slot_is_reported_to_the_publisher() -> None:
     ask(low, 1, "a")
     (void,) = overdue(low, 100)
     accepted = Accepted(topic="a", event=void.id, slot=1)
-    told = [Voided(origin="low", numbers=(1,))]
-    assert hear(low, accepted, source="ens") == told
+    voided = [Voided(origin="low", numbers=(1,))]
+    assert handle(low, accepted, source="ens") == voided
     assert low.open_count == 0
-    assert ask(low, 1, "a") == told
+    assert ask(low, 1, "a") == voided
     assert overdue(low, 10_000_000_000) == []
 
 
@@ -89,7 +89,7 @@ def test_late_void_leaves_the_original() -> None:
     low = node(lease_ns=100)
     first = ask(low, 1, "a")
     (void,) = overdue(low, 100)
-    assert hear(low, Taken(topic="a", event=void.id, slot=1), source="ens") == []
+    assert handle(low, Taken(topic="a", event=void.id, slot=1), source="ens") == []
     assert low.open_count == 0
     assert ask(low, 1, "a") == first
 
@@ -141,7 +141,7 @@ def test_publisher_that_reconnects_too_late_learns_that_its_slot_is_void() -> No
     low.lose("p", now_ns=20)
     (void,) = overdue(low, 30)
     low.regain("p")
-    hear(low, Accepted(topic="a", event=void.id, slot=1), source="ens")
+    handle(low, Accepted(topic="a", event=void.id, slot=1), source="ens")
     assert low.open_count == 0
     assert ask(low, 1, "a") == [Voided(origin="low", numbers=(1,))]
 
@@ -159,7 +159,7 @@ def test_a_confirmed_stamp_of_a_lost_publisher_is_not_voided() -> None:
     low = node(lease_ns=100, lease_lost_ns=10)
     ask(low, 1, "a")
     low.lose("p", now_ns=0)
-    hear(low, Confirm(origin="low", slots=((1, 1),), settled=2))
+    handle(low, Confirm(origin="low", slots=((1, 1),), settled=2))
     assert low.next_timer_ns() is None
     assert overdue(low, 100) == []
 

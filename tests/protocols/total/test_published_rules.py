@@ -146,7 +146,7 @@ def test_erratum_3_the_whole_stamp_names_a_topic_the_subscriber_has_no_clock_for
     world = run(scenario, common_subscriptions=common_subscriptions, whole_stamp=True)
     assert world.waiting() == {("partial", "e"): {"T2": Need(wanted=0, has=None)}}
     assert delivered(world) == {"reader": ["e"], "peer": ["e"], "partial": []}
-    # Only the test is at fault: read over the subscriber's own topics, nobody waits.
+    # Only the test is at fault: read over the subscriber's own topics, no subscriber waits.
     assert run(scenario, common_subscriptions=common_subscriptions).waiting() == {}
 
 

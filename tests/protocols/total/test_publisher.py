@@ -280,7 +280,7 @@ def test_any_answer_resets_the_backoff() -> None:
     net.under_way.remove(lost)
     net.now_ns = 50
     net.deliver(heard)
-    # Asked again soon, as it was lost; then with patience, as nothing was heard since.
+    # Repeated soon, as it was lost; then with backoff, as no answer came since.
     assert asked_at(net, StampRequest, 1_000) == [100, 200, 400, 800]
 
 
@@ -423,8 +423,8 @@ def test_origin_is_confirmed_too_if_another_node_completed_the_stamps() -> None:
     net.settle()
     assert set(net.stage("low").sessions.by_name["p"].elsewhere) == {1}
     net.confirm("p")
-    told = [(each.target, each.frame) for each in net.find(Confirm)]
-    assert told == [
+    frames = [(each.target, each.frame) for each in net.find(Confirm)]
+    assert frames == [
         ("high", Confirm(origin="low", slots=((1, 1),), settled=2)),
         ("low", Confirm(origin="low", slots=(), settled=2)),
     ]
@@ -439,8 +439,8 @@ def test_leave_confirms_settled_events_and_is_sent_to_every_origin() -> None:
     net.publish("p", "c", "e2")
     net.settle()
     net.say_goodbye("p")
-    told = [(each.target, type(each.frame)) for each in net.under_way]
-    assert told == [("low", Confirm), ("high", Confirm), ("low", Forget), ("high", Forget)]
+    frames = [(each.target, type(each.frame)) for each in net.under_way]
+    assert frames == [("low", Confirm), ("high", Confirm), ("low", Forget), ("high", Forget)]
     assert [each.frame for each in net.find(Forget)] == [
         Forget(number=2, publisher=True),
         Forget(number=2, publisher=True),

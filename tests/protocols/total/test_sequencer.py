@@ -10,7 +10,7 @@ from tests.protocols.total.stages import (
     Disk,
     ask,
     change,
-    hear,
+    handle,
     node,
     overdue,
     stamped,
@@ -166,7 +166,7 @@ def test_early_requests_of_all_publishers_evict_the_longest_silent() -> None:
         for number in (2, 3):
             request = early(number, EARLY_BYTES_MAX // 4, publisher=f"p{each}")
             low.receive(request, source=f"p{each}", now_ns=0)
-        # The first one is heard of all the time.
+        # The first one is active all the time.
         low.receive(early(4 + each, 0, publisher="p0"), source="p0", now_ns=0)
     assert low.sessions.early.bytes <= ALL_EARLY_BYTES_MAX
     held = [name for name, known in low.sessions.by_name.items() if known.early]
@@ -266,12 +266,12 @@ def test_second_stamp_for_one_request_is_never_sent_and_voided_at_once() -> None
     fill = Fill(publisher="p", origin="middle", number=1, topic="c", stamp=Stamp({"c": 1}), last=2)
     again = replace(fill, stamp=Stamp({"c": 2}))
     first = stamped({"c": 1}, origin="middle")
-    assert hear(high, fill, source="middle") == [first]
-    assert hear(high, again, source="middle", at=5) == [first]
+    assert handle(high, fill, source="middle") == [first]
+    assert handle(high, again, source="middle", at=5) == [first]
     assert [event.slot for event in overdue(high, 5)] == [2]
-    hear(high, Confirm(origin="middle", slots=((1, 1),), settled=2))
+    handle(high, Confirm(origin="middle", slots=((1, 1),), settled=2))
     assert high.open_count == 1
-    hear(high, Accepted(topic="c", event="high/c/2", slot=2), source="ens")
+    handle(high, Accepted(topic="c", event="high/c/2", slot=2), source="ens")
     assert high.open_count == 0
 
 
@@ -284,16 +284,16 @@ def test_a_ghost_stays_a_ghost_after_a_restart() -> None:
     disk.drain(high)
     again = node("high", records=disk, lease_ns=1000)
     asked = Repeat(publisher="p", number=1)
-    assert hear(again, asked, source="middle") == [stamped({"c": 1}, origin="middle")]
+    assert handle(again, asked, source="middle") == [stamped({"c": 1}, origin="middle")]
     assert [event.slot for event in overdue(again, 0)] == [2]
 
 
 def test_returning_forgotten_publisher_resumes_at_its_own_number() -> None:
     low = node(clients_max=1)
     ask(low, 1, "a", "a", publisher="p")
-    hear(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3), source="p")
+    handle(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3), source="p")
     ask(low, 1, "a", publisher="q")
-    hear(low, Confirm(origin="low", slots=((1, 3),), settled=2), source="q")
+    handle(low, Confirm(origin="low", slots=((1, 3),), settled=2), source="q")
     assert ask(low, 3, "a", publisher="p", settled=3) == [stamped({"a": 4}, number=3)]
     assert set(low.sessions.by_name) == {"p"}
 
@@ -304,7 +304,7 @@ def test_busy_publishers_do_not_hide_an_idle_one_forever() -> None:
     low = node(clients_max=len(busy) + 1)
     for name in (*busy, "idle"):
         ask(low, 1, "a", publisher=name)
-    hear(low, Confirm(origin="low", slots=((1, len(busy) + 1),), settled=2), source="idle")
+    handle(low, Confirm(origin="low", slots=((1, len(busy) + 1),), settled=2), source="idle")
     assert ask(low, 1, "a", publisher="new") == [Refused(number=1, reason=too_many_publishers(17))]
     assert ask(low, 1, "a", publisher="new") == [stamped({"a": len(busy) + 2})]
 
@@ -344,24 +344,24 @@ def test_node_without_entries_passes_a_stamp_on_in_order() -> None:
         for n in (1, 2)
     ]
     for fill in fills:
-        assert hear(middle, fill, source="low") == [fill]
+        assert handle(middle, fill, source="low") == [fill]
 
 
 def test_the_last_node_adds_its_counters_and_answers_the_publisher() -> None:
     high = node("high")
     joined = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
-    hear(high, joined, source="middle")
+    handle(high, joined, source="middle")
     ask(high, 1, "d", "d", publisher="q")
     fill = Fill(publisher="p", origin="low", number=7, topic="a", stamp=Stamp({"a": 1}), last=2)
-    assert hear(high, fill, source="middle") == [stamped({"a": 1, "d": 2}, number=7)]
+    assert handle(high, fill, source="middle") == [stamped({"a": 1, "d": 2}, number=7)]
 
 
 def test_node_learns_lower_counters_from_passing_stamps() -> None:
     high = node("high")
     joined = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 0}, last=2)
-    hear(high, joined, source="middle")
+    handle(high, joined, source="middle")
     fill = Fill(publisher="p", origin="low", number=1, topic="a", stamp=Stamp({"a": 5}), last=2)
-    hear(high, fill, source="middle")
+    handle(high, fill, source="middle")
     assert ask(high, 1, "d") == [stamped({"d": 1, "a": 5}, origin="high")]
 
 
@@ -369,7 +369,7 @@ def test_node_learns_lower_counters_from_changes() -> None:
     """Otherwise the next stamp would be before the cut of the new subscriber."""
     high = node("high")
     fill = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 4}, last=2)
-    assert hear(high, fill, source="middle") == [Changed(number=1, cut={"a": 4, "d": 0})]
+    assert handle(high, fill, source="middle") == [Changed(number=1, cut={"a": 4, "d": 0})]
     assert ask(high, 1, "d") == [stamped({"d": 1, "a": 4}, origin="high")]
 
 
@@ -377,11 +377,11 @@ def test_a_repeated_request_is_answered_by_the_node_that_completed_it() -> None:
     low, high = node("low"), node("high")
     change(low, 1, new="ad")
     (fill,) = ask(low, 1, "a")
-    answer = hear(high, fill, source="middle")
+    answer = handle(high, fill, source="middle")
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
     (send,) = [each for each in low.take_effects() if isinstance(each, Send)]
     assert (send.peer, send.frame) == ("high", Repeat(publisher="p", number=1))
-    assert hear(high, send.frame, source="low") == answer
+    assert handle(high, send.frame, source="low") == answer
 
 
 ODD_FILLS = {
@@ -427,7 +427,7 @@ def test_change_that_is_impossible_for_the_lower_neighbor_is_ignored(
 
 def test_a_change_without_the_counts_of_lower_topics_is_ignored() -> None:
     high = node("high")
-    assert hear(high, replace(CHANGE, entries={}), source="middle") == []
+    assert handle(high, replace(CHANGE, entries={}), source="middle") == []
     assert high.groups.subscriptions == {}
 
 
@@ -435,26 +435,26 @@ def test_a_stamp_of_a_topic_without_a_place_is_ignored() -> None:
     placement = Placement(["low", "high"], topics={"low": ["a"], "high": ["d"]}, closed=True)
     high = Sequencer(name="high", placement=placement)
     odd = replace(FILL, topic="z", stamp=Stamp({"z": 1}), last=1)
-    assert hear(high, odd, source="low") == []
+    assert handle(high, odd, source="low") == []
     assert high.open_count == 0
 
 
 def test_a_node_that_passed_a_stamp_on_still_refuses_requests_for_its_topic() -> None:
     high = node("high")
-    hear(high, CHANGE, source="middle")
-    hear(high, FILL, source="middle")
+    handle(high, CHANGE, source="middle")
+    handle(high, FILL, source="middle")
     (refusal,) = ask(high, 1, "a", publisher="q")
     assert refusal == Refused(number=1, reason="'a' is not hosted by high")
 
 
 def test_first_node_of_a_chain_has_no_lower_neighbor() -> None:
     low = node("low")
-    assert hear(low, FILL, source="high") == []
-    assert hear(low, CHANGE, source="high") == []
+    assert handle(low, FILL, source="high") == []
+    assert handle(low, CHANGE, source="high") == []
 
 
 def test_repeat_that_overtook_its_stamp_is_not_answered() -> None:
-    assert hear(node("high"), Repeat(publisher="p", number=1), source="low") == []
+    assert handle(node("high"), Repeat(publisher="p", number=1), source="low") == []
 
 
 def test_unchanged_entries_are_left_out() -> None:

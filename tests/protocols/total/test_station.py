@@ -52,7 +52,7 @@ def order(first: int, *events: Event, settled: int = 1) -> OrderRequest:
 
 
 class Alone:
-    """One station and its disk. `hear` syncs before it returns."""
+    """One station and its disk. `handle` syncs before it returns."""
 
     def __init__(self, *, expire_ns: int | None = None, config: SequencerConfig = CARRIES) -> None:
         self.config = config
@@ -85,7 +85,7 @@ class Alone:
                 else:
                     self.disk[effect.key] = effect.value
 
-    def hear(self, frame: Frame, source: str = "p") -> list[tuple[str, Frame]]:
+    def handle(self, frame: Frame, source: str = "p") -> list[tuple[str, Frame]]:
         """Handle a frame; return the peers and frames sent."""
         effects = self.step(frame, source)
         self.sync(effects)
@@ -93,7 +93,7 @@ class Alone:
 
     def log(self, topic: str = "t") -> list[str]:
         """The events of a topic, as a client reads them."""
-        (answer,) = self.hear(Fetch(topic=topic, start=1, stop=0), "reader")
+        (answer,) = self.handle(Fetch(topic=topic, start=1, stop=0), "reader")
         assert isinstance(answer[1], Fetched)
         return [each.payload.decode() for each in answer[1].events]
 
@@ -129,7 +129,7 @@ def out(*slots: tuple[int, int], to: str = "p") -> tuple[str, Frame]:
 
 def test_event_is_published_in_one_batch_with_its_count() -> None:
     alone = Alone()
-    alone.hear(AttachRequest(topic="t", from_slot=0), "listener")
+    alone.handle(AttachRequest(topic="t", from_slot=0), "listener")
     effects = alone.step(order(1, event(1)))
     keys = [effect.key for effect in effects if isinstance(effect, Persist)]
     assert any(key.startswith("counter/") for key in keys)
@@ -142,43 +142,43 @@ def test_event_is_published_in_one_batch_with_its_count() -> None:
 
 def test_publisher_gets_the_slots_of_published_events_after_a_crash() -> None:
     alone = Alone()
-    alone.hear(order(1, event(1), event(1, "u")))
-    alone.hear(order(1, event(1, publisher="q"), event(2, publisher="q")), "q")
-    alone.hear(order(3, event(2)))
+    alone.handle(order(1, event(1), event(1, "u")))
+    alone.handle(order(1, event(1, publisher="q"), event(2, publisher="q")), "q")
+    alone.handle(order(3, event(2)))
     alone.restart()
-    alone.hear(order(3, event(3, publisher="q"), settled=3), "q")
+    alone.handle(order(3, event(3, publisher="q"), settled=3), "q")
     again = order(1, event(1), event(1, "u"), event(2))
-    assert alone.hear(again) == [out((1, 1), (2, 1), (3, 4))]
-    assert alone.hear(order(2, event(2, publisher="q")), "q") == [out((2, 3), to="q")]
-    assert alone.hear(order(4, event(3))) == [out((4, 6))]
+    assert alone.handle(again) == [out((1, 1), (2, 1), (3, 4))]
+    assert alone.handle(order(2, event(2, publisher="q")), "q") == [out((2, 3), to="q")]
+    assert alone.handle(order(4, event(3))) == [out((4, 6))]
 
 
 def test_forgotten_publisher_gets_the_slots_of_published_events() -> None:
     alone = Alone(config=msgspec.structs.replace(CARRIES, clients_max=1))
-    alone.hear(order(1, event(1), event(2)))
+    alone.handle(order(1, event(1), event(2)))
     alone.pass_time(2 * CARRIES.forget_ns)
-    alone.hear(order(1, event(1, publisher="q")), "q")
-    assert alone.hear(order(1, event(1), event(2))) == [out((1, 1), (2, 2))]
+    alone.handle(order(1, event(1, publisher="q")), "q")
+    assert alone.handle(order(1, event(1), event(2))) == [out((1, 1), (2, 2))]
 
 
 def put_out_by_others(alone: Alone) -> None:
     """Put more events of the topic into the log than a search reads."""
     for first in range(1, slot_search.SLOTS_MAX + 1, 512):
         events = [event(number, publisher="q") for number in range(first, first + 512)]
-        alone.hear(order(first, *events, settled=first), "q")
+        alone.handle(order(first, *events, settled=first), "q")
 
 
 def test_slots_are_known_after_a_crash_however_far_back() -> None:
     alone = Alone()
-    alone.hear(order(1, event(1), event(1, "u"), event(2)))
+    alone.handle(order(1, event(1), event(1, "u"), event(2)))
     put_out_by_others(alone)
-    alone.hear(order(4, event(3), settled=2))
+    alone.handle(order(4, event(3), settled=2))
     alone.restart()
     alone.restart()
     end = slot_search.SLOTS_MAX + 3
     again = order(2, event(1, "u"), event(2), event(3), settled=2)
-    assert alone.hear(again) == [out((2, 1), (3, 2), (4, end))]
-    assert alone.hear(order(5, event(4), settled=5)) == [out((5, end + 1))]
+    assert alone.handle(again) == [out((2, 1), (3, 2), (4, end))]
+    assert alone.handle(order(5, event(4), settled=5)) == [out((5, end + 1))]
     assert alone.disk["publisher/p"] == encode_session(6, PublishedSlots([(5, end + 1, 1)]))
 
 
@@ -188,54 +188,56 @@ def test_slots_of_a_forgotten_publisher_are_known_at_any_distance(
     restarted: bool, room: bool
 ) -> None:
     alone = Alone(config=msgspec.structs.replace(CARRIES, clients_max=1))
-    alone.hear(order(1, event(1), event(2)))
+    alone.handle(order(1, event(1), event(2)))
     alone.pass_time(2 * CARRIES.forget_ns)
     put_out_by_others(alone)
     if restarted:
         alone.restart()
     if room:
-        alone.hear(Forget(number=slot_search.SLOTS_MAX + 1, publisher=True), "q")
+        alone.handle(Forget(number=slot_search.SLOTS_MAX + 1, publisher=True), "q")
     request = order(1, event(1), event(2), event(3)) if room else order(1, event(1), event(2))
     expected = [(1, 1), (2, 2)]
     if room:
         expected.append((3, slot_search.SLOTS_MAX + 3))
-    assert alone.hear(request) == [out(*expected)]
+    assert alone.handle(request) == [out(*expected)]
 
 
 @pytest.mark.parametrize("synced", [True, False])
 def test_a_crash_leaves_the_event_and_its_count_or_neither(synced: bool) -> None:
     alone = Alone()
-    alone.hear(order(1, event(1)))
+    alone.handle(order(1, event(1)))
     effects = alone.step(order(2, event(2), event(3), settled=2))
     if synced:
         alone.sync(effects)
     alone.restart()
     assert alone.log() == (["p1", "p2", "p3"] if synced else ["p1"])
     # Nobody heard of it: the publisher asks again, and somebody else goes on.
-    alone.hear(order(2, event(2), event(3), settled=2))
-    alone.hear(order(1, event(1, publisher="q")), "q")
+    alone.handle(order(2, event(2), event(3), settled=2))
+    alone.handle(order(1, event(1, publisher="q")), "q")
     assert alone.log() == ["p1", "p2", "p3", "q1"]
 
 
 def test_a_run_of_events_is_answered_with_all_their_slots() -> None:
     alone = Alone()
-    assert alone.hear(order(1, event(1), event(1, "u"), event(2))) == [out((1, 1), (2, 1), (3, 2))]
+    assert alone.handle(order(1, event(1), event(1, "u"), event(2))) == [
+        out((1, 1), (2, 1), (3, 2))
+    ]
 
 
 def test_repeated_request_is_answered_and_publishes_nothing_twice() -> None:
     alone = Alone()
     request = order(1, event(1), event(2))
-    answer = alone.hear(request)
-    assert alone.hear(request) == answer == [out((1, 1), (2, 2))]
-    assert alone.hear(order(2, event(2), event(3))) == [out((2, 2), (3, 3))]
+    answer = alone.handle(request)
+    assert alone.handle(request) == answer == [out((1, 1), (2, 2))]
+    assert alone.handle(order(2, event(2), event(3))) == [out((2, 2), (3, 3))]
     assert alone.log() == ["p1", "p2", "p3"]
 
 
 def test_repeated_request_is_recognized_after_a_restart() -> None:
     alone = Alone()
-    alone.hear(order(1, event(1), event(2)))
+    alone.handle(order(1, event(1), event(2)))
     alone.restart()
-    ((peer, answer),) = alone.hear(order(1, event(1), event(2)))
+    ((peer, answer),) = alone.handle(order(1, event(1), event(2)))
     assert isinstance(answer, Out)
     assert peer == "p"
     assert [number for number, _ in answer.slots] == [1, 2]
@@ -248,48 +250,48 @@ def test_repeated_request_is_recognized_after_a_restart() -> None:
 def test_repeated_request_after_a_leave_publishes_nothing(restarted: bool) -> None:
     alone = Alone()
     request = order(1, event(1), event(2))
-    alone.hear(request)
-    alone.hear(Forget(number=3, publisher=True))
+    alone.handle(request)
+    alone.handle(Forget(number=3, publisher=True))
     if restarted:
         alone.restart()
-    alone.hear(request)
-    alone.hear(order(2, event(2)))
+    alone.handle(request)
+    alone.handle(order(2, event(2)))
     assert alone.log() == ["p1", "p2"]
     # It goes on under its name all the same.
-    assert alone.hear(order(3, event(3), settled=3)) == [out((3, 3))]
+    assert alone.handle(order(3, event(3), settled=3)) == [out((3, 3))]
 
 
 def test_leave_that_overtook_a_request_forgets_nothing() -> None:
     alone = Alone()
-    alone.hear(order(1, event(1)))
-    alone.hear(order(2, event(2)))
-    alone.hear(Forget(number=2, publisher=True))
-    alone.hear(order(2, event(2)))
+    alone.handle(order(1, event(1)))
+    alone.handle(order(2, event(2)))
+    alone.handle(Forget(number=2, publisher=True))
+    alone.handle(order(2, event(2)))
     assert alone.log() == ["p1", "p2"]
 
 
 def test_reordered_requests_are_published_in_order_and_once() -> None:
     alone = Alone()
     late, early = order(1, event(1), event(2)), order(3, event(3))
-    assert alone.hear(early) == []
-    assert alone.hear(late) == [out((1, 1), (2, 2), (3, 3))]
-    assert alone.hear(early) == [out((3, 3))]
-    assert alone.hear(late) == [out((1, 1), (2, 2))]
+    assert alone.handle(early) == []
+    assert alone.handle(late) == [out((1, 1), (2, 2), (3, 3))]
+    assert alone.handle(early) == [out((3, 3))]
+    assert alone.handle(late) == [out((1, 1), (2, 2))]
     assert alone.log() == ["p1", "p2", "p3"]
 
 
 def test_overlapping_reordered_requests_publish_nothing_twice() -> None:
     alone = Alone()
-    alone.hear(order(2, event(2), event(3)))
-    alone.hear(order(3, event(3), event(4)))
-    alone.hear(order(1, event(1), event(2)))
+    alone.handle(order(2, event(2), event(3)))
+    alone.handle(order(3, event(3), event(4)))
+    alone.handle(order(1, event(1), event(2)))
     assert alone.log() == ["p1", "p2", "p3", "p4"]
 
 
 def test_accepted_requests_are_bounded_by_the_window() -> None:
     alone = Alone(config=SequencerConfig(carries=True, window=2))
-    assert alone.hear(order(1, event(1), event(2), event(3))) == [out((1, 1), (2, 2))]
-    assert alone.hear(order(3, event(3), settled=3)) == [out((3, 3))]
+    assert alone.handle(order(1, event(1), event(2), event(3))) == [out((1, 1), (2, 2))]
+    assert alone.handle(order(3, event(3), settled=3)) == [out((3, 3))]
 
 
 @pytest.mark.parametrize(
@@ -303,13 +305,13 @@ def test_accepted_requests_are_bounded_by_the_window() -> None:
 )
 def test_event_of_another_publisher_is_refused(wrong: Event) -> None:
     alone = Alone()
-    ((peer, answer),) = alone.hear(order(1, event(1), wrong))
+    ((peer, answer),) = alone.handle(order(1, event(1), wrong))
     assert peer == "p"
     assert isinstance(answer, Refused)
     assert (answer.number, "not the sender's" in answer.reason) == (1, True)
     assert alone.log() == []
     assert alone.disk == {} or not any(key.startswith("event/") for key in alone.disk)
-    assert alone.hear(order(1, event(1))) == [out((1, 1))]
+    assert alone.handle(order(1, event(1))) == [out((1, 1))]
 
 
 def test_a_topic_of_another_station_is_refused() -> None:
@@ -560,7 +562,7 @@ def test_vanished_subscriber_of_two_stations_expires_at_both() -> None:
 
 def test_request_of_an_expired_name_is_answered_and_ignored() -> None:
     alone = Alone(expire_ns=LONG)
-    alone.hear(ChangeRequest(number=1, old=(), new=("t",)), "s~1")
+    alone.handle(ChangeRequest(number=1, old=(), new=("t",)), "s~1")
     alone.pass_time(2 * LONG)
     before = dict(alone.disk)
     for frame in (
@@ -568,7 +570,7 @@ def test_request_of_an_expired_name_is_answered_and_ignored() -> None:
         ChangeRequest(number=2, old=("t",), new=("t", "u")),
         Fetch(topic="t", start=1, stop=0),
     ):
-        assert alone.hear(frame, "s~1") == [("s~1", Expired(name="s~1"))]
+        assert alone.handle(frame, "s~1") == [("s~1", Expired(name="s~1"))]
     assert alone.disk == before
 
 
@@ -661,15 +663,15 @@ def test_delayed_answer_reaches_its_subscriber_eventually() -> None:
 
 def test_no_subscriber_expires_while_the_station_is_stopped() -> None:
     alone = Alone(expire_ns=LONG)
-    alone.hear(ChangeRequest(number=1, old=(), new=("t",)), "s~1")
+    alone.handle(ChangeRequest(number=1, old=(), new=("t",)), "s~1")
     alone.pass_time(LONG // 2)
     alone.now_ns += 2 * LONG
     alone.station.handle_timer(now_ns=alone.now_ns)
     # What it said meanwhile is read now.
     fetch = Fetch(topic="t", start=1, stop=0)
-    assert Expired(name="s~1") not in [frame for _, frame in alone.hear(fetch, "s~1")]
+    assert Expired(name="s~1") not in [frame for _, frame in alone.handle(fetch, "s~1")]
     alone.pass_time(2 * LONG)
-    assert alone.hear(fetch, "s~1") == [("s~1", Expired(name="s~1"))]
+    assert alone.handle(fetch, "s~1") == [("s~1", Expired(name="s~1"))]
 
 
 # -- In the swarm ----------------------------------------------------------------------------------

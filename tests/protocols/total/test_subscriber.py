@@ -101,7 +101,7 @@ def test_notifications_in_flight_are_not_requested() -> None:
             net.publish("p", "a", f"e{number}")
         net.settle()
         net.pass_time(net.config.poll_ns - 1)
-        net.pass_time(2)  # It looks how far the log is, which is further than what has come.
+        net.pass_time(2)  # It polls the log, which is ahead of the received events.
     net.settle()
     net.pass_time(net.config.poll_ns)
     assert net.delivered("s") == [f"e{number}" for number in range(20)]
@@ -149,7 +149,7 @@ def test_slow_log_gets_no_repeated_requests() -> None:
     net.publish("p", "a", "e40")
     net.settle()
     net.handled.clear()
-    # It holds the last event back and wants the rest; for a while nobody answers.
+    # It holds the last event back and requests the rest; for a while no answer comes.
     with net.holding(AttachRequest):
         for _ in range(20):
             net.pass_time(net.config.gap_ns)
@@ -306,8 +306,8 @@ def test_subscriber_without_topics_leaves_every_visited_stage() -> None:
     assert net.find(Forget) == []
     with net.holding(Forget):
         net.settle()
-        told = [(each.target, each.frame) for each in net.find(Forget)]
-        assert told == [
+        departures = [(each.target, each.frame) for each in net.find(Forget)]
+        assert departures == [
             ("low", Forget(number=3, publisher=False)),
             ("high", Forget(number=3, publisher=False)),
         ]
@@ -385,7 +385,7 @@ def test_refused_change_accepted_late_changes_nothing() -> None:
     assert net.delivered("t") == []
 
 
-def test_topics_requested_after_a_refused_change_are_requested() -> None:
+def test_topics_requested_after_a_refused_change_are_joined() -> None:
     net = reading("a", clients_max=1)
     net.subscribe("t", "b")
     net.subscribe("t", "d")

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.protocols.total.limits import too_many_subscribers, too_many_topics
-from tests.protocols.total.stages import CHANGE, Disk, ask, change, hear, node, stamped
+from tests.protocols.total.stages import CHANGE, Disk, ask, change, handle, node, stamped
 
 from ensue.protocols.total.frames import (
     Changed,
@@ -40,7 +40,7 @@ def test_a_repeated_change_is_answered_with_the_same_cut() -> None:
     assert change(low, 1, new="a") == first
 
 
-def told(number: int, seen: int) -> Refused:
+def refusal(number: int, seen: int) -> Refused:
     """The refusal of a change after a later one was seen."""
     return Refused(number=number, reason=f"change {seen} was seen", seen=seen)
 
@@ -49,7 +49,7 @@ def test_old_change_is_refused_with_the_last_number() -> None:
     low = node()
     change(low, 1, new="a")
     change(low, 2, old="a", new="b")
-    assert change(low, 1, new="a") == [told(1, seen=2)]
+    assert change(low, 1, new="a") == [refusal(1, seen=2)]
     assert low.groups.subscriptions == {"s": ("b",)}
 
 
@@ -59,12 +59,12 @@ def test_a_change_goes_up_the_chain_from_its_lowest_topic() -> None:
     (first,) = change(low, 1, new="da")
     assert isinstance(first, ChangeFill)
     assert (first.entries, first.last) == ({"a": 2}, 2)
-    (second,) = hear(middle, first, source="low")
+    (second,) = handle(middle, first, source="low")
     assert second == first
-    assert hear(high, second, source="middle") == [Changed(number=1, cut={"d": 0, "a": 2})]
+    assert handle(high, second, source="middle") == [Changed(number=1, cut={"d": 0, "a": 2})]
     assert change(low, 1, new="da") == [ChangeRepeat(subscriber="s", number=1)]
     repeat = ChangeRepeat(subscriber="s", number=1)
-    assert hear(high, repeat, source="low") == [Changed(number=1, cut={"d": 0, "a": 2})]
+    assert handle(high, repeat, source="low") == [Changed(number=1, cut={"d": 0, "a": 2})]
 
 
 def test_a_change_that_starts_at_the_wrong_node_is_refused() -> None:
@@ -121,7 +121,7 @@ def test_departed_subscriber_is_remembered_until_it_confirms() -> None:
         Refused(number=1, reason=too_many_subscribers())
     ]
     assert change(low, 2, old="a") == answer
-    hear(low, Forget(number=2, publisher=False), source="s")
+    handle(low, Forget(number=2, publisher=False), source="s")
     assert change(low, 1, new="a", subscriber="t") == [Changed(number=1, cut={"a": 0})]
 
 
@@ -147,7 +147,7 @@ def test_late_leave_does_not_forget_a_returned_subscriber(
     change(low, 1, new="a")
     change(low, 2, old="a")
     change(low, 3, new="a")
-    hear(low, Forget(number=number, publisher=False), source="s")
+    handle(low, Forget(number=number, publisher=False), source="s")
     assert low.changes.seen == {"s": 3}
     assert low.groups.subscriptions == {"s": ("a",)}
 
@@ -158,7 +158,7 @@ def test_late_leave_does_not_forget_the_answer_to_a_newer_change() -> None:
     change(low, 2, old="a")
     change(low, 3, new="a")
     answer = change(low, 4, old="a")
-    hear(low, Forget(number=2, publisher=False), source="s")
+    handle(low, Forget(number=2, publisher=False), source="s")
     assert change(low, 4, old="a") == answer
 
 
@@ -181,8 +181,10 @@ def test_repeated_change_is_sent_to_all_hosts_of_its_topics() -> None:
     assert change(low, 1, new="acd") == [ChangeRepeat(subscriber="s", number=1)] * 2
     middle = node("middle")
     change(middle, 5, new="c")
-    assert hear(middle, ChangeRepeat(subscriber="s", number=1), source="low") == [told(1, seen=5)]
-    assert hear(middle, ChangeRepeat(subscriber="s", number=6), source="low") == []
+    assert handle(middle, ChangeRepeat(subscriber="s", number=1), source="low") == [
+        refusal(1, seen=5)
+    ]
+    assert handle(middle, ChangeRepeat(subscriber="s", number=6), source="low") == []
 
 
 def test_late_change_passes_nodes_without_its_topics_unchanged() -> None:
@@ -190,7 +192,7 @@ def test_late_change_passes_nodes_without_its_topics_unchanged() -> None:
     change(middle, 3, new="c")
     change(middle, 4, old="c")
     late = ChangeFill(subscriber="s", number=1, old=(), new=("a", "d"), entries={"a": 4}, last=2)
-    assert hear(middle, late, source="low") == [late]
+    assert handle(middle, late, source="low") == [late]
     assert middle.changes.seen == {"s": 4}
 
 
@@ -199,11 +201,11 @@ def test_late_change_ends_at_a_host_that_has_seen_a_newer_one() -> None:
     middle = node("middle")
     ask(middle, 1, "c")
     newer = ChangeFill(subscriber="s", number=3, old=(), new=("c", "d"), entries={}, last=2)
-    hear(middle, newer, source="low")
+    handle(middle, newer, source="low")
     late = ChangeFill(
         subscriber="s", number=1, old=(), new=("a", "c", "d"), entries={"a": 4}, last=2
     )
-    assert hear(middle, late, source="low") == [told(1, seen=3)]
+    assert handle(middle, late, source="low") == [refusal(1, seen=3)]
     assert middle.groups.subscriptions == {"s": ("c", "d")}
     assert middle.changes.seen == {"s": 3}
     assert middle.state.counters.get("a")[0] == 4
@@ -212,10 +214,10 @@ def test_late_change_ends_at_a_host_that_has_seen_a_newer_one() -> None:
 def test_a_late_change_gets_no_cut_at_its_last_stage() -> None:
     high = node("high")
     newer = ChangeFill(subscriber="s", number=3, old=(), new=("d",), entries={}, last=2)
-    answer = hear(high, newer, source="middle")
-    assert hear(high, CHANGE, source="middle") == [told(1, seen=3)]
+    answer = handle(high, newer, source="middle")
+    assert handle(high, CHANGE, source="middle") == [refusal(1, seen=3)]
     assert high.groups.subscriptions == {"s": ("d",)}
-    assert hear(high, ChangeRepeat(subscriber="s", number=3), source="low") == answer
+    assert handle(high, ChangeRepeat(subscriber="s", number=3), source="low") == answer
 
 
 def test_departed_publisher_is_forgotten_and_may_return() -> None:
@@ -232,7 +234,7 @@ def test_departed_publisher_is_forgotten_and_may_return() -> None:
 def test_leave_that_overtook_the_confirmation_keeps_the_publisher() -> None:
     low = node()
     ask(low, 1, "a")
-    hear(low, Forget(number=2, publisher=True))
+    handle(low, Forget(number=2, publisher=True))
     assert set(low.sessions.by_name) == {"p"}
     assert low.open_count == 1
 
@@ -240,8 +242,8 @@ def test_leave_that_overtook_the_confirmation_keeps_the_publisher() -> None:
 def test_late_leave_does_not_forget_a_returned_publisher() -> None:
     low = node()
     ask(low, 1, "a", "a")
-    hear(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3))
-    hear(low, Forget(number=2, publisher=True))
+    handle(low, Confirm(origin="low", slots=((1, 1), (2, 2)), settled=3))
+    handle(low, Forget(number=2, publisher=True))
     assert set(low.sessions.by_name) == {"p"}
 
 
@@ -264,5 +266,5 @@ def test_limits_are_checked_only_where_a_request_enters() -> None:
     """Changes from a neighbor are applied: the lower stages have applied them already."""
     high = node("high", clients_max=1, topics_max=1)
     change(high, 1, new="d", subscriber="other")
-    assert hear(high, CHANGE, source="middle") == [Changed(number=1, cut={"a": 1, "d": 0})]
+    assert handle(high, CHANGE, source="middle") == [Changed(number=1, cut={"a": 1, "d": 0})]
     assert set(high.changes.seen) == {"other", "s"}

@@ -37,7 +37,7 @@ def joined(*topics: str) -> UnorderedSubscriber:
     return subscriber
 
 
-def hear(subscriber: UnorderedSubscriber, what: Event) -> list[Effect]:
+def handle(subscriber: UnorderedSubscriber, what: Event) -> list[Effect]:
     subscriber.receive(Notify(event=what), source="ens", now_ns=0)
     return drain(subscriber)
 
@@ -73,7 +73,7 @@ def test_subscribing_twice_changes_nothing() -> None:
 def test_events_are_delivered_as_they_arrive() -> None:
     subscriber = joined("t", "u")
     arrivals = [event(2), event(1, topic="u"), event(1)]
-    effects = [hear(subscriber, each) for each in arrivals]
+    effects = [handle(subscriber, each) for each in arrivals]
     assert effects == [[Deliver(each, place)] for place, each in enumerate(arrivals, 1)]
     assert subscriber.held_count == 0
 
@@ -81,18 +81,18 @@ def test_events_are_delivered_as_they_arrive() -> None:
 def test_duplicates_are_dropped() -> None:
     subscriber = joined("t")
     for each in (event(2), event(1), event(1, publisher="q")):
-        assert len(hear(subscriber, each)) == 1
-        assert hear(subscriber, each) == [Discard(each, "duplicate")]
+        assert len(handle(subscriber, each)) == 1
+        assert handle(subscriber, each) == [Discard(each, "duplicate")]
 
 
 def test_events_without_room_are_dropped_and_counted() -> None:
     subscriber = joined("t")
-    hear(subscriber, event(1))
+    handle(subscriber, event(1))
     subscriber.pause()
-    assert hear(subscriber, event(2)) == [Discard(event(2), "overflow")]
-    assert hear(subscriber, event(1)) == [Discard(event(1), "duplicate")]
+    assert handle(subscriber, event(2)) == [Discard(event(2), "overflow")]
+    assert handle(subscriber, event(1)) == [Discard(event(1), "duplicate")]
     subscriber.resume(now_ns=0)
-    hear(subscriber, event(3))
+    handle(subscriber, event(3))
     counts = UnorderedCounts(received=4, delivered=2, duplicate=1, overflow=1)
     assert subscriber.counts == counts
 
@@ -100,14 +100,14 @@ def test_events_without_room_are_dropped_and_counted() -> None:
 def test_a_void_is_discarded() -> None:
     subscriber = joined("t")
     void = msgspec.structs.replace(event(1, publisher="node"), stamp=Stamp({"t": 1}), void=True)
-    assert hear(subscriber, void) == [Discard(void, "void")]
+    assert handle(subscriber, void) == [Discard(void, "void")]
 
 
 def test_a_topic_left_is_left_at_once() -> None:
     subscriber = joined("t", "u")
     subscriber.unsubscribe(["t", "never"], now_ns=0)
     assert drain(subscriber) == [Detach("t"), Leave("t")]
-    assert hear(subscriber, event(1)) == [Discard(event(1), "not_subscribed")]
+    assert handle(subscriber, event(1)) == [Discard(event(1), "not_subscribed")]
     assert subscriber.topics == ("u",)
 
 
@@ -133,17 +133,17 @@ def test_a_subscriber_ignores_stray_frames_and_acknowledgements() -> None:
 def test_remembered_numbers_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEEN_MAX", 4)
     subscriber = joined("t")
-    hear(subscriber, event(1))
+    handle(subscriber, event(1))
     for number in range(3, 8):  # Two never comes.
-        assert len(hear(subscriber, event(number))) == 1
+        assert len(handle(subscriber, event(number))) == 1
     assert subscriber._seen["t"]["p"].beyond == set()
-    assert hear(subscriber, event(2)) == [Discard(event(2), "duplicate")]
-    assert hear(subscriber, event(7)) == [Discard(event(7), "duplicate")]
+    assert handle(subscriber, event(2)) == [Discard(event(2), "duplicate")]
+    assert handle(subscriber, event(7)) == [Discard(event(7), "duplicate")]
 
 
 def test_earlier_events_of_a_publisher_are_delivered_after_later_ones() -> None:
     subscriber = joined("t")
     late = module.SEEN_MAX
-    hear(subscriber, event(late))
+    handle(subscriber, event(late))
     earlier = event(late - 10)
-    assert hear(subscriber, earlier) == [Deliver(earlier, 2)]
+    assert handle(subscriber, earlier) == [Deliver(earlier, 2)]
