@@ -1,4 +1,4 @@
-"""What lets Spark find `format("ensue")` by itself: it looks for modules named `pyspark_…`."""
+"""Registers `format("ensue")`: Spark searches for modules named `pyspark_…`."""
 
 from ensue.spark.source import EnsueDataSource as DefaultSource
 

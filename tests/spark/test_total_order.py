@@ -154,7 +154,7 @@ def test_what_can_not_be_ordered_is_refused_by_name(
         order(frame, [])
     with pytest.raises(BadInput, match=r"first offsets of topics \['b'\]"):
         order(frame, {"b": -1})
-    with pytest.raises(BadInput, match="a stream does not know its topics"):
+    with pytest.raises(BadInput, match="a stream needs topics"):
         order(streamed.frame())
 
 

@@ -2,8 +2,8 @@
 
 See `docs/reference/spark.md`.
 
-Each name is loaded on first use. Spark starts many Python processes that need one module of this
-package and none of the others, and what the others import takes a second of each.
+Each name is loaded on first use. Spark starts many Python processes that need a single module of
+this package; importing the rest would cost each of them a second.
 """
 
 from importlib import import_module
@@ -64,7 +64,7 @@ _HOMES = {
     "table_files": "ensue.spark.lake.lake",
     "write_metrics": "ensue.spark.trace_metrics",
 }
-"""Where each name lives."""
+"""The module of each name."""
 
 
 def __getattr__(name: str) -> Any:

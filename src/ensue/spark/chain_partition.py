@@ -1,24 +1,24 @@
-"""Put topics on the nodes of a chain so that most stamps stay where they start.
+"""Assign topics to the nodes of a chain so that most stamps need no hop.
 
 A stamp for topic T starts at T's node and travels up to the last node that hosts a partner of T:
-`stage of the last - stage of T` hops, none if no partner is above. So components that fit on a node
-go there whole and never hop. One that does not fit is split. What hops then are the events of
-topics below a partner, so a split wants the busy side of a link above the other, and few links.
+`stage of the last - stage of T` hops, none if no partner is above. A component that fits on one
+node goes there whole, and its stamps never hop. A larger component is split. Then the events of
+topics below a partner hop, so a good split cuts few links and puts the busier side of each above.
 
-What is minimised: events a second, times the hops of each; and an event published elsewhere than
-at its node's site counts as `SITE_HOPS` more. The bound that is kept where the search finds a way:
-no node has more than `balance` times its even share of all events, except a node that hosts one
-topic alone. A handful of heavy topics may not divide so evenly.
+Cost: the sum of events a second times hops. An event published at another site than its node's
+adds `SITE_HOPS`. Constraint: no node has more than `balance` times its even share of all events,
+except a node that hosts a single topic. The search may miss it where a few heavy topics do not
+divide that evenly.
 
-How. Components that are too large are cut up in three ways (along the strongest links, by
-popularity, by site), filling nodes from the top of the chain; each way is refined by moving single
-topics, exchanging two, and exchanging the places of nodes in the chain while that helps; the best
-is kept. The others go to the nodes whole, the largest few by exhaustive search, at their site if
-there is room. One that fits nowhere is split as well. The same input gives the same placement.
+Method. Components that are too large are split in three ways: along the strongest links, by
+popularity, and by site. Each split fills nodes from the top of the chain, and is refined while
+the cost falls: move a topic, exchange two topics, exchange two nodes. The cheapest split wins. The
+other components stay whole; an exhaustive search places the largest few, at their site if there is
+room. One that fits nowhere is split too. The same input gives the same placement.
 
 HAZARD: this runs on one machine, over topics and pairs of partners within components that have to
-be split, not over subscribers. `LOOKS_MAX` bounds the refinement: beyond some ten thousand such
-topics a placement is not refined to the end.
+be split, not over subscribers. `EVALUATIONS_MAX` bounds the refinement: with more than some ten
+thousand such topics it stops before the cost stops falling.
 """
 
 import heapq
@@ -32,15 +32,15 @@ from numpy.typing import NDArray
 __all__ = ["Problem", "Solution", "solve"]
 
 SITE_HOPS = 1.0
-"""An event from another site than its node's costs as much as so many hops."""
+"""Cost, in hops, of an event published at another site than its node's."""
 PASSES_MAX = 20
-"""How often all topics are looked at while that helps."""
-LOOKS_MAX = 2_000_000
-"""Moves that are weighed up in one refinement."""
+"""Passes over all topics in one refinement."""
+EVALUATIONS_MAX = 2_000_000
+"""Moves evaluated in one refinement."""
 EXCHANGES = 12
-"""Topics that one is tried to be exchanged with, where there is no room to move it."""
+"""Exchanges tried for a topic that no other node has room for."""
 SEARCHED = 12
-"""The largest components whose places are searched for exhaustively."""
+"""Number of components, the largest first, that are placed by exhaustive search."""
 SEARCH_MAX = 20_000
 """Steps of that search."""
 EPSILON = 1e-9
@@ -50,46 +50,46 @@ Ints = NDArray[np.int64]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics by number, nodes by number."""
+    """Topics to place and nodes to place them on, both by number."""
 
     rate: Floats
-    """Events of each topic."""
+    """Events a second of each topic."""
     component: Ints
     """The component of each topic."""
     away: Floats
-    """Topic by node: those of its events that are published elsewhere than at the node's site."""
+    """By topic and node: events of the topic published at another site than the node's."""
     left: Ints
     right: Ints
-    """Pairs of partners; those within components that fit on a node may be missing."""
+    """Pairs of partners. Pairs within components that fit on a node may be missing."""
     shared: Floats
-    """How many subscribers each pair shares."""
+    """Number of subscribers that each pair shares."""
     crowded: NDArray[np.bool_]
-    """Topics with more partners than pairs are given for. A set so large that it has to be parted
-    is all but sure to have a topic at the last stage, so their stamps are taken to go there."""
+    """Topics with more partners than `left` and `right` list. A set that large is split, and almost
+    always has a topic at the last stage, so their stamps are assumed to travel there."""
     balance: float
 
     @property
     def nodes(self) -> int:
-        """Return how many nodes there are."""
+        """Number of nodes."""
         return int(self.away.shape[1])
 
     @property
     def capacity(self) -> float:
-        """Return how many events a node may have."""
+        """Events a second that one node may have."""
         return self.balance * float(self.rate.sum()) / self.nodes * (1 + EPSILON)
 
 
 class Solution(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the topics are."""
+    """A placement."""
 
     stage: Ints
-    """Of each topic."""
+    """The stage of each topic."""
     chain: list[int]
     """The node at each stage."""
 
 
 class _Links:
-    """Partners of each topic, and how strongly they are linked."""
+    """Partners of each topic, and the weight of each link."""
 
     def __init__(self, problem: Problem) -> None:
         ends = np.concatenate([problem.left, problem.right])
@@ -109,7 +109,7 @@ class _Links:
 
 
 class _Board:
-    """Topics on stages, with what it takes to weigh a move quickly."""
+    """Topics on stages, with the counts that make evaluating a move cheap."""
 
     def __init__(self, problem: Problem, links: _Links) -> None:
         self.problem = problem
@@ -120,9 +120,9 @@ class _Board:
         self.load: Floats = np.zeros(self.nodes)
         self.hosted: Ints = np.zeros(self.nodes, np.int64)
         self._above: NDArray[np.int32] = np.zeros((len(problem.rate), self.nodes), np.int32)
-        """Topic by stage: how many partners of the topic are there."""
+        """By topic and stage: number of the topic's partners there."""
         self._above[:, -1] += problem.crowded
-        self.looks = 0
+        self.evaluations = 0
 
     def fits(self, load: float, stage: int) -> bool:
         return self.load[stage] + load <= self.problem.capacity or not self.hosted[stage]
@@ -141,8 +141,8 @@ class _Board:
         self.stage[topic] = stage
 
     def gain(self, topic: int, stage: int) -> float:
-        """Return what moving a topic would save."""
-        self.looks += 1
+        """Return the cost that moving a topic would save."""
+        self.evaluations += 1
         before = int(self.stage[topic])
         rate, away = self.problem.rate, self.problem.away
         last = int(_last(self._above[topic : topic + 1])[0])
@@ -165,7 +165,7 @@ class _Board:
         return float((self.problem.rate[placed] * hops).sum() + SITE_HOPS * away.sum())
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Reorder nodes, each with its topics: `order` names the old stage of each."""
+        """Reorder nodes with their topics: `order` lists the old stage of each."""
         to = np.empty(self.nodes, np.int64)
         to[list(order)] = np.arange(self.nodes)
         placed = self.stage >= 0
@@ -187,18 +187,18 @@ def solve(problem: Problem) -> Solution:
     whole = [topics for load, topics in sizes if load <= problem.capacity or len(topics) == 1]
     split = [int(topic) for topics in large for topic in topics]
     board = _best_split(problem, links, large)
-    homeless = _put_whole(board, whole)
-    for topics in homeless:
+    unplaced = _put_whole(board, whole)
+    for topics in unplaced:
         for topic in sorted(map(int, topics), key=lambda each: (-problem.rate[each], each)):
-            board.put(topic, _roomiest(board, float(problem.rate[topic])))
+            board.put(topic, _stage_with_room(board, float(problem.rate[topic])))
             split.append(topic)
-    if homeless:
+    if unplaced:
         _refine(board, split)
     return Solution(stage=board.stage, chain=board.chain)
 
 
 def _best_split(problem: Problem, links: _Links, large: Sequence[Ints]) -> _Board:
-    """Cut the large components up in every way there is, and return the best."""
+    """Split the large components in each way, and return the cheapest result."""
     best = _Board(problem, links)
     if not large:
         return best
@@ -216,7 +216,7 @@ def _best_split(problem: Problem, links: _Links, large: Sequence[Ints]) -> _Boar
 
 
 def _by_links(board: _Board, topics: Ints) -> list[list[int]]:
-    """Grow parts along the strongest links, each from the heaviest topic that is left."""
+    """Grow parts along the strongest links, each from the busiest remaining topic."""
     rate, capacity = board.problem.rate, board.problem.capacity
     heaviest = sorted(map(int, topics), key=lambda each: (-rate[each], each))
     left = set(heaviest)
@@ -231,7 +231,7 @@ def _by_links(board: _Board, topics: Ints) -> list[list[int]]:
         while queue:
             pulled, _, topic = heapq.heappop(queue)
             if topic not in left or -pulled < pull[topic]:
-                continue  # Taken already, or pulled more strongly since.
+                continue  # In a part already, or queued again with a larger weight.
             if part and load + rate[topic] > capacity:
                 continue
             left.remove(topic)
@@ -255,7 +255,7 @@ def _by_popularity(board: _Board, topics: Ints) -> list[list[int]]:
 
 
 def _by_site(board: _Board, topics: Ints) -> list[list[int]]:
-    """Keep topics apart whose events come from different sites."""
+    """Separate topics whose events come from different sites."""
     rate, away = board.problem.rate, board.problem.away
     home = away.argmin(axis=1)
     grouped: dict[int, list[int]] = {}
@@ -280,7 +280,7 @@ def _cut(board: _Board, topics: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _fill(board: _Board, parts: Sequence[list[int]]) -> None:
-    """Put parts on stages, the first on the last, each nearest to its events."""
+    """Put parts on stages from the last down, each on the node nearest to its events."""
     away, top = board.problem.away, board.nodes - 1
     for number, part in enumerate(parts):
         stage = top - number
@@ -291,29 +291,29 @@ def _fill(board: _Board, parts: Sequence[list[int]]) -> None:
         for topic in part:
             rate = float(board.problem.rate[topic])
             kept = stage >= 0 and board.fits(rate, stage)
-            board.put(topic, stage if kept else _roomiest(board, rate))
+            board.put(topic, stage if kept else _stage_with_room(board, rate))
 
 
-def _roomiest(board: _Board, load: float) -> int:
-    """Return the highest stage with room, or else the one with the least load."""
+def _stage_with_room(board: _Board, load: float) -> int:
+    """Return the highest stage with room, or the least loaded if none has room."""
     room = [stage for stage in reversed(range(board.nodes)) if board.fits(load, stage)]
     return room[0] if room else int(board.load.argmin())
 
 
 def _refine(board: _Board, topics: Sequence[int]) -> None:
-    """Move and exchange topics, and the places of nodes, while that saves anything."""
+    """Move topics, exchange topics and exchange nodes while the cost falls."""
     rate = board.problem.rate
     order = sorted(topics, key=lambda each: (-rate[each], each))
     for _ in range(PASSES_MAX):
         improved = any([_improve(board, topic, order) for topic in order])  # noqa: C419 - run all
         improved |= _exchange_places(board)
-        if not improved or board.looks > LOOKS_MAX:
+        if not improved or board.evaluations > EVALUATIONS_MAX:
             return
 
 
 def _improve(board: _Board, topic: int, topics: Sequence[int]) -> bool:
-    """Move a topic to where it saves most, or exchange it with another."""
-    if board.looks > LOOKS_MAX:
+    """Move a topic to the stage that saves most, or exchange it with another topic."""
+    if board.evaluations > EVALUATIONS_MAX:
         return False
     here = int(board.stage[topic])
     least = EPSILON * (1 + float(board.problem.rate.sum()))
@@ -330,7 +330,7 @@ def _improve(board: _Board, topic: int, topics: Sequence[int]) -> bool:
 
 
 def _exchange(board: _Board, topic: int, stage: int, topics: Sequence[int], least: float) -> bool:
-    """Exchange a topic with one of another stage, if both fit and it saves."""
+    """Exchange a topic with one of another stage if both fit and the cost falls."""
     here, rate = int(board.stage[topic]), board.problem.rate
     capacity = board.problem.capacity
     tried = 0
@@ -353,7 +353,7 @@ def _exchange(board: _Board, topic: int, stage: int, topics: Sequence[int], leas
 
 
 def _exchange_places(board: _Board) -> bool:
-    """Exchange the places of two nodes in the chain while that saves anything."""
+    """Exchange pairs of nodes in the chain where that lowers the cost."""
     improved = False
     cost = board.cost()
     for low in range(board.nodes):
@@ -370,22 +370,22 @@ def _exchange_places(board: _Board) -> bool:
 
 
 def _put_whole(board: _Board, whole: Sequence[Ints]) -> list[Ints]:
-    """Put components on nodes whole, at their site if possible; return the rest."""
-    homeless: list[Ints] = []
+    """Place components whole, at their site if possible; return those without room."""
+    unplaced: list[Ints] = []
     found = _search(board, whole[:SEARCHED])
     for number, topics in enumerate(whole):
         load = float(board.problem.rate[topics].sum())
-        stages = [found[number]] if number < len(found) else _wanted(board, topics, load)
+        stages = [found[number]] if number < len(found) else _preferred_stages(board, topics, load)
         if not stages and len(topics) == 1:
             stages = [int(board.load.argmin())]
         if not stages:
-            homeless.append(topics)
+            unplaced.append(topics)
         for topic in topics if stages else ():
             board.put(int(topic), stages[0])
-    return homeless
+    return unplaced
 
 
-def _wanted(board: _Board, topics: Ints, load: float) -> list[int]:
+def _preferred_stages(board: _Board, topics: Ints, load: float) -> list[int]:
     """Return the stages with room for a component: nearest, then emptiest."""
     away = board.problem.away[topics].sum(axis=0)
     room = [stage for stage in range(board.nodes) if board.fits(load, stage)]
@@ -395,7 +395,7 @@ def _wanted(board: _Board, topics: Ints, load: float) -> list[int]:
 
 
 def _search(board: _Board, whole: Sequence[Ints]) -> list[int]:
-    """Return stages for components so that all have room; empty if none found."""
+    """Return a stage for each component so that all fit; empty if none was found."""
     loads = [float(board.problem.rate[topics].sum()) for topics in whole]
     steps = 0
 
@@ -404,7 +404,7 @@ def _search(board: _Board, whole: Sequence[Ints]) -> list[int]:
         if number == len(whole):
             return []
         steps += 1
-        for stage in _wanted(board, whole[number], loads[number]):
+        for stage in _preferred_stages(board, whole[number], loads[number]):
             if steps > SEARCH_MAX:
                 return None
             board.load[stage] += loads[number]

@@ -1,21 +1,20 @@
-"""The first common cut of some topics: where their one order begins.
+"""The first common cut of some topics: the offsets where their common order begins.
 
-Events are ordered across topics from the moment on at which one client subscribes those topics
-together. What was published before counts only its own topic, or those that were subscribed
-together by then: two such events may share a position, and no order of them is right. So a log is
-put in order from its **first common cut** on: an offset for each topic, such that every event from
-there on counts exactly all events of all topics before it.
+Events are ordered across topics once one client subscribes to those topics together. The stamp of
+an earlier event counts only its own topic, or the topics subscribed together by then: two such
+events may share a position, and neither order of them is right. So a log is ordered from its
+**first common cut**: an offset for each topic, such that every event from there on counts exactly
+all events of all topics before it.
 
-How it is found: the log is walked through along its stamps. An event can be next once all that it
-counts are behind; it is *whole* if it counts all that are behind. As long as one event can be next
-and is whole, the topics are in common order. Otherwise what can be next has no common order and
-lies before the cut. The order must then hold for `SETTLED` events, or up to the end of the log.
+Method: walk through the log along its stamps. An event is *ready* once all events that it counts
+are passed, and *complete* if it counts all passed events. While exactly one event is ready, and it
+is complete, the topics have a common order. Otherwise the ready events have none and lie before the
+cut. The order must then hold for `SETTLED` events, or to the end of the log.
 
-Nothing is kept but the next event of each topic, and nothing beyond the cut and `SETTLED` events is
-read.
+The walk keeps only the next event of each topic, and reads at most `SETTLED` events past the cut.
 
-HAZARD: once no client subscribes the topics together any more, events have no common order again: a
-stream that reaches them fails with POSITION_CONFLICT, and `gaps` shows them.
+HAZARD: when the last client that subscribes to the topics together leaves, later events have no
+common order: a stream that reaches them fails with POSITION_CONFLICT, and `gaps` lists them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,21 +29,21 @@ from ensue.store import LogReader
 __all__ = ["common_cut", "common_cut_of_log", "find_cut"]
 
 SETTLED = 10_000
-"""Order that has held for so many events has begun."""
+"""Events for which an order must hold before the cut is accepted."""
 WINDOW = 50_000
-"""Offsets of a topic that one query takes of a data frame."""
+"""Offsets of a topic that one query reads from a data frame."""
 
 Entries = Mapping[str, int]
 Read = Callable[[str], Iterator[tuple[int, Entries | None]]]
-"""Yields the offset and the stamp of each event of a topic, by rising offset."""
+"""Yields the offset and the stamp of each event of a topic, by ascending offset."""
 
 
 def common_cut(frame: DataFrame, topics: Sequence[str] | None = None) -> dict[str, int]:
-    """Return the offset of each topic where the order of these topics begins.
+    """Return the offset of each topic where the common order begins.
 
-    `frame` is a batch of an event log; None takes all topics that it holds. For a stream of the
-    same log: `order(stream, common_cut(log, topics), before_cut=True)`. Topics that have no common
-    order at all are refused.
+    `frame` is a batch of an event log. `topics` defaults to all topics in it. To order a stream of
+    the same log: `order(stream, common_cut(log, topics), before_cut=True)`. Topics without any
+    common order raise `BadInput`.
     """
     if frame.isStreaming:
         raise BadInput("common_cut needs a batch: read the log with spark.read, not readStream")
@@ -63,7 +62,7 @@ def common_cut(frame: DataFrame, topics: Sequence[str] | None = None) -> dict[st
 
 
 def common_cut_of_log(log: LogReader, topics: Sequence[str]) -> dict[str, int] | None:
-    """Return the first common cut of an event log; None if there is none so far."""
+    """Return the first common cut of an event log; None if it has none yet."""
     bounds = log.bounds()
     known = {topic: bounds[topic] for topic in topics if topic in bounds}
 
@@ -77,7 +76,7 @@ def common_cut_of_log(log: LogReader, topics: Sequence[str]) -> dict[str, int] |
 
 
 def rows_of(frame: DataFrame) -> Read:
-    """Return what reads the stamps of a data frame, a window of offsets at a time."""
+    """Return a reader of a data frame's stamps, one window of offsets at a time."""
 
     def read(topic: str) -> Iterator[tuple[int, Entries | None]]:
         mine = frame.where(f.col("topic") == topic).select("offset", "stamp")
@@ -101,7 +100,7 @@ def _rows(offsets: Any, stamps: Any) -> Iterator[tuple[int, Entries | None]]:
 def find_cut(firsts: Mapping[str, int], read: Read) -> dict[str, int] | None:
     """Walk through a log from its topics' first offsets; return its first common cut.
 
-    None if there is none so far, or if an event has no stamp for its own topic.
+    None if it has none yet, or if an event has no stamp for its own topic.
     """
     walk = _Walk(firsts, read)
     cut: dict[str, int] | None = None
@@ -109,55 +108,55 @@ def find_cut(firsts: Mapping[str, int], read: Read) -> dict[str, int] | None:
     while held < SETTLED and walk.ready and walk.stamped:
         if walk.in_order():
             if cut is None:
-                cut = dict(walk.behind)
+                cut = dict(walk.passed)
             held += 1
         else:
             cut, held = None, 0
         walk.step()
     if not walk.stamped:
         return None
-    # What waits for events that are not in the log, or not yet, counts all that is behind.
-    return dict(walk.behind) if cut is None and walk.waits else cut
+    # Events that wait for others missing from the log count all that the walk has passed.
+    return dict(walk.passed) if cut is None and walk.waits else cut
 
 
 class _Walk:
-    """A way through a log along its stamps."""
+    """A walk through a log along its stamps."""
 
     def __init__(self, firsts: Mapping[str, int], read: Read) -> None:
-        self.behind = dict(firsts)
-        """How many events of each topic are behind."""
+        self.passed = dict(firsts)
+        """By topic: the offset after the last passed event."""
         self.ready: dict[str, tuple[int, Entries]] = {}
-        """By topic: its next event, where all that it counts are behind."""
+        """By topic: its next event, if all events that it counts are passed."""
         self._rows = {topic: read(topic) for topic in firsts}
         self._waiting: dict[str, list[tuple[int, str, int, Entries]]] = {}
-        """By topic: which next events of other topics wait for how many of its events."""
+        """By topic: next events of other topics that wait for a number of its events."""
         self.stamped = True
-        """Whether every event that was taken up has a stamp for its own topic."""
+        """Whether every event read so far has a stamp for its own topic."""
         for topic in firsts:
             self._advance(topic)
 
     @property
     def waits(self) -> bool:
-        """Whether events are left that count some which are not there."""
+        """Whether remaining events count some that are missing from the log."""
         return any(self._waiting.values())
 
     def in_order(self) -> bool:
-        """Tell whether one event can be next, and it counts all that are behind."""
+        """Return whether a single event is ready, and it counts all passed events."""
         if len(self.ready) > 1:
             return False
         ((topic, (_, entries)),) = self.ready.items()
-        return self._whole(topic, entries)
+        return self._complete(topic, entries)
 
     def step(self) -> None:
-        """Go past an event that can be next; one that is not whole goes first."""
+        """Pass a ready event, an incomplete one first."""
         topic = next(iter(self.ready))
         if len(self.ready) > 1:
             partial = (
-                name for name, (_, each) in self.ready.items() if not self._whole(name, each)
+                name for name, (_, each) in self.ready.items() if not self._complete(name, each)
             )
             topic = next(partial, topic)
         offset, _ = self.ready.pop(topic)
-        self.behind[topic] = offset + 1
+        self.passed[topic] = offset + 1
         waiting = self._waiting.pop(topic, [])
         for need, name, at, entries in waiting:
             if need > offset + 1:
@@ -166,12 +165,12 @@ class _Walk:
                 self._place(name, at, entries)
         self._advance(topic)
 
-    def _whole(self, topic: str, entries: Entries) -> bool:
-        behind = self.behind
-        return all(entries.get(name, 0) == behind[name] for name in behind if name != topic)
+    def _complete(self, topic: str, entries: Entries) -> bool:
+        passed = self.passed
+        return all(entries.get(name, 0) == passed[name] for name in passed if name != topic)
 
     def _advance(self, topic: str) -> None:
-        """Take up the next event of a topic."""
+        """Read the next event of a topic."""
         row = next(self._rows[topic], None)
         if row is None:
             return
@@ -183,7 +182,7 @@ class _Walk:
 
     def _place(self, topic: str, offset: int, entries: Entries) -> None:
         for name, count in entries.items():
-            if name != topic and count > self.behind.get(name, count):
+            if name != topic and count > self.passed.get(name, count):
                 self._waiting.setdefault(name, []).append((count, topic, offset, entries))
                 return
         self.ready[topic] = (offset, entries)

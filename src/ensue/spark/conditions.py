@@ -1,7 +1,7 @@
-"""Failures of Spark code by name.
+"""Named failures of Spark jobs.
 
-Spark shows an error from a Python worker as text. So each kind has a stable name in UPPER_SNAKE at
-the front of it, to search for and to test against.
+Spark reports an error of a Python worker as text. So each kind starts with a stable UPPER_SNAKE
+name that users can search for and tests can match.
 """
 
 from ensue.core.errors import BadInput
@@ -10,10 +10,10 @@ __all__ = ["SparkFault"]
 
 
 class SparkFault(BadInput):
-    """Something that a Spark job was given can't be used; `condition` names the kind."""
+    """Invalid input of a Spark job; `condition` names the kind."""
 
     def __init__(self, condition: str, message: str) -> None:
-        # Both go to the base, so that the error survives pickling between worker and driver.
+        # The base gets both, so that the error survives pickling between worker and driver.
         super().__init__(condition, message)
         self.condition = condition
         self.message = message

@@ -1,7 +1,7 @@
-"""Failures of Spark, in one sentence each.
+"""One-sentence reports of Spark failures.
 
-Spark tells of a failure in pages: the error of a Python worker within that of a task within that of
-a job, each with its trace. One line of them matters.
+Spark reports a failure in pages: the error of a Python worker inside that of a task inside that of
+a job, each with its stack trace. A single line explains it.
 """
 
 import os
@@ -27,8 +27,8 @@ _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _PACKAGE = re.compile(r"\[PACKAGE_NOT_INSTALLED\] (\w+)")
 _PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _SOURCE = "Failed to find the data source: ensue."
-"""Spark asks its Python for modules named `pyspark_…`; one that lacks ensue, or does not start, has
-none."""
+"""Spark asks its Python for modules named `pyspark_…`. A Python that lacks ensue, or does not start,
+reports none."""
 _UNRESPONSIVE = "All masters are unresponsive"
 _DAMAGED = re.compile(
     r"(?:FAILED_READ_FILE[.\w]*\] )?Encountered error while reading file "
@@ -44,21 +44,22 @@ _LOGGERS = (
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
     "org.apache.spark.util.Utils",
 )
-"""What writes of a job or query that fails."""
+"""Spark's loggers of failed jobs and queries."""
 
 
 class SparkFailed(EnsueError, RuntimeError):
-    """Spark could not start or finish its work; the text says why in one sentence."""
+    """Spark could not start or finish its work; the text gives the reason."""
 
     retriable = True
 
 
 def log_failures(spark: "SparkSession", *, written: bool) -> None:
-    """Switch Spark's own log of failed jobs on or off.
+    """Turn Spark's own log of failed jobs on or off.
 
-    Switched off, the driver reports failures.
+    Turn it off where the driver reports failures.
     """
-    log4j: Any = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr] # noqa: SLF001
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
+    log4j = jvm.org.apache.logging.log4j
     level = log4j.Level.ERROR if written else log4j.Level.OFF
     for each in _LOGGERS:
         log4j.core.config.Configurator.setLevel(each, level)
@@ -70,8 +71,8 @@ def is_of_spark(error: BaseException) -> bool:
 
 
 def sentence(message: str) -> str:
-    """Return one sentence for a failure that Spark reports in pages."""
-    # Behind it is the plan of the query, which quotes whatever the query might say.
+    """Return the sentence that explains a failure that Spark reports in pages."""
+    # The plan of the query follows, and may quote error texts.
     message = message.partition("=== Streaming Query ===")[0].strip()
     python = no_python(message)
     if python:
@@ -87,7 +88,7 @@ def sentence(message: str) -> str:
 
 
 def no_python(message: str) -> str:
-    """Return a sentence if Spark has no Python that can do the work; else empty."""
+    """Return why executors have no usable Python; empty if another failure."""
     missing = _MODULE.findall(message) or _PACKAGE.findall(message)
     if missing:
         return (
@@ -110,7 +111,7 @@ def no_python(message: str) -> str:
 
 
 def _line(message: str) -> str:
-    """Return the line that matters."""
+    """Return the line that explains the failure."""
     found = _RAISED.findall(message)
     if not found and ("[PYTHON_EXCEPTION]" in message or "Traceback (most recent" in message):
         found = _PYTHON.findall(message)

@@ -1,38 +1,38 @@
-"""Hold-back queue of a stream in total order: no Spark in here, no clock.
+"""Hold-back queue of a stream in total order, without Spark and without a clock.
 
-**What it does.** Positions of a total order are the integers 1, 2, 3, … without a gap, so an event
-may leave when every smaller position has left: the frontier is the next missing integer. What may
-not leave yet is held. The object takes Arrow record batches in any order and returns Arrow record
-batches in order, with a column `verdict` added; between two micro-batches its whole state is one
-blob (`dump`).
+**Task.** Positions of a total order are the integers 1, 2, 3, … without a gap, so an event is
+released when every smaller position has been released: the frontier is the next missing integer.
+Other events are held. The queue takes Arrow record batches in any order and returns Arrow record
+batches in order, with a column `verdict`. Between two micro-batches its whole state is one blob
+(`dump`).
 
-**What it guarantees.** Each position leaves at most once, whatever is repeated. Which rows leave in
-a micro-batch, and with which verdict, depends on the rows of that micro-batch and the state before
-it, not on how they were cut into record batches or in which order these came: limits are applied in
-`finish` alone. So a micro-batch that is run again yields the same rows.
+**Guarantee.** Each position is released at most once, even if rows are repeated. Which rows are
+released in a micro-batch, and with which verdict, depends on the rows of that micro-batch and on
+the state before it, not on how the rows are divided into record batches or in which order these
+arrive: limits apply in `finish` alone. So a micro-batch that is run again yields the same rows.
 
-**Gaps.** Two limits can force it to go on without a position: an event that was held for longer
-than `time_to_live_us`, and more than `held_max` rows held at the end of a micro-batch. Age is
-measured between the events' own `published_at` and the newest one seen, never by a clock on the
-wall. The first event shown after a gap has the verdict `after_gap`. A position that was given up
-and turns up later leaves at once, as `out_of_order`. Without a time to live nothing is ever given
-up, and more than `held_max` rows are an error: waiting is then the only thing that loses nothing,
-and memory is not unlimited.
+**Gaps.** Two limits make the queue skip missing positions: an event held for longer than
+`time_to_live_us`, and more than `held_max` rows held at the end of a micro-batch. Age is the
+difference between an event's `published_at` and the newest one seen, never wall-clock time. The
+first event shown after a gap has the verdict `after_gap`. A skipped position that arrives later is
+released at once, as `out_of_order`. Without a time to live the queue skips nothing, and more than
+`held_max` held rows are an error: waiting loses no event, but memory is limited.
 
-**Voids** (rows whose `value` is null) take their position; they leave only if asked for.
+**Voids** (rows whose `value` is null) take their position. They are released only on request.
 
-**Before the cut** events have no position (null). They leave at once, each time that they come,
-with the verdict `before_cut`.
+**Events before the cut** have no position (null). They are released at once, as often as they
+arrive, with the verdict `before_cut`.
 
-**Two events at one position** mean that the topics are not mutually ordered, or not part of one
-log: that raises, naming both where both are at hand. Where the other one has left already, the
-offsets distinguish a repetition (its topic is past that offset) from a conflict.
+**Two events at one position** mean that the topics are not mutually ordered, or not of one log.
+That raises an error with both events, if both are at hand. If one was released before, the offsets
+distinguish a repetition (its topic is past that offset) from a conflict.
 
 HAZARD: within one micro-batch `held_max` does not apply: a micro-batch of twenty million rows whose
 first row comes last is held in memory whole. Bound micro-batches at the source.
 
-HAZARD: of the ranges given up only the newest `record_batches.RANGES_MAX` are remembered. Below the
-forgotten ones a late row looks like a repeated one; it leaves as `out_of_order` each time it comes.
+HAZARD: only the newest `record_batches.RANGES_MAX` ranges of skipped positions are retained. Below
+the dropped ranges a late row and a repeated row look the same: both are released as `out_of_order`,
+each time they arrive.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,7 +65,7 @@ from ensue.spark.record_batches import (
 __all__ = ["HoldBack", "Limits", "MakeHoldBack", "TotalHoldBack"]
 
 MERGE_ROWS = 262_144
-"""So many new rows are gathered before looking at what may leave; more if more is held."""
+"""New rows that are collected before the next search for rows to release; more if more is held."""
 
 IN_ORDER, AFTER_GAP, OUT_OF_ORDER, VOID = "", "after_gap", "out_of_order", "void"
 BEFORE_CUT = "before_cut"
@@ -73,74 +73,74 @@ BEFORE_CUT = "before_cut"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much and how long to wait."""
+    """Bounds of a hold-back queue: number of rows and time."""
 
     held_max: int
-    """Rows that may be held from one micro-batch to the next."""
+    """Rows that may stay held from one micro-batch to the next."""
     time_to_live_us: int | None = None
-    """How long an event is held before what it waits for is given up; None for ever."""
+    """Time that an event waits before missing positions are skipped; None: no limit."""
     voids: bool = False
-    """Whether voids leave too, with the verdict `void`."""
+    """Whether voids are released too, with the verdict `void`."""
 
 
 class HoldBack(Protocol):
-    """Hold-back queue of one order; `add` and `finish` return rows that leave."""
+    """Hold-back queue of one order; `add` and `finish` return released rows."""
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take rows of the micro-batch, in any order."""
         ...
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """End the micro-batch: apply the limits."""
+        """End the micro-batch and apply the limits."""
         ...
 
     def dump(self) -> bytes:
-        """Return all of the state, to be given to the next object."""
+        """Return the whole state, for the queue of the next micro-batch."""
         ...
 
 
 MakeHoldBack = Callable[[bytes | None], HoldBack]
-"""Makes one from the state before, None at the very beginning. Spark must be able to pickle it."""
+"""Makes a queue from the previous state, None for the first. Spark pickles it."""
 
 
 class _State(msgspec.Struct, kw_only=True):
-    """What survives a micro-batch, apart from the held rows."""
+    """State between micro-batches, apart from the held rows."""
 
     VERSION: ClassVar[int] = 1
 
     version: int = 1
     next: int = 1
-    """The frontier: the smallest position that has neither left nor been given up."""
+    """The frontier: the smallest position neither released nor skipped."""
     newest_us: int | None = None
     """The newest `published_at` seen."""
     after_gap: bool = False
-    """Whether the next event shown is the first one after a gap."""
+    """Whether the next event shown is the first after a gap."""
     offsets: dict[str, int] = {}
-    """For each topic the offset after the highest one that left."""
+    """By topic: the offset after the highest one released."""
     given_up: list[tuple[int, int]] = []
     forgotten: int = 0
 
 
 class TotalHoldBack:
-    """Hold-back by position: an event leaves when all smaller positions have left."""
+    """Hold-back by position: releases an event after all smaller positions."""
 
     def __init__(self, limits: Limits, blob: bytes | None = None) -> None:
         self._limits = limits
         self._state, held = (_State(), []) if blob is None else _load(blob)
         self._given_up = GivenUp(self._state.given_up, self._state.forgotten)
         self._held = [Part.of(rows) for rows in held]
-        """Looked at already: nothing of it may leave yet."""
+        """Rows that wait for smaller positions."""
         self._fresh: list[Part] = []
-        """Not looked at yet."""
+        """New rows that no search for rows to release has seen."""
         self._fresh_count = 0
 
     @property
     def held_count(self) -> int:
-        """How many rows wait, of those that were looked at."""
+        """Number of rows known to wait for smaller positions."""
         return sum(len(part.positions) for part in self._held)
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take rows of the micro-batch, in any order; return some that leave."""
+        """Take rows of the micro-batch, in any order; return some that are released."""
         if batch.column("position").null_count:
             yield from self._before_cut(batch.filter(pc.is_null(batch.column("position"))))
             batch = batch.filter(pc.is_valid(batch.column("position")))
@@ -160,16 +160,16 @@ class TotalHoldBack:
                 return
         waiting = self._held or self._fresh
         if not waiting and leading(part.positions, state.next) == len(part.positions):
-            yield from self._leave([part], part.positions)
+            yield from self._release([part], part.positions)
             return
         self._fresh.append(part)
         self._fresh_count += len(part.positions)
-        # Waiting for at least as much as is held keeps the whole work linear but for a logarithm.
+        # Collecting at least as many rows as are held keeps the total work at O(n log n).
         if self._fresh_count >= max(MERGE_ROWS, self.held_count):
             yield from self._settle()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """End the micro-batch: return the rest that leaves, and give up what is overdue."""
+        """End the micro-batch: return the last released rows, and skip overdue gaps."""
         yield from self._settle()
         parts = self._held
         if not parts:
@@ -185,11 +185,11 @@ class TotalHoldBack:
         end = int(overdue[-1]) + 1
         self._held = not_empty([part.between(end) for part in parts])
         leaving = not_empty([part.between(0, end) for part in parts])
-        yield from self._leave(leaving, overdue, overdue[gaps])
+        yield from self._release(leaving, overdue, overdue[gaps])
 
     def dump(self) -> bytes:
-        """Return all of the state: what is held, compressed, after a few numbers as JSON."""
-        assert not self._fresh, "a micro-batch must be finished before its state is kept"
+        """Return the whole state: a JSON header, then the held rows, compressed."""
+        assert not self._fresh, "finish a micro-batch before its state is saved"
         self._state.given_up = self._given_up.ranges
         self._state.forgotten = self._given_up.forgotten
         head = msgspec.json.encode(self._state)
@@ -200,7 +200,7 @@ class TotalHoldBack:
         return blob
 
     def _settle(self) -> Iterator[pa.RecordBatch]:
-        """Let leave what follows the frontier without a gap; hold the rest."""
+        """Release rows that follow the frontier without a gap; hold the rest."""
         parts = [*self._held, *self._fresh]
         self._fresh, self._fresh_count = [], 0
         if not parts:
@@ -214,17 +214,17 @@ class TotalHoldBack:
         self._held = not_empty([part.between(end) for part in parts])
         if len(ready):
             leaving = not_empty([part.between(0, end) for part in parts])
-            yield from self._leave(leaving, ready)
+            yield from self._release(leaving, ready)
 
     def _overdue_count(self, parts: Sequence[Part], positions: Positions) -> int:
-        """Return how many of the held positions, from the smallest on, may wait no longer."""
+        """Return how many of the held positions, smallest first, are overdue."""
         limits, count = self._limits, len(positions)
         if limits.time_to_live_us is None:
             if count > limits.held_max:
                 raise LimitReached(
                     f"[HELD_MAX_REACHED] {count:,} events wait for position {self._state.next:,}, "
-                    f"which has not come; held_max is {limits.held_max:,}. Raise it, or set a "
-                    "time_to_live after which a gap is given up and reported",
+                    f"which is missing; held_max is {limits.held_max:,}: raise it, or set a "
+                    "time_to_live after which a gap is skipped and reported",
                     limit="held_max",
                     value=limits.held_max,
                 )
@@ -240,15 +240,15 @@ class TotalHoldBack:
                     overdue = max(overdue, int(through))
         if overdue == 0:
             return 0
-        # What follows without a gap waits for nothing any more.
+        # Rows that follow without a gap need not wait either.
         return overdue + leading(positions[overdue:], int(positions[overdue - 1]) + 1)
 
-    def _leave(
+    def _release(
         self, parts: Sequence[Part], positions: Positions, gaps: Positions | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Put the rows of these parts in order and move the frontier behind them.
+        """Put the rows of these parts in order and move the frontier past them.
 
-        `gaps` are the positions right before which others were given up.
+        `gaps` are the positions right after skipped ones.
         """
         self._state.next = int(positions[-1]) + 1
         for window in windows(parts, positions):
@@ -256,7 +256,7 @@ class TotalHoldBack:
             yield from self._shown(window.rows, after)
 
     def _shown(self, rows: pa.RecordBatch, after: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Add verdicts to ordered rows; `after` holds the indices right after a gap."""
+        """Add verdicts to ordered rows; `after` lists the indices right after a gap."""
         void = voids(rows)
         shown = np.flatnonzero(~void)
         verdicts: list[str] | None = None
@@ -264,19 +264,19 @@ class TotalHoldBack:
             verdicts = [VOID if hidden else IN_ORDER for hidden in void]
             for at in [0, *after] if self._state.after_gap else after:
                 first = int(np.searchsorted(shown, at))
-                # Where nothing is shown after the gap, the next micro-batch has the first event.
+                # If no row after the gap is shown, a later micro-batch has the first event.
                 self._state.after_gap = first == len(shown)
                 if first < len(shown):
                     verdicts[shown[first]] = AFTER_GAP
         yield from self._judged(rows, void, verdicts)
 
     def _before_cut(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Let leave what lies before the cut."""
+        """Release rows before the cut."""
         void = voids(rows)
         yield from self._verdicts_added(rows, void, [VOID if v else BEFORE_CUT for v in void])
 
     def _late(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """Let leave what was given up and turned up after all; drop repetitions."""
+        """Release late rows of skipped positions; drop repetitions."""
         known = self._given_up.among(part.positions)
         repeated = part.where(~known).rows.select(["topic", "offset", "event", "position"])
         for topic, offset, event, position in zip(
@@ -285,9 +285,9 @@ class TotalHoldBack:
             if offset >= self._state.offsets.get(topic, 0):
                 raise SparkFault(
                     "POSITION_CONFLICT",
-                    f"two events at position {position:,}: {event!r} came after another one of "
-                    "that position had left. The topics are not mutually ordered: order only "
-                    "topics that one client subscribes together, from their first common cut on "
+                    f"two events at position {position:,}: {event!r} came after another one was "
+                    "released. The topics are not mutually ordered: order only topics that one "
+                    "client subscribes to together, from their first common cut "
                     "(ensue.spark.common_cut)",
                 )
         late = part.where(known)
@@ -299,7 +299,7 @@ class TotalHoldBack:
     def _judged(
         self, rows: pa.RecordBatch, void: Mask, verdicts: list[str] | None
     ) -> Iterator[pa.RecordBatch]:
-        """Return rows that leave with their verdicts, without the voids unless asked for."""
+        """Return released rows with their verdicts, voids only on request."""
         for topic, offset in highest_offsets(rows):
             self._state.offsets[topic] = max(offset + 1, self._state.offsets.get(topic, 0))
         yield from self._verdicts_added(rows, void, verdicts)
@@ -329,7 +329,8 @@ def _load(blob: bytes) -> tuple[_State, list[pa.RecordBatch]]:
     if state.version != _State.VERSION:
         raise ConfigurationError(
             f"the checkpoint's held events are of version {state.version}, this is version "
-            f"{_State.VERSION}: finish the query with the release that started it, or start afresh"
+            f"{_State.VERSION}: finish the query with the release that started it, or use a new "
+            "checkpoint"
         )
     return state, from_bytes(blob[end:]) if len(blob) > end else []
 
@@ -338,6 +339,6 @@ def _same_columns(held: pa.Schema, came: pa.Schema) -> None:
     if not held.equals(came):
         changed = sorted({field.name for field in set(held) ^ set(came)})
         raise ConfigurationError(
-            f"columns {changed} are not those of the events held in the checkpoint: go on with the "
-            "same columns, or start with a new checkpoint"
+            f"columns {changed} differ from those of the events held in the checkpoint: keep the "
+            "same columns, or use a new checkpoint"
         )

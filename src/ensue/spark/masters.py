@@ -8,7 +8,7 @@ from ensue.core.errors import BadInput
 __all__ = ["check_master"]
 
 CONNECT_S = 5.0
-"""How long the master of a cluster may take to accept a connection."""
+"""Timeout for a connection to the master of a cluster."""
 
 _FORMS = (
     re.compile(r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?"),
@@ -20,9 +20,10 @@ _STANDALONE = re.compile(r"spark://(?P<places>[^\s/,]+:\d+(,[^\s/,]+:\d+)*)")
 
 
 def check_master(master: str, name: str = "master") -> None:
-    """Refuse what is no master URL, and a standalone master that does not answer.
+    """Raise `BadInput` for an invalid master URL or a master that does not answer.
 
-    `name` is what the URL was given as: an argument, an option or a variable.
+    Only standalone masters are contacted. `name` is the argument, option or variable that holds
+    the URL.
     """
     if any(form.fullmatch(master) for form in _FORMS):
         return

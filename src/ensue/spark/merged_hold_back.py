@@ -1,26 +1,25 @@
-"""Hold-back queue of a stream in merged order: no Spark in here, no clock.
+"""Hold-back queue of a stream in merged order, without Spark and without a clock.
 
-**What it does.** An event whose largest clock known is `merge_tick` may leave once some clock has
-passed that by more than delta + epsilon: by then everything that is to come before it has come, or
-is late. The clock that is looked at is the newest tick among the rows seen, so that the same rows
-give the same result whenever they are read. What leaves in a micro-batch leaves sorted by
-`merge_key`.
+**Task.** An event with the tick `merge_tick` is released once some clock is more than
+delta + epsilon past it: every event that belongs before it has arrived by then, or is late. The
+clock is the newest tick among the rows seen, so that the same rows give the same result whenever
+they are read. A micro-batch releases rows sorted by `merge_key`.
 
-**What it guarantees.** Which rows leave in a micro-batch, and with which verdict, depends on its
-rows and the state before it, not on how they were cut into record batches or in which order these
-came. Rows that leave with no verdict are sorted over all micro-batches. A row that comes behind
-those of its tick leaves at once, as `late`, or is dropped. A row that is repeated while it is held
-leaves once.
+**Guarantee.** Which rows are released in a micro-batch, and with which verdict, depends on its rows
+and on the state before it, not on how the rows are divided into record batches or in which order
+these arrive. Rows with an empty verdict are sorted over all micro-batches. A row that arrives after
+its tick was released is released at once, as `late`, or dropped. A row that is repeated while it is
+held is released once.
 
-HAZARD: the last rows of a stream wait for newer ones. A stream that stands still holds what was
-published within the last delta + epsilon: publish something now and then, or merge the whole log as
-a batch when it has ended.
+HAZARD: the last rows of a stream wait for newer ones. An idle stream holds what was published
+within the last delta + epsilon: publish something now and then, or merge the whole log as a batch
+when it has ended.
 
-HAZARD: a row that is repeated after it has left is `late`: the queue does not remember all that
-ever left.
+HAZARD: a row that is repeated after its release is `late`: the queue does not remember all released
+rows.
 
-HAZARD: one row with a tick from the future makes all others late until their clocks get there.
-Leave such rows out before.
+HAZARD: one row with a tick from the future makes all others late until their clocks reach it.
+Filter such rows out first.
 """
 
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ LATE = "late"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeLimits:
-    """How long to wait, and how much may wait."""
+    """Bounds of a merged hold-back queue: time and number of rows."""
 
     wait_ticks: int
     """delta + epsilon."""
@@ -51,7 +50,7 @@ class MergeLimits:
 
 
 class _State(msgspec.Struct, kw_only=True):
-    """What survives a micro-batch, apart from the held rows."""
+    """State between micro-batches, apart from the held rows."""
 
     VERSION: ClassVar[int] = 1
 
@@ -71,25 +70,25 @@ class MergeHoldBack:
 
     @property
     def held_count(self) -> int:
-        """How many rows wait."""
+        """Number of held rows."""
         return 0 if self._held is None else self._held.num_rows
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take rows of the micro-batch; nothing leaves before all of them are there."""
+        """Take rows of the micro-batch; `finish` releases."""
         if batch.num_rows:
             self._fresh.append(batch)
         return iter(())
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """End the micro-batch: return what leaves."""
+        """End the micro-batch: return the released rows."""
         fresh, self._fresh = self._fresh, []
         if not fresh:
             return
         rows = pa.Table.from_batches(fresh)
         if self._held is not None and not self._held.schema.equals(rows.schema):
             raise ConfigurationError(
-                "the columns are not those of the events held in the checkpoint: go on with the "
-                "same columns, or start with a new checkpoint"
+                "the columns differ from those of the events held in the checkpoint: keep the "
+                "same columns, or use a new checkpoint"
             )
         ticks = _ticks(rows)
         passed = self._passed()
@@ -107,8 +106,8 @@ class MergeHoldBack:
         rest = everything.slice(count)
         if rest.num_rows > self._limits.held_max:
             raise LimitReached(
-                f"[HELD_MAX_REACHED] {rest.num_rows:,} events wait for clocks to pass them; "
-                f"held_max is {self._limits.held_max:,}. Raise it, or read less at once",
+                f"[HELD_MAX_REACHED] {rest.num_rows:,} events wait for newer clocks; "
+                f"held_max is {self._limits.held_max:,}: raise it, or read less at once",
                 limit="held_max",
                 value=self._limits.held_max,
             )
@@ -116,8 +115,8 @@ class MergeHoldBack:
         yield from _with_verdict(everything.slice(0, count), "")
 
     def dump(self) -> bytes:
-        """Return all of the state: what is held, compressed, after a few numbers as JSON."""
-        assert not self._fresh, "a micro-batch must be finished before its state is kept"
+        """Return the whole state: a JSON header, then the held rows, compressed."""
+        assert not self._fresh, "finish a micro-batch before its state is saved"
         head = msgspec.json.encode(self._state)
         blob = len(head).to_bytes(4, "big") + head
         if self._held is not None:
@@ -125,7 +124,7 @@ class MergeHoldBack:
         return blob
 
     def _passed(self) -> int | None:
-        """Return the first tick whose events may not leave yet."""
+        """Return the first tick whose events must still wait."""
         newest = self._state.newest
         return None if newest is None else newest - self._limits.wait_ticks
 
@@ -139,7 +138,7 @@ def _sorted(rows: pa.Table) -> pa.Table:
 
 
 def _once(rows: pa.Table) -> pa.Table:
-    """Leave repetitions out of sorted rows."""
+    """Drop repetitions from sorted rows."""
     keys = rows.column("merge_key").combine_chunks()
     if len(keys) < 2:
         return rows
@@ -161,6 +160,7 @@ def _load(blob: bytes) -> tuple[_State, list[pa.RecordBatch]]:
     if state.version != _State.VERSION:
         raise ConfigurationError(
             f"the checkpoint's held events are of version {state.version}, this is version "
-            f"{_State.VERSION}: finish the query with the release that started it, or start afresh"
+            f"{_State.VERSION}: finish the query with the release that started it, or use a new "
+            "checkpoint"
         )
     return state, from_bytes(blob[end:]) if len(blob) > end else []

@@ -1,15 +1,15 @@
 """`merge`: put logs of any topics and publishers in the order of their clocks.
 
-Live subscribers of merged order sort by a key that is made from each event's stamp alone
-(`ensue.protocols.merged.merger`). So does this, natively and one row at a time: no row has to be
-looked at together with another one before the sort, and a replay gives the same order every time.
+Live subscribers of merged order sort by a key computed from each event's stamp alone
+(`ensue.protocols.merged.merger`). `merge` does the same in native Spark columns, one row at a time,
+so a replay gives the same order every time.
 
 Order is a column: `merge_key` is bytes that compare as the live key does, in Spark and everywhere
-else: r + c, the counter or the counts, the publisher, the index within what was sent together.
-`merge_tick` is its r + c.
+else: r + c, the counter or the counts, the publisher, the index among events published
+together. `merge_tick` is its r + c.
 
 HAZARD: clock readings that were sent modulo B are ambiguous in a log that is longer than B ticks.
-Have logs written with whole readings.
+Write logs with whole readings.
 """
 
 from functools import partial
@@ -29,11 +29,11 @@ __all__ = ["merge"]
 
 SECOND_NS = 1_000_000_000
 SAMPLED = 0.02
-"""The share of the rows whose ticks say how to cut a batch into ranges."""
+"""Share of the rows that is sampled to divide a batch into ranges."""
 POINTS = 1_000
-"""No batch is cut into more ranges than this."""
+"""Most ranges of one batch."""
 COUNT_BITS = 20
-"""How many bits of a packed number a count has, where ticks leave so many."""
+"""Bits of a packed number that hold the count, if the ticks leave room."""
 LAST = (1 << 63) - 1
 PACKED = "__merge_packed"
 READS = {"event": "string", "publisher": "string", "stamp": "map<string,bigint>"}
@@ -51,16 +51,16 @@ def merge(
 
     With an order value: `frame.transform(merge, Merged(epsilon=…, delta=…))`.
 
-    `frame` has the columns of an event log (event, publisher, stamp) and any others, which pass
-    unchanged. Added are `merge_tick` and `merge_key`, by which rows are sorted, and `verdict`.
+    `frame` has the columns of an event log (event, publisher, stamp). Other columns pass unchanged.
+    `merge` adds `merge_tick` and `merge_key`, by which rows are sorted, and `verdict`.
 
-    A batch needs no order value, unless timestamps are arrays (`array`), whose length epsilon says.
-    It keeps all events, those too that came too late for some subscriber. A look at the ticks of
-    some of its events is taken here, the rest is done when it is used.
+    A batch needs no order value, unless timestamps are arrays (`array`), whose length follows from
+    epsilon. It keeps all events, also those too late for a live subscriber. `merge` samples the
+    ticks of a batch; the sort runs when the result is used.
 
-    A stream needs one. An event leaves once the newest clock in the stream has passed it by more
-    than delta + epsilon; what comes behind that leaves at once with the verdict `late`, or not at
-    all (`late="drop"`). More than `held_max` events waiting at the end of a micro-batch fail the
+    A stream needs an order value. An event is released once the newest clock in the stream is more
+    than delta + epsilon past it. A later arrival is released at once with the verdict `late`, or
+    dropped (`late="drop"`). More than `held_max` held events at the end of a micro-batch fail the
     query.
     """
     if order is not None and not isinstance(order, Merged):
@@ -79,7 +79,7 @@ def merge(
     tick = _reading() + _entry("@c")
     counts = _counts(epsilon) if array else _entry("@k")
     if not frame.isStreaming:
-        # The key is made afterwards: what is shuffled is hardly wider than it was.
+        # The key is added after the shuffle, which keeps shuffled rows narrow.
         ordered = _sort(frame.withColumn("merge_tick", tick), counts, array=array)
         key = _key(f.col("merge_tick"), counts, array=array)
         return ordered.withColumns({"merge_key": key, "verdict": f.lit("")})
@@ -104,9 +104,9 @@ def _bounds(order: Merged | None) -> tuple[int, int]:
 def _sort(frame: DataFrame, counts: Column, *, array: bool) -> DataFrame:
     """Sort a batch that has its ticks.
 
-    A look at some of the ticks says how to cut them into ranges, without the look at all columns of
-    all rows that Spark's own range sort takes beforehand. Rows are compared by one number as far as
-    it goes, since whatever else is asked of a stamp is looked up in it at every comparison.
+    A sample of the ticks gives the ranges. Spark's own range sort would read all columns of all
+    rows twice. Rows are compared by one packed number where possible: any other key of a stamp is
+    a map lookup in every comparison.
     """
     tick, count = f.col("merge_tick"), counts[0] if array else counts
     some = frame.select(tick).sample(fraction=SAMPLED, seed=1)
@@ -119,8 +119,7 @@ def _sort(frame: DataFrame, counts: Column, *, array: bool) -> DataFrame:
     cuts = [points[part * POINTS // parts - 1] for part in range(1, parts)]
     base, room = _room(low or 0, high or 0)
     most = (1 << room) - 1
-    # What was not seen in the sample may lie outside, and a count may be larger than there is room
-    # for.
+    # Ticks outside the sample may lie outside its range, and a count may exceed its bits.
     packed = (
         f.when(tick < base, -1)
         .when(tick > (high or 0), LAST)
@@ -143,13 +142,13 @@ def _sort(frame: DataFrame, counts: Column, *, array: bool) -> DataFrame:
 
 
 def _room(low: int, high: int) -> tuple[int, int]:
-    """Return the first tick of packed numbers, and how many bits a count may have."""
+    """Return the first tick of packed numbers, and the number of bits of a count."""
     bits = (high - low).bit_length()
     return (low, min(COUNT_BITS, 62 - bits)) if bits <= 62 else (0, 0)
 
 
 def _range(cuts: list[int], first: int = 0) -> str:
-    """Return which of the ranges between the cuts a tick is in, by bisection."""
+    """Return an expression that finds the range of a tick by bisection."""
     if not cuts:
         return str(first)
     middle = len(cuts) // 2
@@ -158,7 +157,7 @@ def _range(cuts: list[int], first: int = 0) -> str:
 
 
 def _reading() -> Column:
-    """Return the publisher's clock reading; an event without one fails the query."""
+    """Return the publisher's clock reading; an event without it fails the query."""
     missing = f.raise_error(
         f.concat(
             f.lit("[MISSING_STAMP] event "),
@@ -177,7 +176,7 @@ def _entry(name: str | Column) -> Column:
 
 
 def _counts(epsilon: int) -> Column:
-    """Return the counts of an array as they are compared: newest tick first."""
+    """Return the counts of an array in order of comparison: newest tick first."""
     steps = f.array(*(f.lit(step).cast("bigint") for step in range(epsilon + 1)))
     return f.transform(
         steps, lambda step: _entry(f.concat(f.lit("@"), (_entry("@c") - step).cast("string")))
@@ -199,7 +198,7 @@ def _key(tick: Column, counts: Column, *, array: bool) -> Column:
 def _bytes(number: Column) -> Column:
     """Return the eight bytes of a number.
 
-    Most numbers are small: spelling all of them out takes longer.
+    Most numbers are small, and have a faster path.
     """
     small = f.concat(f.lit(bytes(7)), f.char(number).cast("binary"))
     return f.when((number >= 0) & (number < 128), small).otherwise(f.unhex(_digits(number)))

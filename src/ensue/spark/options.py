@@ -1,6 +1,6 @@
-"""The options of the source and the sink: all valid, or refused by name.
+"""Options of the source and the sink, parsed and checked.
 
-Names are those of Spark's Kafka source where it has one, in whatever case.
+Names are those of Spark's Kafka source where it has the option, in any case.
 """
 
 import json
@@ -16,7 +16,7 @@ from ensue.spark.conditions import SparkFault
 __all__ = ["Offsets", "SinkOptions", "SourceOptions"]
 
 EARLIEST, LATEST = -2, -1
-"""What Kafka's JSON says for the two ends."""
+"""The two ends of a topic in the JSON of Kafka's source."""
 PARTITION_ROWS = 500_000
 
 _Offset = Annotated[int, msgspec.Meta(ge=EARLIEST)]
@@ -34,7 +34,7 @@ _SOURCE = (
 )
 _SINK = ("url", "publisher", "topic", "lockTimeoutSeconds")
 _OF_SPARK = ("path", "checkpointlocation", "queryname")
-"""What Spark adds itself: load(path), save(path), and the options of every stream."""
+"""Options that Spark adds: load(path), save(path), and the options of every stream."""
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,35 +42,35 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     topics: tuple[str, ...] | None = None
-    """None: all, or those that match the pattern."""
+    """None: all topics, or those that match `pattern`."""
     pattern: str | None = None
     starting: Offsets = "earliest"
     ending: Offsets = "latest"
     offsets_max: int | None = None
-    """In one micro-batch."""
+    """Most offsets of one micro-batch."""
     fail_on_data_loss: bool = True
     partition_rows: int = PARTITION_ROWS
 
     @property
     def shown(self) -> str:
-        """The log for people: without the options of a server, as its token is one."""
+        """The URL for messages: without options, because a server's token is one."""
         return self.url.partition("?")[0] if self.url.lower().startswith("ensue://") else self.url
 
     def wants(self, topic: str) -> bool:
-        """Tell whether a topic is subscribed."""
+        """Return whether a topic is subscribed."""
         if self.topics is not None:
             return topic in self.topics
         return self.pattern is None or re.fullmatch(self.pattern, topic) is not None
 
     def named(self) -> set[str]:
-        """Return the topics that are asked for by name."""
+        """Return the topics that options name."""
         both = (self.starting, self.ending)
         offsets = {topic for each in both if isinstance(each, Mapping) for topic in each}
         return offsets.union(self.topics or ())
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool | None) -> "SourceOptions":
-        """Read the options of a batch or a stream; None: it is not known yet which."""
+        """Parse the options of a batch or a stream; None: not known yet which."""
         options = _check_names(given, _SOURCE)
         subscribe, pattern = options.get("subscribe"), options.get("subscribepattern")
         if subscribe is not None and pattern is not None:
@@ -78,7 +78,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
         if streaming and "endingoffsets" in options:
             raise SparkFault(
                 "CONFLICTING_OPTIONS",
-                "endingOffsets is for batches: a stream goes on, or stops by "
+                "endingOffsets is for batches: a stream has no end, or stops by "
                 "trigger(availableNow=True)",
             )
         if streaming is False and "maxoffsetspertrigger" in options:
@@ -115,11 +115,11 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     publisher: str | None = None
     topic: str | None = None
     lock_timeout_s: float = 60.0
-    """How long to wait for another writer of the same log."""
+    """Time to wait for another writer of the same log."""
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
-        """Read the options."""
+        """Parse the options."""
         options = _check_names(given, _SINK)
         for name in ("publisher", "topic"):
             if not options.get(name, "x").strip():
@@ -165,8 +165,7 @@ def _url(options: Mapping[str, str]) -> str:
             "MISSING_OPTION",
             "url is missing: name an event log, or a recorded run, by its path, or a server",
         )
-    # Executors have directories of their own: a path is that of the driver, which reads the
-    # options.
+    # Executors have other working directories: resolve the path on the driver.
     return found if "://" in found else str(Path(found).absolute())
 
 
@@ -200,14 +199,14 @@ def _offsets(name: str, text: str) -> Offsets:
 
 
 def _names_end(offsets: Offsets, word: str, number: int) -> bool:
-    """Tell whether an end is asked for that makes no sense here."""
+    """Return whether offsets name this end of a topic."""
     if isinstance(offsets, str):
         return offsets == word
     return number in offsets.values()
 
 
 def _check_ends(starting: Offsets, ending: Offsets) -> None:
-    """Refuse a batch that ends before it starts."""
+    """Raise an error if a topic ends before it starts."""
     if isinstance(starting, Mapping) and isinstance(ending, Mapping):
         for topic, end in ending.items():
             start = starting.get(topic, EARLIEST)

@@ -1,8 +1,8 @@
-"""`gaps`: which positions of an ordered log are missing, or taken more than once.
+"""`gaps`: positions of an ordered log that are missing, or taken more than once.
 
-Positions are cut into buckets of equal width. Within a bucket each position is compared with the
-one before it; between buckets only their ends are, one row each. So no task sees more than a bucket
-of rows but for the one that compares the ends, of which there is one for every 65,536 positions.
+Positions are divided into buckets of equal width. Within a bucket each position is compared with
+the previous one; between buckets only their ends are compared. So a task handles one bucket of
+rows, except the last one, which handles one row for every 65,536 positions.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -13,21 +13,21 @@ from ensue.core.errors import BadInput
 __all__ = ["gaps"]
 
 BUCKET_BITS = 16
-"""A bucket has two to the power of this positions."""
+"""A bucket has 2 ** BUCKET_BITS positions."""
 EVENTS_MAX = 10
-"""Events named of those at one position."""
+"""Most events listed for one position."""
 
 
 def gaps(ordered: DataFrame) -> DataFrame:
     """Return the faults in a batch's positions: (kind, first, last, count, events).
 
-    One row for each range of positions that are `missing` before the highest one, `count` of them;
-    and one for each position taken by `count` rows: `repeated` if by one event, `conflict` if by
-    different ones, which means that the topics are not mutually ordered. `events` names up to ten
-    of those. Exact; an empty result means positions 1, 2, 3, … each once.
+    One row for each range of `count` positions `missing` below the highest one. One row for each
+    position taken by `count` rows: `repeated` if by one event, `conflict` if by different events,
+    which means that the topics are not mutually ordered. `events` lists up to ten of them. The
+    result is exact: empty means positions 1, 2, 3, … each once.
 
-    Voids are missing from what `order` returns unless it keeps them: to distinguish them from
-    losses use `gaps(order(log, topics, voids=True))`.
+    `order` drops voids by default, and they count as missing. To tell voids from losses, use
+    `gaps(order(log, topics, voids=True))`.
     """
     absent = [name for name in ("position", "event") if name not in ordered.columns]
     if absent:
@@ -35,7 +35,7 @@ def gaps(ordered: DataFrame) -> DataFrame:
             f"the data frame lacks columns {absent}: give what ensue.spark.order returned"
         )
     bucket = f.shiftright(f.col("position") - 1, BUCKET_BITS).alias("bucket")
-    # What lies before the cut has no position.
+    # Events before the cut have no position.
     rows = ordered.where("position is not null").select("position", "event", bucket)
     within = Window.partitionBy("bucket").orderBy("position", "event")
     before = rows.select(

@@ -1,19 +1,16 @@
-"""Sort keys of orders: what a guarantee supplies so that `order` can sort a log.
+"""Ordering rules: the sort keys that `order` uses for each order.
 
-A rule computes its key columns natively, one row at a time, so that no row has to be looked at
-together with another one before the final sort. In a batch the rows are sorted by them; in a stream
-they enter a hold-back queue that the rule makes. `ensue.orders` names the rule of
-each order.
+A rule computes its key columns in native Spark, one row at a time. A batch is sorted by them; a
+stream passes through the hold-back queue of the rule. `ensue.orders` names the rule of each order.
 
 **Total order** by the position rule: the entries of a stamp over the ordered topics add up to the
-event's position 1, 2, 3, … With a cut (a first offset per topic), events before it are no part of
-the order, and each entry counts from the cut on. Stamps are whole in a log; an entry that is absent
-is zero.
+event's position 1, 2, 3, … With a cut (a first offset per topic), events before it are not part of
+the order, and each entry counts from the cut. A log has complete stamps; an absent entry is zero.
 
 HAZARD: the sum is a position only for topics that are mutually ordered: every two of them, and of
 topics between them, were subscribed together by one client while their events were stamped. For
-other topics two events share a position. A stream raises when it meets them; for a batch `gaps`
-lists them.
+other topics two events share a position. A stream raises an error on such events; for a batch
+`gaps` lists them.
 """
 
 from collections.abc import Mapping
@@ -41,39 +38,39 @@ __all__ = [
 Cut = Mapping[str, int]
 """The topics to order, and the offset at which each one starts."""
 Held = Mapping[str, tuple[int, int]]
-"""By topic: the first and the last offset that a batch holds."""
+"""By topic: the first and the last offset in a batch."""
 
 ROWS_MIN, ROWS_MAX = 100_000, 500_000
-"""Events of one task that sorts: not fewer for the sake of more tasks, and not more."""
+"""Bounds of the events that one task sorts."""
 
 
 def parts_for(frame: DataFrame, count: int) -> int:
-    """Return how many tasks sort so many rows of a data frame."""
+    """Return the number of tasks to sort this many rows of a data frame."""
     few = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions", None) or 1)
     return max(1, min(-(-count // ROWS_MIN), max(few, -(-count // ROWS_MAX))))
 
 
 class OrderingRule(Protocol):
-    """How one guarantee orders events by positions. Merged order has none.
+    """How one order sorts events by positions.
 
-    For merged order see `merged_order`.
+    Merged order has no positions; see `merged_order`.
     """
 
     @property
     def reads(self) -> Mapping[str, str]:
-        """The columns it needs beside topic and offset, with their types."""
+        """Columns that it needs besides topic and offset, with their types."""
         ...
 
     def sort(self, frame: DataFrame, cut: Cut, held: Held) -> DataFrame:
-        """Sort a batch that has the added columns; `held` says which offsets it holds."""
+        """Sort a batch that has the added columns and the offsets `held`."""
         ...
 
     def columns(self, cut: Cut) -> Mapping[str, Column]:
-        """Return the columns that it adds."""
+        """Return the columns to add."""
         ...
 
     def hold_back(self, cut: Cut, limits: Limits) -> MakeHoldBack:
-        """Return what makes the queue of a stream; it sees all columns, added ones too."""
+        """Return a factory of hold-back queues, which see the added columns too."""
         ...
 
 
@@ -89,14 +86,13 @@ class TotalRule:
     def sort(self, frame: DataFrame, cut: Cut, held: Held) -> DataFrame:
         """See `OrderingRule`.
 
-        The positions of a log are known from its offsets, so that they can be cut into ranges
-        without the look at all columns of all rows that Spark's own range sort takes beforehand.
+        The offsets of a log give its positions, and so the ranges. Spark's own range sort would
+        read all columns of all rows twice.
         """
         low = sum(first - cut[topic] for topic, (first, _) in held.items())
         count = max(1, sum(last - first + 1 for first, last in held.values()))
         parts = parts_for(frame, count)
-        # Positions beyond what offsets say, as of a log that lacks topics, are in order all the
-        # same.
+        # A log that lacks topics has positions beyond this range. They are sorted all the same.
         part = f.floor((f.col("position") - 1 - low) * parts / count)
         part = f.greatest(f.lit(0), f.least(f.lit(parts - 1), part)).cast("int")
         return frame.repartitionById(parts, part).sortWithinPartitions("position")
@@ -118,15 +114,15 @@ class TotalRule:
         return {"position": position.cast("bigint")}
 
     def hold_back(self, cut: Cut, limits: Limits) -> MakeHoldBack:
-        """See `OrderingRule`. Positions start at one whatever the cut is."""
+        """See `OrderingRule`. Positions start at 1 for any cut."""
         del cut
         return partial(TotalHoldBack, limits)
 
 
 def positions(cut: Cut) -> Column:
-    """Return the sum of a stamp's entries from the cut on, null without a stamp.
+    """Return the sum of a stamp's entries from the cut, null without a stamp.
 
-    Walk through a stamp once: asking it for each topic takes twice as long for eight topics.
+    It walks through a stamp once: a lookup for each topic takes twice as long for eight topics.
     """
     bases = {topic: base for topic, base in cut.items() if base}
     known = f.create_map(*(f.lit(part) for pair in bases.items() for part in pair))
@@ -143,13 +139,13 @@ def positions(cut: Cut) -> Column:
 
 
 def rule_named(name: str) -> OrderingRule:
-    """Return the rule of this name."""
+    """Return the ordering rule of an order."""
     rules = {each.name: each.ordering_rule() for each in orders.every()}
     rule = rules.get(name)
     if rule is None:
         known = ", ".join(sorted(each for each, rule in rules.items() if rule is not None))
         raise UnsupportedOrder(
-            f"no rule puts a log in order by {name!r}; there are: {known}",
+            f"no ordering rule for {name!r}; expected {known}",
             order=name,
             transport="spark",
         )

@@ -1,7 +1,7 @@
-"""Rows in a hold-back queue: sorted Arrow record batches and NumPy positions.
+"""Rows of a hold-back queue: sorted Arrow record batches and NumPy positions.
 
-Nothing in here decides anything: `hold_back` does. Everything is a copy of whole columns or of
-slices, never a loop over rows, because that is what keeps a stream at Arrow's speed.
+`hold_back` decides what happens to them. These helpers copy whole columns or slices and never loop
+over rows, so that a stream runs at Arrow's speed.
 """
 
 from bisect import bisect_right
@@ -36,16 +36,16 @@ Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 OUT_ROWS = 16_384
-"""Rows of a record batch that leaves."""
+"""Rows of a released record batch."""
 RANGES_MAX = 10_000
-"""Ranges of given-up positions that are remembered."""
+"""Most ranges of skipped positions that are retained."""
 LAST = int(np.iinfo(np.int64).max)
 
 
 def to_bytes(
     batches: Sequence[pa.RecordBatch], *, compression: Literal["lz4", "zstd"] = "lz4"
 ) -> bytes:
-    """Write record batches of one schema, compressed: moving bytes costs more."""
+    """Serialize record batches of one schema, compressed: moving bytes costs more."""
     out = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression)
     with pa.ipc.new_stream(out, batches[0].schema, options=options) as writer:
@@ -55,26 +55,26 @@ def to_bytes(
 
 
 def from_bytes(blob: bytes) -> list[pa.RecordBatch]:
-    """Read what `to_bytes` wrote."""
+    """Deserialize record batches."""
     with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
         return list(reader)
 
 
 class GivenUp:
-    """Ranges of positions that were given up, in rising order, none of them seen."""
+    """Ranges of skipped positions, ascending, of which no event has arrived."""
 
     def __init__(self, ranges: list[tuple[int, int]], forgotten: int) -> None:
         self.ranges = ranges
         self.forgotten = forgotten
-        """Up to here ranges were forgotten; 0 if none was."""
+        """Ranges up to this position were dropped; 0 if none was."""
 
     def add(self, first: int, last: int) -> None:
-        """Note a range beyond all those noted before."""
+        """Add a range above all others."""
         self.ranges.append((first, last))
         self._bound()
 
     def among(self, positions: Positions) -> Mask:
-        """Return which of these positions may have been given up."""
+        """Return which of these positions may have been skipped."""
         forgotten = positions <= self.forgotten
         if not self.ranges:
             return forgotten
@@ -83,10 +83,10 @@ class GivenUp:
         return np.asarray(forgotten | ((at >= 0) & (positions <= lasts[np.maximum(at, 0)])))
 
     def remove(self, position: int) -> None:
-        """Note that a given-up position turned up."""
+        """Remove a skipped position whose event has arrived."""
         at = bisect_right(self.ranges, (position, LAST)) - 1
         if at < 0 or self.ranges[at][1] < position:
-            return  # forgotten
+            return  # Its range was dropped.
         first, last = self.ranges[at]
         pieces = [(first, position - 1), (position + 1, last)]
         self.ranges[at : at + 1] = [(low, high) for low, high in pieces if low <= high]
@@ -99,7 +99,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows in rising order of position, no position twice."""
+    """Rows by ascending position, each position once."""
 
     rows: pa.RecordBatch
     positions: Positions
@@ -122,20 +122,19 @@ class Part:
         return Part(self.rows.slice(first, last - first), self.positions[first:last])
 
     def where(self, kept: Mask) -> "Part":
-        """Return some of the rows."""
+        """Return the rows that a mask selects."""
         return Part(self.rows.filter(pa.array(kept)), self.positions[kept])
 
 
 def not_empty(parts: Sequence[Part]) -> list[Part]:
-    """Leave parts without rows out."""
+    """Return the parts that have rows."""
     return [part for part in parts if len(part.positions)]
 
 
 def windows(parts: Sequence[Part], positions: Positions) -> Iterator[Part]:
-    """Put disjoint parts in order: `positions` are all of theirs, sorted.
+    """Merge disjoint parts in windows; `positions` are all of theirs, sorted.
 
-    A window copies no more than its own rows, so that memory and Arrow's 32-bit offsets are safe
-    however much is merged.
+    A window copies only its own rows, which bounds memory and Arrow's 32-bit offsets.
     """
     lows = np.array([part.positions[0] for part in parts])
     highs = np.array([part.positions[-1] for part in parts])
@@ -159,15 +158,15 @@ def _merged(parts: Sequence[Part]) -> Part:
 
 
 def leading(positions: Positions, first: int) -> int:
-    """Return how many of these rising positions are `first`, `first + 1`, …."""
-    # Rising and distinct: position minus index never falls, so the run ends by bisection.
+    """Return how many of these ascending positions are `first`, `first + 1`, …."""
+    # Ascending and distinct: position minus index never falls, so bisection finds the end.
     if not len(positions) or positions[0] != first:
         return 0
     return int(np.searchsorted(positions - np.arange(len(positions)), first, side="right"))
 
 
 def without_repetitions(parts: Sequence[Part]) -> list[Part]:
-    """Keep the first of each position; refuse two different events at one position."""
+    """Keep the first row of each position; raise an error if two events share one."""
     positions = np.concatenate([part.positions for part in parts])
     order = np.argsort(positions, kind="stable")
     again = np.flatnonzero(positions[order][1:] == positions[order][:-1])
@@ -180,7 +179,7 @@ def without_repetitions(parts: Sequence[Part]) -> list[Part]:
                 "POSITION_CONFLICT",
                 f"two events at position {positions[order[at]]:,}: {first!r} and {second!r}. The "
                 "topics are not mutually ordered: order only topics that one client subscribes "
-                "together, from their first common cut on (ensue.spark.common_cut)",
+                "to together, from their first common cut (ensue.spark.common_cut)",
             )
     kept = np.ones(len(positions), dtype=np.bool_)
     kept[order[again + 1]] = False
@@ -189,12 +188,12 @@ def without_repetitions(parts: Sequence[Part]) -> list[Part]:
 
 
 def micros(rows: pa.RecordBatch) -> Any:
-    """Return when rows were published, in microseconds; null where unknown."""
+    """Return publication times in microseconds; null if unknown."""
     return rows.column("published_at").cast(pa.int64())
 
 
 def voids(rows: pa.RecordBatch) -> Mask:
-    """Return which rows only keep a place; none where there is no column `value`."""
+    """Return which rows are voids; none without a column `value`."""
     if "value" not in rows.schema.names or rows.column("value").null_count == 0:
         return np.zeros(rows.num_rows, dtype=np.bool_)
     return np.asarray(pc.is_null(rows.column("value")))

@@ -1,9 +1,9 @@
 """A Spark session set up for Ensue: local, or on a cluster by its master URL.
 
-Every function of `ensue.spark` takes the session from the data frame it is given. One of your own
-does, with two provisions: ordered streams need RocksDB as the state store (see `SETTINGS`), and the
-Python of every executor needs `ensue` and `pyarrow`. `session` saves the settings that are easy to
-get wrong.
+Every function of `ensue.spark` takes the session from its data frame, and any session works on two
+conditions: ordered streams need RocksDB as the state store (see `SETTINGS`), and the Python of
+every executor needs `ensue` and `pyarrow`. `session` applies the settings that are easy to get
+wrong.
 """
 
 import os
@@ -24,28 +24,28 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Halves what starting a Python task costs.
+    # Halves the cost of starting a Python task.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Ordered streams keep what they hold back in it; the default store can't take their state.
+    # Ordered streams keep held events in it; the default store does not support their state.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Errors alone. Not by spark.log.level, of which Spark tells in a line of its own.
+    # Log errors alone. Not by spark.log.level, which makes Spark print a line about it.
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
 }
-"""What `session` sets unless the caller does."""
+"""Defaults of `session`."""
 
 _LOCAL: Mapping[str, str] = {
-    # One machine has few cores: more partitions than that only add overhead.
+    # More partitions than cores only add overhead.
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
     "spark.driver.memory": "2g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-"""What it sets besides where driver and executors are one process on this machine."""
+"""Further defaults if driver and executors are one process on this machine."""
 
 
 def session(
@@ -53,9 +53,9 @@ def session(
 ) -> SparkSession:
     """Return the running session, or start one.
 
-    `master` is a Spark master URL; None takes `$SPARK_MASTER`, else all cores of this machine.
-    `settings` come on top of `SETTINGS`. A session that runs already is returned as it is. A master
-    that is none, or whose host does not answer, is refused before Spark starts.
+    `master` is a Spark master URL. It defaults to `$SPARK_MASTER`, or else to all cores of this
+    machine. `settings` override `SETTINGS`. A running session is returned unchanged. An invalid
+    master, or one that does not answer, raises `BadInput` before Spark starts.
     """
     if master is not None:
         check_master(master)
@@ -66,7 +66,7 @@ def session(
         master = os.environ.get("SPARK_MASTER") or "local[*]"
         check_master(master, "$SPARK_MASTER")
     os.environ["JAVA_HOME"] = str(find_java())
-    # Workers would take whatever python is on the path.
+    # Workers would use the first python on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

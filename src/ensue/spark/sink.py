@@ -1,26 +1,26 @@
-"""`df.write.format("ensue")`: publish a data frame's rows, each of them once.
+"""`df.write.format("ensue")`: publish the rows of a data frame, each exactly once.
 
-Tasks write what they are given to files of their own. When all are done the driver's `commit` takes
-the log's lock, numbers and stamps the rows, and appends them with one commit of the log: all of a
-batch or nothing, whichever process is killed. For a stream that commit carries the query's id and
-the number of the batch; a batch that Spark runs again finds them there and publishes nothing.
+Each task stages its rows in a file. When all are done, the driver's `commit` takes the log's lock,
+numbers and stamps the rows, and appends them in one commit of the log: the whole batch or nothing,
+whichever process is killed. The commit of a stream carries the query's id and the number of the
+batch; if Spark runs the batch again, the sink finds them in the log and publishes nothing.
 
-Rows keep their order within a partition, and partitions theirs.
+Rows keep their order within a partition, and partitions keep theirs.
 
-Options: `url` (or `save(path)`): the log, made if absent. `publisher`: who publishes, needed unless
-the rows say so. `topic`: where to, needed unless the rows say so; it wins over the column.
+Options: `url` (or `save(path)`): the log, created if absent. `publisher`: the publisher of rows
+without a `publisher` column. `topic`: the topic of all rows, in place of a `topic` column.
 `lockTimeoutSeconds`: how long to wait for another writer of the log (60).
 
 Columns: `value` (binary or string), and optionally `topic`, `key` (binary or string), `headers`,
-`publisher`, `publisher_seq`, `published_at`. With `publisher_seq` the row brings its own id: it is
-published once, however often and by whomever it is written. `event`, `stamp` and `offset` are not
-looked at, so that what was read from one log can be written to another, which gives its own.
+`publisher`, `publisher_seq`, `published_at`. With `publisher_seq` a row has an id of its own, and is
+published once, however often and by whichever query it is written. `event`, `stamp` and `offset`
+are ignored, so that rows of one log can be written to another, which assigns its own.
 
-Two queries that use one publisher's name don't get in each other's way: numbers are given under the
-lock, and each query's batches are identified by its id. A query that begins anew with an empty
-checkpoint is another query, and publishes everything again, unless the rows bring their ids.
+Several queries may use one publisher name: numbers are assigned under the lock, and a batch is
+identified by its query. A query that restarts with an empty checkpoint is another query, and
+publishes everything again, unless the rows have ids.
 
-HAZARD: a batch write (no stream) that is repeated by hand publishes again, unless its rows bring
+HAZARD: a batch write (no stream) that is repeated by hand publishes again, unless its rows have
 ids.
 
 HAZARD: the log must lie where driver and executors can write, as it must for reading.
@@ -69,7 +69,7 @@ _IGNORED = ("event", "stamp", "offset")
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task wrote."""
+    """The rows that one task has staged."""
 
     partition: int
     file: str
@@ -78,7 +78,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Writer:
-    """What batches and streams share."""
+    """Common part of the batch and the stream writer."""
 
     def __init__(self, options: SinkOptions, schema: t.StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -94,7 +94,7 @@ class _Writer:
             Layout(directory).create()
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
-        """Write what one task was given to a file of its own."""
+        """Write the rows of one task to a file."""
         context = TaskContext.get()
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId") or ""
@@ -114,7 +114,7 @@ class _Writer:
         return Staged(partition=context.partitionId(), file=str(path), query=query)
 
     def publish(self, staged: Sequence[Staged], token: Token | None) -> None:
-        """Append what all tasks wrote."""
+        """Append the staged rows of all tasks to the log."""
         with LogWriter(self.directory, wait_s=self.options.lock_timeout_s) as log:
             if token is not None and log.has(token):
                 return
@@ -125,12 +125,12 @@ class _Writer:
             publish(log, pa.concat_tables(tables), token=token)
 
     def clear(self, query: str, up_to: int) -> None:
-        """Remove what attempts at batches up to one have written."""
+        """Remove staged files of all attempts at batches up to this one."""
         folder = Path(self.directory) / "_staged" / query
         for path in folder.glob("*"):
             if path.name.isdecimal() and int(path.name) <= up_to:
                 shutil.rmtree(path, ignore_errors=True)
-        # Gone unless another attempt is writing.
+        # Fails while another attempt is writing.
         with contextlib.suppress(OSError):
             folder.rmdir()
 
@@ -139,19 +139,19 @@ class LogBatchWriter(_Writer, DataSourceArrowWriter):
     """Publishes a data frame."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
-        """Write what one task was given to a file of its own."""
+        """Stage the rows of one task."""
         return self.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append what all tasks wrote."""
+        """Append the staged rows of all tasks to the log."""
         staged = _staged(messages)
         if staged:
             self.publish(staged, None)
         self.clear(self.job, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what tasks wrote."""
-        del messages  # A task that failed has none, and may have left a file all the same.
+        """Remove staged rows."""
+        del messages  # A failed task sends none, and may still have left a file.
         self.clear(self.job, 0)
 
 
@@ -159,14 +159,18 @@ class LogStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Publishes a stream, each micro-batch once."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
-        """Write what one task was given to a file of its own."""
+        """Stage the rows of one task."""
         staged = self.stage(iterator)
         if not staged.query:
             raise SparkFault("NO_QUERY_ID", "Spark gave no id of the streaming query")
         return staged
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Append what all tasks wrote, unless this batch is in the log already."""
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
+        """Append the staged rows of all tasks, unless the log has this batch already."""
         staged = _staged(messages)
         if not staged:
             return
@@ -175,7 +179,7 @@ class LogStreamWriter(_Writer, DataSourceStreamArrowWriter):
         self.clear(query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove what tasks wrote."""
+        """Remove staged rows."""
         for each in _staged(messages):
             self.clear(each.query, batchId)
 
@@ -207,12 +211,12 @@ def _check_columns(schema: t.StructType, options: SinkOptions) -> None:
 
 
 def _publication(batch: pa.RecordBatch, options: SinkOptions, now: datetime) -> pa.Table:
-    """Return the rows as they are to be published, before they are numbered."""
+    """Return the columns of a publication, before rows are numbered."""
     columns: list[pa.Array[Any]] = []
     for field in publication_schema():
         fixed = getattr(options, field.name, None) if field.name in ("topic", "publisher") else None
         given = batch.column(field.name) if field.name in batch.schema.names else None
-        # A publisher column says more than the option; a topic option is meant for all rows.
+        # A publisher column overrides the option; a topic option overrides the column.
         if given is not None and (fixed is None or field.name == "publisher"):
             if field.name in ("value", "topic", "publisher") and given.null_count:
                 hint = "; leave out the voids of a log with value IS NOT NULL"
@@ -227,7 +231,8 @@ def _publication(batch: pa.RecordBatch, options: SinkOptions, now: datetime) -> 
             if field.name == "headers":
                 nothing = pa.array([], pa.string())
                 edges = pa.array(np.zeros(batch.num_rows + 1, dtype=np.int32))
-                column = pa.MapArray.from_arrays(edges, nothing, nothing)  # type: ignore[call-overload]
+                maps: Any = pa.MapArray
+                column = maps.from_arrays(edges, nothing, nothing)
             else:
                 column = pa.repeat(pa.scalar(constant, field.type), batch.num_rows)
         if field.name == "headers" and column.null_count:

@@ -1,22 +1,21 @@
 """`format("ensue")`: an event log as a data frame, for batches and for streams.
 
-The driver plans ranges of offsets; each task reads one range of one topic and hands on Arrow
-batches. Nothing is kept between calls: what a task yields is a function of its range alone, so that
-a batch planned again after a crash has the same rows.
+The driver plans ranges of offsets. Each task reads one range of one topic and yields Arrow batches.
+Readers keep no state between calls: the rows of a task depend on its range alone, so that a batch
+planned again after a crash has the same rows.
 
 A stream's offset is `{"orders": 120, "payments": 77}`: for each topic the next offset to read. A
-topic that is not in it yet begins at the first offset there is. Micro-batches end where
-`maxOffsetsPerTrigger` says, shared between topics by what each has left, and none is left out
-forever.
+topic that is not in it begins at its first offset in the log. `maxOffsetsPerTrigger` bounds a
+micro-batch; topics share it in proportion to their remaining offsets, and every topic gets a turn.
 
-A topic that is asked for and does not exist is an error in a batch; a stream waits for it, and says
-so once.
+A subscribed topic that does not exist is an error in a batch. A stream waits for it, and warns
+once.
 
-HAZARD: a log that is trimmed below what a stream has read loses rows for that stream. That is an
-error, which names them, unless `failOnDataLoss` is false.
+HAZARD: if a log is trimmed beyond the offset of a stream, the stream loses rows. That is an error,
+which names them, unless `failOnDataLoss` is false.
 
-HAZARD: Spark does not pass the columns that a query needs to Python sources. A query that needs few
-says so with `.schema("topic string, offset bigint")`, and only those are read.
+HAZARD: Spark does not pass the columns that a query needs to Python sources. To read only some,
+use `.schema("topic string, offset bigint")`.
 """
 
 import logging
@@ -50,7 +49,7 @@ from ensue.store import Bounds, LogReader, log_schema, open_log
 __all__ = ["EnsueDataSource", "LogBatchReader", "LogStreamReader", "event_schema"]
 
 TOPICS_SHOWN = 20
-"""So many of the topics that exist are named where one is asked for that does not."""
+"""Most topics listed in an error about an unknown topic."""
 
 _log = logging.getLogger("ensue")
 
@@ -65,25 +64,25 @@ class EnsueDataSource(DataSource):
 
     Name: `ensue`
 
-    Options for reading, in whatever case:
+    Options for reading, in any case:
 
     - `url`: the log, a recorded run, or the `ensue://` of a server; also as `load(path)`. Required.
-    - `subscribe`: topics, between commas; or `subscribePattern`: a regular expression that matches
-      the whole topic. Neither: all topics. A topic that does not exist is an error in a batch,
-      which names those that do.
+    - `subscribe`: comma-separated topics; or `subscribePattern`: a regular expression that matches
+      the whole topic. Default: all topics. An unknown topic is an error in a batch, which lists the
+      known ones.
     - `startingOffsets`: `earliest` (default), `latest` (streams), or JSON: `{"orders": 17}`, where
-      -2 and -1 are the two; a topic that it does not name starts at the earliest.
+      -2 is the earliest and -1 the latest; a topic that it does not name starts at the earliest.
     - `endingOffsets` (batches): `latest` (default) or JSON; these offsets are not included.
-    - `maxOffsetsPerTrigger` (streams): how many offsets a micro-batch takes, over all topics.
-    - `failOnDataLoss`: `true` (default): offsets and topics that are not there are an error, which
-      names them. `false`: a warning, and the query goes on without them.
-    - `partitionRows`: how many offsets a task reads at most; 500000.
+    - `maxOffsetsPerTrigger` (streams): most offsets of a micro-batch, over all topics.
+    - `failOnDataLoss`: `true` (default): missing offsets and topics are an error, which names them.
+      `false`: a warning, and the query skips them.
+    - `partitionRows`: most offsets that one task reads; 500000.
 
     Options for writing: see `ensue.spark.sink`.
 
     Schema: key binary, value binary, topic string, publisher string, publisher_seq bigint, event
     string, stamp map<string,bigint>, published_at timestamp, offset bigint, headers
-    map<string,string>. A null value is a void: it takes a place and is never shown.
+    map<string,string>. A null value is a void: it takes an offset, and no client receives it.
 
     Examples
     --------
@@ -112,26 +111,26 @@ class EnsueDataSource(DataSource):
         return event_schema()
 
     def reader(self, schema: StructType) -> "LogBatchReader":
-        """Return what reads a batch."""
+        """Return the reader of a batch."""
         return LogBatchReader(SourceOptions.parse(self.options, streaming=False), _columns(schema))
 
     def streamReader(self, schema: StructType) -> "LogStreamReader":  # noqa: N802 - Spark's name
-        """Return what reads a stream."""
+        """Return the reader of a stream."""
         return LogStreamReader(SourceOptions.parse(self.options, streaming=True), _columns(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what writes a batch."""
+        """Return the writer of a batch."""
         return LogBatchWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Return what writes a stream."""
+        """Return the writer of a stream."""
         return LogStreamWriter(SinkOptions.parse(self.options), schema, overwrite=overwrite)
 
 
 class _Range(InputPartition):
-    """Offsets of one topic: what one task reads."""
+    """A range of offsets of one topic, which one task reads."""
 
     def __init__(self, topic: str, start: int, end: int) -> None:
         self.topic = topic
@@ -140,30 +139,30 @@ class _Range(InputPartition):
 
 
 class _Reader:
-    """What batches and streams share: the log, the ranges, and reading one."""
+    """Common part of the batch and the stream reader."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self.options = options
         self.columns = columns
-        # Opened where it is used: the reader itself travels to the tasks.
+        # Opened on first use: Spark pickles the reader for its tasks.
         self._opened: LogReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
 
     def bounds(self) -> dict[str, Bounds]:
-        """Return what there is of each subscribed topic."""
+        """Return the bounds of each subscribed topic."""
         found = self.log().bounds()
         return {topic: found[topic] for topic in sorted(found) if self.options.wants(topic)}
 
     def log(self) -> LogReader:
-        """Return the log, opened."""
+        """Return the log; open it on first use."""
         if self._opened is None:
             self._opened = open_log(self.options.url)
         return self._opened
 
     def absent(self) -> str:
-        """Return which topics asked for are absent, and which exist; empty if all do."""
+        """Return a text about unknown topics; empty if all exist."""
         found = self.log().bounds()
         pattern = self.options.pattern
         missing = [repr(topic) for topic in sorted(self.options.named()) if topic not in found]
@@ -179,7 +178,7 @@ class _Reader:
         return f"{what} in {self.options.shown}; {_listed(found)}"
 
     def ranges(self, starts: Mapping[str, int], ends: Mapping[str, int]) -> list[_Range]:
-        """Plan the tasks between two offsets of each topic."""
+        """Plan tasks for the offsets between `starts` and `ends`."""
         bounds = self.bounds()
         planned: list[_Range] = []
         for topic, end in ends.items():
@@ -198,7 +197,7 @@ class _Reader:
         return planned
 
     def present(self, topic: str, start: int, end: int, known: Bounds) -> tuple[int, int]:
-        """Return the part of a range that is there; what is not is an error, or a warning."""
+        """Return the part of a range in the log; report the rest as lost."""
         low = min(max(start, known.first), max(known.next, known.first))
         high = max(low, min(end, known.next))
         if start < low and start < end:
@@ -208,38 +207,36 @@ class _Reader:
         return low, high
 
     def lost(self, topic: str, start: int, end: int) -> None:
-        """Report that offsets are gone."""
+        """Report missing offsets."""
         what = f"offsets {start} to {end - 1} of topic {topic!r} are not in {self.options.shown}"
         self.wrong(
             "OFFSETS_GONE", f"{what}: the log was trimmed or replaced", "Start the query anew"
         )
 
     def beyond(self, topic: str, known: Bounds, asked: int, who: str) -> None:
-        """Report that a log does not reach as far as an offset given."""
+        """Report an offset after the end of a log."""
         ends = "is empty" if known.next <= known.first else f"ends with offset {known.next - 1}"
         what = f"the log of topic {topic!r} in {self.options.shown} {ends}, and {who} {asked}"
         self.wrong("OFFSETS_BEYOND_END", what, "Give an offset that is there")
 
     def wrong(self, condition: str, what: str, remedy: str) -> None:
-        """Report something missing: as an error, or as a warning."""
+        """Report missing data: as an error, or as a warning."""
         if self.options.fail_on_data_loss:
-            raise SparkFault(
-                condition, f"{what}. {remedy}, or failOnDataLoss=false to go on without"
-            )
-        _log.warning("[%s] %s: the query goes on without", condition, what)
+            raise SparkFault(condition, f"{what}. {remedy}, or failOnDataLoss=false to skip it")
+        _log.warning("[%s] %s: the query skips it", condition, what)
 
     def rows(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range."""
         if not isinstance(part, _Range):
-            return  # Spark plans one partition without a range where there is nothing to read.
-        # It was there when the range was planned: a server that restarts is waited for.
+            return  # Spark plans one partition without a range if there is nothing to read.
+        # The log existed when the range was planned: wait for a server that restarts.
         log = open_log(self.options.url, patient=True)
         start = part.start
         while start < part.end:
             try:
                 yield from log.read(part.topic, start, part.end, self.columns)
             except OffsetsGone as gone:
-                # Trimmed since the range was planned, or while it was being read.
+                # Trimmed since the range was planned, or during this read.
                 self.lost(part.topic, gone.start, gone.end)
                 start = gone.end
             else:
@@ -247,10 +244,10 @@ class _Reader:
 
 
 class LogBatchReader(_Reader, DataSourceReader):
-    """Reads a log from one offset of each topic to another."""
+    """Reads a log between two offsets of each topic."""
 
     def partitions(self) -> Sequence[_Range]:
-        """Plan one task for each range of a topic."""
+        """Plan the tasks of a batch."""
         absent = self.absent()
         if self.options.pattern is not None and absent:
             _log.warning("%s: the batch has no rows", absent)
@@ -278,30 +275,30 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         super().__init__(options, columns)
         self._target: dict[str, Bounds] | None = None
-        """Where a query that takes what there is now stops."""
-        self._looked = False
-        """Whether it was looked if the topics exist."""
+        """End of a query with `availableNow`."""
+        self._checked_topics = False
+        """Whether a warning about unknown topics was due already."""
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return where a new query begins."""
+        """Return the offsets where a new query begins."""
         return _resolve(self.options.starting, self.bounds(), unnamed=EARLIEST)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return how much a micro-batch takes."""
+        """Return the limit of a micro-batch."""
         limit = self.options.offsets_max
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember what there is now."""
+        """Fix the end of the query at the present end of the log."""
         self._target = self.bounds()
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return how far the log goes, for the progress of the query."""
+        """Return the end of the log, for the progress of the query."""
         return {topic: known.next for topic, known in self.bounds().items()}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return where the next micro-batch ends."""
-        self._look_once()
+        """Return the offsets where the next micro-batch ends."""
+        self._warn_once()
         bounds = self.bounds() if self._target is None else self._target
         end = dict(start)
         left: dict[str, int] = {}
@@ -328,15 +325,15 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
                 del end[topic]
         return end
 
-    def _look_once(self) -> None:
-        """Warn of topics that don't exist, once."""
-        absent = "" if self._looked else self.absent()
-        self._looked = True
+    def _warn_once(self) -> None:
+        """Warn of unknown topics, once."""
+        absent = "" if self._checked_topics else self.absent()
+        self._checked_topics = True
         if absent:
             _log.warning("%s: the stream waits for it", absent)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[_Range]:
-        """Plan one task for each range of a topic."""
+        """Plan the tasks of a micro-batch."""
         return self.ranges(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -345,10 +342,10 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
 
 
 def share(left: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
-    """Share a limit between topics by what each has left, at least one each.
+    """Divide a limit among topics by their remaining offsets, at least one each.
 
-    Where the limit is too small for one each, `turn` decides which topic is first; it moves on with
-    the stream, so that every topic has a turn.
+    If the limit is smaller than the number of topics, `turn` selects the first topic. It advances
+    with the stream, so that every topic gets a turn.
     """
     if sum(left.values()) <= limit:
         return dict(left)
@@ -358,7 +355,7 @@ def share(left: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
         return dict.fromkeys((topics[first:] + topics[:first])[:limit], 1)
     spare, rest = limit - len(topics), sum(left.values()) - len(topics)
     shares = {topic: 1 + spare * (left[topic] - 1) // rest for topic in topics}
-    # Rounding down leaves less than one a topic; the largest remainders get it.
+    # Rounding down leaves less than one per topic, for the largest remainders.
     over = limit - sum(shares.values())
     by_remainder = sorted(topics, key=lambda topic: -(spare * (left[topic] - 1) % rest))
     for topic in by_remainder[:over]:
@@ -367,7 +364,7 @@ def share(left: Mapping[str, int], limit: int, *, turn: int) -> dict[str, int]:
 
 
 def _listed(topics: Iterable[str]) -> str:
-    """Return which topics there are, as text."""
+    """Return a text that lists topics."""
     names = sorted(topics)
     names_shown = ", ".join(map(repr, names[:TOPICS_SHOWN]))
     more = f" and {len(names) - TOPICS_SHOWN:,} more" if len(names) > TOPICS_SHOWN else ""
@@ -392,7 +389,7 @@ def _resolve(offsets: Offsets, bounds: Mapping[str, Bounds], *, unnamed: int) ->
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:
-    """Return the columns that a query wants, all or some of those there are."""
+    """Return the columns of a schema; raise an error if a log lacks one."""
     known = {field.name: field.dataType for field in event_schema()}
     for field in schema:
         if known.get(field.name) != field.dataType:

@@ -1,21 +1,21 @@
 """A hold-back queue in a streaming query: one stateful task on packed rows.
 
-Only opaque chunks enter the stateful operator: PySpark hands its rows over through pandas, which is
-slow and not exact for maps, nulls and binaries. So whole Arrow record batches are packed into one
-binary each (in parallel, where the rows are read), the operator unpacks, orders and packs them as
-Arrow, and a last step unpacks them to rows. Every value comes out exactly as it went in.
+PySpark passes rows to a stateful operator through pandas, which is slow and not exact for maps,
+nulls and binaries. So the tasks that read rows pack each Arrow record batch into one binary. The
+stateful operator unpacks, orders and packs them again, and a last step unpacks them to rows. Every
+value stays exact.
 
-All events of one order pass one task: that is what a total order means. The rest is parallel: what
-leaves in a micro-batch is spread over partitions, the first rows in the first one and so on.
+All events of one order pass one task, as a total order requires. The other steps are parallel: the
+rows that a micro-batch releases are spread over partitions, the first rows in the first partition.
 
-State is one value, rewritten with each micro-batch: what is held back, compressed, and the
-frontier. It is kept by Spark with the offsets of the source, so a query that is killed and started
-again from its checkpoint repeats and loses nothing, as far as its sink is idempotent or
-transactional. There are no timers: with timers `availableNow` would never end.
+The state is one value, rewritten by each micro-batch: the frontier, and the held rows, compressed.
+Spark commits it with the offsets of the source, so a query that is killed and restarted from its
+checkpoint repeats and loses nothing, if its sink is idempotent or transactional. There are no
+timers: with timers `availableNow` would never end.
 
-HAZARD: Spark splits state into `spark.sql.shuffle.partitions` (200 unless set) when a checkpoint is
-made, and commits each of them in every micro-batch although only one is used. Set it to a few
-before an ordered stream first starts; `ensue.spark.session` does on one machine.
+HAZARD: Spark splits state into `spark.sql.shuffle.partitions` (200 unless set) when it creates a
+checkpoint, and commits each of them in every micro-batch although only one is used. Set it to a
+small number before an ordered stream first starts; `ensue.spark.session` does on one machine.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 
 
 def hold_back(frame: DataFrame, schema: StructType, make: MakeHoldBack) -> DataFrame:
-    """Pass a stream through a hold-back queue; `schema` is that of what leaves it."""
+    """Pass a stream through a hold-back queue; `schema` is that of released rows."""
     provider = frame.sparkSession.conf.get(_PROVIDER, "")
     if "RocksDB" not in (provider or ""):
         raise ConfigurationError(
@@ -54,18 +54,17 @@ def hold_back(frame: DataFrame, schema: StructType, make: MakeHoldBack) -> DataF
         outputMode="Append",
         timeMode="None",
     )
-    # One task orders, and all of them unpack and go on from there: making rows of a chunk takes
-    # many times as long as putting it in order.
+    # One task orders, all tasks unpack: unpacking a chunk takes many times as long as ordering it.
     return ordered.repartitionById(parts, "part").mapInArrow(_unpack, schema)
 
 
 class HoldBackProcessor(StatefulProcessor):
-    """Feeds packed record batches to a hold-back queue, and keeps its state."""
+    """Feeds packed record batches to a hold-back queue, and saves its state."""
 
     def __init__(self, make: MakeHoldBack, parts: int = 1) -> None:
         self._make = make
         self._parts = parts
-        """Partitions over which what leaves is spread, the first rows to the first one."""
+        """Number of partitions for released rows, the first rows in the first one."""
         self._state: Any = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:

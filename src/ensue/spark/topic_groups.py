@@ -1,15 +1,15 @@
-"""Which topics are ordered together, from subscriptions: as data frames.
+"""Topics that are ordered together, computed from subscriptions.
 
-Topics that share a subscriber are partners; topics that are connected through partners make a
-component. A subscriber of many topics makes all pairs of them partners, which is quadratic, so
-- components are found from stars: each subscriber links its topics to the first of them, which
-  connects the same topics with as many edges as there are subscriptions;
-- equal sets of topics are counted before anything is made of them;
+Topics that share a subscriber are partners; topics connected through partners form a component. A
+subscriber of many topics makes every pair of them partners, which is quadratic. So
+- components are built from stars: each subscriber links its topics to the first of them, which
+  connects the same topics with no more edges than there are subscriptions;
+- equal sets of topics are merged and counted first;
 - a set of more than `PAIRED_MAX` topics gives no pairs; its topics are listed as `crowded`.
 
-Components follow Kiveris et al., *Connected Components in MapReduce and Beyond*: two ways of
-linking each topic to the smallest it knows, in turn, until nothing changes. Each round is cut off
-from the plan of the last, which would double with each otherwise.
+The algorithm is that of Kiveris et al., *Connected Components in MapReduce and Beyond*: large-star
+and small-star steps alternate until nothing changes. Each round ends with a checkpoint, because its
+query plan would otherwise be twice that of the last round.
 """
 
 from pyspark.sql import DataFrame
@@ -20,9 +20,9 @@ from ensue.core.errors import LimitReached
 __all__ = ["baskets", "components", "crowded", "partners"]
 
 PAIRED_MAX = 256
-"""Sets of so many topics are written out as pairs."""
+"""Largest set of topics that is expanded to pairs."""
 ROUNDS_MAX = 50
-"""Far more than graphs that people make need: a path of a thousand topics takes 8."""
+"""Far more than real graphs need: a path of a thousand topics takes 8."""
 
 
 def baskets(subscriptions: DataFrame) -> DataFrame:
@@ -49,14 +49,14 @@ def components(found: DataFrame) -> DataFrame:
             members = edges.select(f.col("high").alias("topic"), f.col("low").alias("component"))
             return centres.union(members).distinct()
     raise LimitReached(
-        f"components: topics are still being joined after {ROUNDS_MAX} rounds",
+        f"components: topics still change component after {ROUNDS_MAX} rounds",
         limit="ROUNDS_MAX",
         value=ROUNDS_MAX,
     )
 
 
 def partners(found: DataFrame) -> DataFrame:
-    """Return pairs `left` < `right` of partners, and their subscribers (`shared`)."""
+    """Return pairs `left` < `right` of partners, and their common subscribers (`shared`)."""
     pairs = (
         found.where(f.size("topics") <= PAIRED_MAX)
         .select("count", f.explode("topics").alias("left"), "topics")
@@ -66,13 +66,13 @@ def partners(found: DataFrame) -> DataFrame:
 
 
 def crowded(found: DataFrame) -> DataFrame:
-    """Return each `topic` of a set that is too large to be written out as pairs."""
+    """Return each `topic` of a set that is too large to expand to pairs."""
     wide = found.where(f.size("topics") > PAIRED_MAX)
     return wide.select(f.explode("topics").alias("topic")).distinct()
 
 
 def _large_star(edges: DataFrame) -> DataFrame:
-    """Link every topic's larger neighbours to the smallest topic next to it."""
+    """Link every topic's larger neighbors to its smallest neighbor, or to itself."""
     both = edges.union(edges.select(f.col("high"), f.col("low"))).toDF("topic", "other")
     least = both.groupBy("topic").agg(f.least(f.min("other"), f.first("topic")).alias("least"))
     return (
@@ -84,7 +84,7 @@ def _large_star(edges: DataFrame) -> DataFrame:
 
 
 def _small_star(edges: DataFrame) -> DataFrame:
-    """Link every topic, and its smaller neighbours, to the smallest of them."""
+    """Link every topic, and its smaller neighbors, to the smallest of them."""
     least = edges.groupBy("high").agg(f.min("low").alias("least"))
     smaller = edges.join(least, "high").where("low > least")
     return (
@@ -95,7 +95,7 @@ def _small_star(edges: DataFrame) -> DataFrame:
 
 
 def _fingerprint(edges: DataFrame) -> tuple[int, int]:
-    """Return what two sets of edges have in common only if they are the same."""
+    """Return a fingerprint: equal for equal sets of edges, and practically only then."""
     row = edges.agg(
         f.count("*").alias("edges"),
         f.sum(f.xxhash64("low", "high").cast("decimal(38,0)")).alias("hashes"),

@@ -1,17 +1,15 @@
-"""Which node of the sequencer chain hosts which topic, from subscriptions.
-
-Publications count too.
+"""Placement of topics on the nodes of a sequencer chain.
 
 Topics that share a subscriber are ordered together, and a stamp is cheap if all of them are on one
-node near the publisher. `placement` finds the components of topics that are ordered together, on
-Spark; keeps each on one node if it fits there; splits those that don't (`chain_partition`); and
-says what is to be expected of the result, next to what hashing topics to nodes would give.
+node near the publisher. `placement` computes the components of topics that are ordered together, on
+Spark. It keeps a component on one node if it fits there, splits larger ones (`chain_partition`),
+and reports the expected figures of the result, next to those of hashing topics to nodes.
 
-Expected figures are exact for the subscriptions and publications given, by the rules of the
-sequencer with groups by one common subscription: a stamp starts at the node of its topic and goes
-up the chain to the last node that hosts a topic subscribed together with it.
+The figures are exact for the given subscriptions and publications, by the rules of the sequencer
+with groups by one common subscription: a stamp starts at the node of its topic and travels up the
+chain to the last node that hosts a topic subscribed together with it.
 
-HAZARD: topics and nodes meet in one table on the driver; `TOPICS_MAX` bounds it.
+HAZARD: the driver holds a table of topics by nodes; `TOPICS_MAX` bounds it.
 """
 
 import json
@@ -38,49 +36,48 @@ __all__ = ["Figures", "Placed", "placement"]
 TOPICS_MAX = 200_000
 NODES_MAX = 1_000
 PAIRS_MAX = 10_000_000
-"""Pairs of partners that a split looks at: those with the most common subscribers."""
+"""Pairs of partners that a split considers: those with the most common subscribers."""
 
 _PUBLICATIONS = ("topic", "site", "rate", "events")
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be expected of a placement; every event counts the same."""
+    """Expected figures of a placement; every event has the same weight."""
 
     local: float
-    """The share of stamps that never leave the node they start at."""
+    """Share of stamps that stay at their first node."""
     hops: float
-    """Nodes that a stamp travels to after its first, on average."""
+    """Mean number of hops of a stamp."""
     at_site: float | None
-    """The share of events whose node is at the site they are published from; None if no site is
-    known."""
+    """Share of events whose node is at the site of their publisher; None if no site is known."""
     load_max: float
-    """Events at the busiest node, as a multiple of an even share."""
+    """Load of the busiest node, as a multiple of an even share."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """A placement, and what to expect of it. `print` shows it next to hashing."""
+    """A placement and its expected figures; `print` compares them with hashing."""
 
     placement: Placement
-    """As sequencer nodes, publishers and subscribers take it."""
+    """The value that sequencers, publishers and subscribers are configured with."""
     assignment: DataFrame
     """topic, node, stage, rank, component, site, load (events)."""
     sites: Mapping[str, str]
-    """Node to site, in the order of the chain."""
+    """Site of each node, in the order of the chain."""
     topics: Mapping[str, tuple[str, ...]]
-    """Node to its topics, in rank order."""
+    """Topics of each node, in rank order."""
     expected: Figures
     hashed: Figures
-    """The same of `Placement(nodes)`, which goes by the names of topics alone."""
+    """The figures of `Placement(nodes)`, which hashes topic names."""
 
     def chain(self) -> tuple[SequencerSpec, ...]:
-        """Return the chain as a scenario takes it."""
+        """Return the chain for a scenario."""
         return tuple(
             SequencerSpec(name=node, site=site, topics=self.topics[node])
             for node, site in self.sites.items()
         )
 
     def to_toml(self) -> str:
-        """Return the chain as it stands in a scenario file."""
+        """Return the chain as part of a scenario file."""
         lines: list[str] = []
         for node in self.chain():
             for topic in node.topics:
@@ -95,7 +92,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
     def save(self, path: str | Path) -> None:
-        """Write the chain as a part of a scenario file."""
+        """Write the chain as part of a scenario file."""
         Path(path).write_text(self.to_toml(), encoding="utf-8")
 
     def __str__(self) -> str:
@@ -116,15 +113,15 @@ def placement(
     nodes: Mapping[str, str] | Sequence[str] | int,
     balance: float = 1.2,
 ) -> Placed:
-    """Place the topics that are subscribed or published on the nodes of a chain.
+    """Place all subscribed or published topics on the nodes of a chain.
 
     `subscriptions` has the columns `subscriber` and `topic`. `publications` has `topic` and, if
-    known, `site`, where the events are published, and `rate` or `events`, how many; without either
-    each row is one event, so that an event log will do. Other columns than these and those of an
-    event log are refused. Without publications all topics count the same.
+    known, `site`, where the events are published, and `rate` or `events`, how many. Without either,
+    each row is one event, so an event log works too. Columns other than these and those of an event
+    log raise `BadInput`. Without publications all topics have the same weight.
 
-    `nodes` maps each node to its site, or lists them, or says how many there are. Their order in
-    the chain is part of the result. No node gets more than `balance` times its even share of all
+    `nodes` maps each node to its site, or lists the nodes, or is their number. Their order in the
+    chain is part of the result. No node gets more than `balance` times its even share of all
     events, unless a single topic has more.
     """
     sites = _sites(nodes)
@@ -142,7 +139,7 @@ def placement(
 
 
 class _Topics:
-    """All that the driver knows of the topics, numbered in the order of their names."""
+    """The driver's table of topics, numbered in the order of their names."""
 
     def __init__(
         self,
@@ -183,11 +180,11 @@ class _Topics:
             self.component[self._numbers[row["topic"]]] = self._numbers[row["component"]]
 
     def problem(self, found: DataFrame, balance: float) -> Problem:
-        """Return the problem to solve, with the partners of topics that may be parted."""
+        """Return the problem to solve, with the pairs of components that may be split."""
         even = float(self.rate.sum()) / len(self._sites)
         loads = np.bincount(self.component, self.rate, len(self.names))
-        # A component of less finds room on some node, however the others lie: if no node had that
-        # much room, all of them together would have more than all events.
+        # A smaller component fits on some node wherever the others are: if no node had that much
+        # room, all nodes together would have more than all events.
         parted = loads[self.component] > (balance - 1) * even
         parted &= np.bincount(self.component)[self.component] > 1
         some = len(self._sites) > 1 and bool(parted.any())
@@ -210,11 +207,11 @@ class _Topics:
         )
 
     def placed(self, solution: Solution, subscribed: DataFrame) -> Placed:
-        """Return the result, measured."""
+        """Return the placement and its figures."""
         nodes = list(self._sites)
         order = [nodes[node] for node in solution.chain]
         topics: dict[str, list[str]] = {node: [] for node in order}
-        # Heavy topics first: what has a low rank is short on the wire.
+        # Busy topics first: a low rank is short on the wire.
         for number in sorted(range(len(self.names)), key=lambda each: (-self.rate[each], each)):
             topics[order[solution.stage[number]]].append(self.names[number])
         ours = Placement(order, topics=topics)
@@ -244,10 +241,10 @@ class _Topics:
                     self.away[number, node] += rate if site != row["site"] else 0.0
 
     def _within(self, found: DataFrame, parted: np.ndarray[Any, Any]) -> DataFrame:
-        """Return the sets of topics that are to be parted."""
+        """Return the sets of topics within components that may be split."""
         names = [self.names[number] for number in np.flatnonzero(parted)]
         firsts = self._spark.createDataFrame(pa.table({"first": pa.array(names)}))
-        # A set lies within one component, so that its first topic stands for all.
+        # A set lies within one component, so its first topic identifies it.
         return found.join(firsts, f.element_at("topics", 1) == f.col("first"), "left_semi")
 
     def _assignment(self, ours: Placement) -> DataFrame:
@@ -278,7 +275,7 @@ class _Topics:
             pa.table({"topic": pa.array(self.names), "rate": pa.array(self.rate), **columns})
         )
         highest = [f.max(name).alias(name) for name in columns]
-        # The highest stage of each subscription, then of all subscriptions that a topic is in.
+        # The highest stage of each subscription, then of all subscriptions to a topic.
         tops = subscribed.join(stages, "topic").groupBy("subscriber").agg(*highest)
         reached = (
             subscribed.join(tops, "subscriber")
@@ -343,20 +340,19 @@ def _subscribed(frame: DataFrame) -> DataFrame:
 
 
 def _published(frame: DataFrame | None) -> DataFrame | None:
-    """Return how many events each topic has from each site."""
+    """Return the number of events of each topic and site."""
     if frame is None:
         return None
     _check_columns("publications", frame, ("topic",))
     unknown = [name for name in frame.columns if name not in (*_PUBLICATIONS, *COLUMNS)]
     if unknown:
         raise BadInput(
-            f"publications: there is no use for the column {unknown[0]!r}; expected "
-            f"{', '.join(_PUBLICATIONS)}, or those of an event log. How many events a row stands "
-            "for is called rate or events"
+            f"publications: unknown column {unknown[0]!r}; expected {', '.join(_PUBLICATIONS)}, or "
+            "those of an event log; name the number of events rate or events"
         )
     counted = [name for name in ("rate", "events") if name in frame.columns]
     if len(counted) > 1:
-        raise BadInput("publications: the columns rate and events say the same; give one of them")
+        raise BadInput("publications: the columns rate and events exclude each other; drop one")
     for name in counted:
         if not isinstance(frame.schema[name].dataType, NumericType):
             kind = frame.schema[name].dataType.simpleString()
@@ -388,7 +384,7 @@ def _check_columns(what: str, frame: DataFrame, wanted: Sequence[str]) -> None:
 
 
 def _check_rows(what: str, frame: DataFrame, wrong: Mapping[str, Column]) -> None:
-    """Refuse rows that say nothing: dropped silently, they would skew the result."""
+    """Raise an error for unusable rows: dropped silently, they would skew the result."""
     counts = frame.agg(*(f.count_if(bad).alias(name) for name, bad in wrong.items())).collect()[0]
     for name in wrong:
         if counts[name]:

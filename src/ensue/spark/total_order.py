@@ -1,13 +1,12 @@
-"""`order`: put a log of many topics in its order, in batches and streams.
+"""`order`: put a log of several topics in order, in batches and streams.
 
-Order is a column: sort by `position` wherever sequence matters. A batch comes sorted and a stream
-leaves in order within each micro-batch, but whatever is done to the frame next may shuffle its
-rows.
+Order is a column: sort by `position` wherever sequence matters. A batch is sorted, and a stream is
+in order within each micro-batch, but later operations on the data frame may shuffle rows.
 
-The function takes and returns a data frame, does no work of its own on a stream and takes one look
-at the columns `topic`, `offset` and `stamp` of a batch, and needs neither a join nor a user-defined
-function for the position. The rules of order are in `order_rules`, the queue of a stream in
-`hold_back` and `stateful_stream`.
+`order` takes and returns a data frame. On a batch it runs one query over the columns `topic`,
+`offset` and `stamp`; on a stream it runs none. The position needs neither a join nor a user-defined
+function. Ordering rules are in `order_rules`, the queue of a stream in `hold_back` and
+`stateful_stream`.
 """
 
 import logging
@@ -29,10 +28,10 @@ from ensue.spark.stateful_stream import hold_back
 __all__ = ["order"]
 
 TOPICS_MAX = 10_000
-"""More topics than this in one order are refused: their names are part of the query."""
+"""Most topics in one order: their names are part of the query."""
 
 TOPICS_SHOWN = 20
-"""So many of the topics that a batch holds are named where one is asked for that it does not."""
+"""Most topics listed in a warning about an absent topic."""
 
 _log = logging.getLogger("ensue")
 
@@ -48,13 +47,13 @@ _PERIOD = re.compile(rf"\s*(\d+)\s+({'|'.join(_UNITS)})s?\s*")
 
 
 class _Seen(NamedTuple):
-    """What a batch holds of a topic."""
+    """Statistics of one topic of a batch."""
 
     first: int
     last: int
     rows: int
     sum: int
-    """Of the positions of its rows."""
+    """Sum of the positions of its rows."""
 
 
 def order(
@@ -69,29 +68,29 @@ def order(
 ) -> DataFrame:
     """Put the events of some topics in order: `frame.transform(order, topics=[...])`.
 
-    `frame` has the columns of an event log (topic, event, stamp, published_at, offset) and any
-    others, which pass unchanged. Added are `position`, 1, 2, 3, …, and `verdict`, empty for an
-    event in its place.
+    `frame` has the columns of an event log (topic, event, stamp, published_at, offset). Other
+    columns pass unchanged. `order` adds `position`, 1, 2, 3, …, and `verdict`, empty for an event
+    in its place.
 
-    `topics` are the topics to order, or a mapping of topic to the first offset that is part of the
-    order. None takes all topics that a batch holds; a stream needs them. A topic that a batch holds
-    nothing of is a warning, and no error: where events of one topic stand in the order of two may
-    be asked of that one alone. A stream can't know, so it never warns of a misspelt one; the source
-    reports which topics don't exist.
+    `topics` lists the topics to order, or maps each to the first offset of the order. It defaults
+    to all topics of a batch; a stream needs it. A topic without events in a batch is a warning, not
+    an error: one topic alone may be read at its positions in the order of two. A stream never warns
+    of a misspelled topic; the source does.
 
-    Voids, placeholders with a null `value`, take their position and are left out; with `voids` they
+    Voids, placeholders with a null `value`, take their position and are dropped. With `voids` they
     stay, with the verdict `void`.
 
-    A batch of a whole log begins at its first common cut (see `common_cut`): what lies before it
-    stays without a position, with the verdict `before_cut`, and a warning. Where `topics` says the
-    first offsets, what is before them is left out, or stays in the same way with `before_cut`.
+    A batch of a whole log begins at its first common cut (see `common_cut`). Earlier events stay
+    without a position, with the verdict `before_cut`, and `order` logs a warning. If `topics` gives
+    the first offsets, earlier events are dropped, or stay in the same way with `before_cut`.
 
-    In a stream an event leaves once all before it have left. With a `time_to_live` ("10 minutes" or
-    a timedelta, by `published_at` against the newest one seen) an event that has waited longer, or
-    more than `held_max` events waiting, make it give up on the positions missing before: the event
-    after them has the verdict `after_gap`, and one that turns up later leaves at once as
-    `out_of_order`. Without one it waits forever, and more than `held_max` events waiting fail the
-    query. Repeated events leave once. A batch keeps them, and has no limits; see `gaps`.
+    A stream releases an event after all smaller positions. `time_to_live` ("10 minutes" or a
+    timedelta, by `published_at` relative to the newest one seen) bounds the wait: when an event has
+    waited longer, or more than `held_max` events wait, the stream skips the missing positions
+    before it. The event after them has the verdict `after_gap`; a skipped event that arrives later
+    is released at once as `out_of_order`. Without a time to live the stream skips nothing, and more
+    than `held_max` held events fail the query. Repeated events are released once. A batch keeps
+    them, and has no limits; see `gaps`.
     """
     rule = rule_named(by)
     _check_columns(frame, rule)
@@ -130,7 +129,7 @@ def order(
 
 
 def _judged(chosen: DataFrame, *, voids: bool) -> DataFrame:
-    """Add the verdict of a batch's rows; leave voids out unless asked for."""
+    """Add the verdicts of a batch's rows; drop voids unless requested."""
     verdict = f.when(f.col("position").isNull(), BEFORE_CUT).otherwise("")
     if "value" not in chosen.columns:
         return chosen.withColumn("verdict", verdict)
@@ -140,10 +139,10 @@ def _judged(chosen: DataFrame, *, voids: bool) -> DataFrame:
 
 
 def _begun(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> Cut:
-    """Return where the order of a whole log begins; warn if that is not its start.
+    """Return the cut where the order of a whole log begins; warn if it is not the start.
 
-    An event that does not count all before it has too small a position, so that the sum of all
-    shows it.
+    An event that does not count all earlier ones has too small a position. The sum of all positions
+    shows whether there is one.
     """
     count = sum(seen.rows for seen in looked.values())
     whole = all(seen.first == 0 and seen.rows == seen.last + 1 for seen in looked.values())
@@ -163,7 +162,7 @@ def _begun(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> Cut:
 
 
 def _warn_of_absent(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> None:
-    """Warn of topics that were asked for and that a batch lacks, as misspelt ones."""
+    """Warn of requested topics without events in a batch."""
     absent = [
         repr(topic)
         for topic in sorted(cut)
@@ -206,14 +205,14 @@ def _micros(time_to_live: timedelta | str | None) -> int | None:
 
 
 def _looked_at(frame: DataFrame, cut: Cut | None) -> dict[str, _Seen]:
-    """Return a batch's topics, the offsets of each, and the sums of their positions."""
+    """Return the statistics of each topic of a batch."""
     if frame.isStreaming:
         raise BadInput(
-            "a stream does not know its topics before they come: name them, topics=[...], the "
-            "same ones for as long as its checkpoint lives"
+            "a stream needs topics: name them, topics=[...], and keep them for the life of its "
+            "checkpoint"
         )
-    # Of all topics there are: a stamp that counts others makes the sum too large, which is looked
-    # into.
+    # Without a cut, sum over all topics: a stamp that counts absent topics makes the sum too large,
+    # and `_begun` searches for the cut.
     position = (
         positions(cut)
         if cut is not None
@@ -249,7 +248,7 @@ def _cut(topics: Iterable[str] | Mapping[str, int]) -> Cut:
 
 
 def _chosen(frame: DataFrame, cut: Cut, rule: OrderingRule, *, before_cut: bool) -> DataFrame:
-    """Return the events of the order with its columns: null before the cut."""
+    """Return the events of the order, with its columns: null before the cut."""
     chosen = frame.where(f.col("topic").isin(list(cut)))
     added = rule.columns(cut)
     later = [f.lit(part) for topic, first in cut.items() if first for part in (topic, first)]

@@ -1,21 +1,20 @@
-"""What is measured in a trace: one row per delivery or event.
+"""Measurements of a trace: one row per delivery or event.
 
-The definitions are those of `ensue.checkers.statistics`, written for Spark; `trace_metrics` sums
-up.
+The definitions are those of `ensue.checkers.statistics`, written for Spark; `trace_metrics`
+aggregates them.
 
-- A *latency* runs from `published` to `delivered`: by simulated time where both rows have it, by
-  the nodes' own clocks where not. Of an event that its publisher, restarted, said to have published
-  again, the first such row counts. HAZARD: clocks that differ make a latency wrong by their
-  difference, even negative.
-- A *wait* is that of a delivery since its event was first received at that node. The delivery was
+- A *latency* runs from `published` to `delivered`: by simulated time if both rows have it, else by
+  the nodes' own clocks. If a restarted publisher published an event again, the first row counts.
+  HAZARD: clocks that differ make a latency wrong by their difference, even negative.
+- A *wait* runs from the first reception of an event at a node to its delivery. The delivery was
   *held back* if an event that the node received later was delivered before it, to the same
-  subscription. Runs without `received` rows say nothing of it.
-- A *stamp* is that of an event as the node that published it first sent it. It costs the `bytes` of
-  that sending less those of `published`.
+  subscription. Runs without `received` rows have no waits.
+- A *stamp* is that of the first frame in which its publisher sent an event. It costs the `bytes` of
+  that frame minus those of `published`.
 
-Time within a run is counted from its first publication or delivery, and cut into buckets of one
-width a run: the shortest of `WIDTHS_NS` that makes at most `BUCKETS_MAX` of them. HAZARD: one node
-whose clock is days off stretches the run, and squeezes everything else into a bucket or two.
+Time within a run starts at its first publication or delivery. It is divided into buckets of one
+width per run: the shortest of `WIDTHS_NS` that gives at most `BUCKETS_MAX` buckets. HAZARD: one
+node whose clock is days off stretches the run, and squeezes everything else into a bucket or two.
 
 Cost: one shuffle by event for latencies and stamps; for waits one by node and event and one by
 subscriber, whose sort spills to disk. So the largest subscription bounds one task, not memory.
@@ -30,7 +29,7 @@ from ensue.spark.traces import check_trace
 __all__ = ["BUCKETS_MAX", "WIDTHS_NS", "Measured", "measure"]
 
 BUCKETS_MAX = 60
-"""A run is cut into no more than so many spans of time, but for the longest ones."""
+"""Most buckets of a run, except for runs too long for the widest bucket."""
 
 _MS = 1_000_000
 _SECOND = 1_000 * _MS
@@ -43,36 +42,36 @@ WIDTHS_NS = (
     *(step * _MINUTE for step in (1, 2, 5, 10, 15, 30)),
     *(step * _HOUR for step in (1, 2, 6, 12, 24, 168)),
 )
-"""The widths that a bucket of time may have: whole durations that people count in."""
+"""Possible widths of a bucket: round durations."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """Data frames with one row for each thing measured.
+    """Data frames with one row per measurement.
 
-    All but `trace` and `runs` have `run`, `order`, `topic`, `bucket_ms` and `width_ms`: when it
-    was, as the begin of its bucket of time since the run's begin, and how wide that is.
+    All but `trace` and `runs` have `run`, `order`, `topic`, `bucket_ms` (start of its bucket, since
+    the start of the run) and `width_ms` (width of the bucket).
     """
 
     trace: DataFrame
     runs: DataFrame
-    """`run`, `begin_ns`, `end_ns`, `width_ns`: the time in which a run published and delivered."""
+    """`run`, `begin_ns`, `end_ns`, `width_ns`: first and last action of a run, and bucket width."""
     actions: DataFrame
-    """`action`: of every publication and delivery."""
+    """`action`: one row per publication and delivery."""
     latencies: DataFrame
-    """`latency_ns`: of every delivery of an event whose publication is known."""
+    """`latency_ns`: one row per delivery of an event whose publication is known."""
     waits: DataFrame
-    """`wait_ns`, `held`: of every delivery of an event that is known to have been received."""
+    """`wait_ns`, `held`: one row per delivery of an event whose reception is known."""
     stamps: DataFrame
-    """`entries`, `extra_bytes`: of every stamped event as first sent, at its publication."""
+    """`entries`, `extra_bytes`: one row per stamped event as first sent, at its publication."""
 
     def persist(self) -> "Measured":
-        """Keep in memory, or on disk, what more than one table is made of."""
+        """Cache the data frames that several tables use, in memory or on disk."""
         for frame in self._shared():
             frame.persist()
         return self
 
     def unpersist(self) -> None:
-        """Let go of it."""
+        """Drop them from the cache."""
         for frame in self._shared():
             frame.unpersist()
 
@@ -81,7 +80,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(trace: DataFrame) -> Measured:
-    """Measure a trace. Nothing is computed before rows are read."""
+    """Measure a trace lazily: Spark computes rows when they are read."""
     check_trace(trace)
     runs = _runs(trace)
     published = _published(trace)
@@ -112,7 +111,7 @@ def _between(earlier: str, later: str) -> Column:
 def _runs(trace: DataFrame) -> DataFrame:
     span = f.col("end_ns") - f.col("begin_ns")
     widths = f.array(*(f.lit(width) for width in WIDTHS_NS))
-    # The last bucket ends behind the run's last moment, so that this moment is within it.
+    # The last bucket ends after the last action, so that it contains that action.
     wide_enough = f.filter(widths, lambda width: width * BUCKETS_MAX > span)
     return (
         trace.where("action in ('published', 'delivered')")
@@ -123,9 +122,9 @@ def _runs(trace: DataFrame) -> DataFrame:
 
 
 def _in_buckets(measured: DataFrame, runs: DataFrame, *columns: str) -> DataFrame:
-    """Add when each row was, by its `time_ns`."""
+    """Add the bucket of each row, by its `time_ns`."""
     number = f.floor((f.col("time_ns") - f.col("begin_ns")) / f.col("width_ns"))
-    # There are as many rows in `runs` as runs: a few, and one in most traces.
+    # `runs` has one row per run: a few, and one in most traces.
     return measured.join(f.broadcast(runs), "run").select(
         "run",
         "order",
@@ -200,7 +199,7 @@ def _stamps(trace: DataFrame, published: DataFrame) -> DataFrame:
     first = f.min(f.struct("sent.step", "sent.entries", "sent.bytes"))
     return (
         published.alias("published")
-        # Other nodes that sent it passed it on.
+        # Other nodes that sent the event forwarded it.
         .join(sent.alias("sent"), ["run", "event", "node"])
         .groupBy("run", "event", "order", "topic", "published.bytes", _time().alias("time_ns"))
         .agg(first.alias("first"))

@@ -1,15 +1,15 @@
 """Metrics of a trace as tables: latency, hold-back, stamps, throughput, totals.
 
-`metrics(trace)` returns one data frame a table, by name; `TABLES` describes each with its columns.
-They are made of the trace alone, by the definitions in `trace_measurements`, and agree with
-`ensue.checkers.statistics`. Nothing is computed before a table is read, and nothing is collected on
-the driver: the tables are small, whatever the size of the trace.
+`metrics(trace)` returns one data frame per table, by name; `TABLES` describes their columns. Tables
+depend on the trace alone, by the definitions in `trace_measurements`, and agree with
+`ensue.checkers.statistics`. Spark computes a table when it is read, and collects nothing on the
+driver. The tables are small for a trace of any size.
 
 Percentiles are by nearest rank, and exact for up to 5,000 figures. Beyond that they come from a
-sketch: the figure given has a rank within 1 / 10,000 of all figures of the one asked for, so that a
-99.9th percentile lies between the 99.89th and the 99.91st. Counts, means and extremes are exact.
+sketch with a rank error of at most 1 / 10,000: a reported 99.9th percentile lies between the
+99.89th and the 99.91st. Counts, means and extremes are exact.
 
-Rows with a null `topic` are of all topics together. Times are in milliseconds.
+Rows with a null `topic` cover all topics together. Times are in milliseconds.
 """
 
 from collections.abc import Mapping
@@ -25,21 +25,20 @@ from ensue.spark.trace_measurements import Measured, measure
 __all__ = ["ACCURACY", "PER_DECADE", "TABLES", "Table", "metrics", "tables", "write_metrics"]
 
 ACCURACY = 10_000
-"""A percentile's rank is within 1 / ACCURACY of that asked for; exact up to half as many
-figures."""
+"""Percentile ranks are off by at most 1 / ACCURACY; exact up to ACCURACY / 2 figures."""
 PER_DECADE = 100
-"""So many buckets of latency between a time and ten times that: each is 2.3 % wide."""
+"""Buckets of latency per factor of ten: each is 2.3 % wide."""
 
 _MS_NS = 1_000_000
 _PERCENTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """What a table holds."""
+    """Description of a table."""
 
     description: str
     columns: Mapping[str, tuple[str, str]]
-    """Name of each column to its type and its meaning."""
+    """Type and meaning of each column."""
 
 
 _RUN = {"run": ("string", "the run")}
@@ -189,14 +188,14 @@ TABLES: Mapping[str, Table] = {
 def metrics(trace: DataFrame) -> dict[str, DataFrame]:
     """Return the tables described in `TABLES`, by name.
 
-    Tables share work that Spark does anew for each: persist the trace if it is small, or see
-    `Measured.persist`.
+    Tables share intermediate results, which Spark computes again for each table: persist the trace
+    if it is small, or see `Measured.persist`.
     """
     return tables(measure(trace))
 
 
 def tables(measured: Measured) -> dict[str, DataFrame]:
-    """Return the tables of what was measured already."""
+    """Return the tables of given measurements."""
     found = {
         "totals": _totals(measured),
         "verdicts": _verdicts(measured.trace),
@@ -215,9 +214,9 @@ def tables(measured: Measured) -> dict[str, DataFrame]:
 
 
 def write_metrics(metrics: Mapping[str, DataFrame], out: str | Path) -> None:
-    """Write each table as Parquet below `out`, in place of an old one.
+    """Write each table as Parquet to a directory of its name below `out`.
 
-    Each has a directory of its name.
+    An existing table is replaced.
     """
     if "://" not in str(out):
         path = Path(out).absolute()
@@ -225,7 +224,7 @@ def write_metrics(metrics: Mapping[str, DataFrame], out: str | Path) -> None:
             raise BadInput(f"{out} is a file; tables are written to a directory")
         out = path
     for name, frame in metrics.items():
-        # They are small: one file each is easier on readers.
+        # Tables are small: one file each is easier to read.
         frame.coalesce(1).write.mode("overwrite").parquet(f"{out}/{name}")
 
 
@@ -258,13 +257,13 @@ def _summary(column: Column, unit: str) -> list[Column]:
 
 
 def _by_topic(frame: DataFrame, *aggregates: Column) -> DataFrame:
-    """Sum up each topic, and all together."""
+    """Aggregate each topic, and all together."""
     keys = ("run", "order", "topic")
     return frame.groupingSets([list(keys), list(keys[:2])], *keys).agg(*aggregates)
 
 
 def _totals(measured: Measured) -> DataFrame:
-    # Subscriptions are few: distinct ones are counted among them, and not among all rows.
+    # Subscriptions are few: count distinct ones among their groups, not among all rows.
     few = measured.trace.groupBy("run", "order", "action", "node", "subscription").agg(
         f.count(f.lit(1)).alias("rows"), _count_if("verdict <> ''").alias("tagged")
     )

@@ -1,7 +1,6 @@
 """A trace as a data frame.
 
-The columns and types are those of `ensue.core.trace`. A directory that holds anything else is
-refused by name, as there.
+Columns and types are those of `ensue.core.trace`. Other files in the directory raise `BadInput`.
 """
 
 from collections import Counter
@@ -36,12 +35,12 @@ def read_trace(spark: SparkSession, source: str | Path) -> DataFrame:
 
 
 def is_local(source: str | Path) -> bool:
-    """Tell whether a trace lies in a directory, as opposed to behind a URL."""
+    """Return whether a trace has a local path, not a URL."""
     return _REMOTE not in str(source)
 
 
 def find_damage(paths: Iterable[Path]) -> BadInput | None:
-    """Return the error of the first damaged Parquet file; None if all are whole.
+    """Return the error of the first damaged Parquet file; None if all are intact.
 
     Spark names the file of a damaged page only if its reader fails, not if a dictionary lookup
     fails later. This reads every page, so call it after a failure.
@@ -57,7 +56,7 @@ def find_damage(paths: Iterable[Path]) -> BadInput | None:
 
 
 def check_trace(frame: DataFrame) -> None:
-    """Refuse a data frame that lacks a column of a trace, or has one of another type."""
+    """Raise an error if a data frame lacks a column of a trace, or has a wrong type."""
     wanted = {field.name: field.dataType for field in trace_schema()}
     found = {field.name: field.dataType for field in frame.schema}
     for name, kind in wanted.items():
@@ -74,7 +73,7 @@ def check_trace(frame: DataFrame) -> None:
 
 
 def check_files(source: Path) -> Sequence[Path]:
-    """Return a trace's local files; refuse other schemas, and what is no Parquet.
+    """Return a trace's local files; raise an error for other schemas and formats.
 
     This needs no Spark.
     """
@@ -90,7 +89,7 @@ def check_files(source: Path) -> Sequence[Path]:
 
 
 def _null_counts(metadata: pq.FileMetaData) -> Counter[str]:
-    """Return how many nulls the columns of a file have, as far as its statistics tell."""
+    """Return the number of nulls of each column, from the file's statistics."""
     found: Counter[str] = Counter()
     for group in range(metadata.num_row_groups):
         for index in range(metadata.num_columns):
