@@ -9,7 +9,7 @@ with atheris.instrument_imports(include=["ensue", "fuzz"]):
 
 
 def one_input(data: bytes) -> None:
-    """Try one input on one of the targets: stations have the most to them."""
+    """Run one input on a target; stations, the most complex one, get most inputs."""
     target = content if data[:1] < b"\x40" else wire
     target.one_input(data[1:])
 

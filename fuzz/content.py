@@ -1,8 +1,9 @@
-"""A fuzz target for content: whatever clients and neighbours send to a broker, it raises `RemoteProtocolError` or nothing at all.
+"""A fuzz target for content: a broker raises `RemoteProtocolError` or nothing.
 
-Input chooses frames, their fields and who sends them. What clients send goes through the screen that a server has in front of its broker; what neighbours send does not,
-since they are servers of the same chain, and so is what they would send: a broker believes them. The broker is one in the middle of a tree. What it wants sent must encode, and
-it must come back from what it persisted, with the same state.
+Input chooses frames, their fields and their senders. Frames of clients pass the admission check of a
+server; frames of neighbors do not, because neighbors are servers of the same chain, which a broker
+trusts. The broker is in the middle of a tree. Frames that it sends must encode, and a restart from
+its records must give the same state.
 """
 
 from contextlib import suppress
@@ -28,7 +29,7 @@ from ensue.server.connection import Connection
 from ensue.server.content_broker import screen_content
 
 BROKER = "s1/content"
-NEIGHBOURS = ("s0/content", "s2/content")
+NEIGHBORS = ("s0/content", "s2/content")
 CLIENTS = ("c~1.content", "d~2.content")
 NAMES = (
     "x = 1",
@@ -62,15 +63,15 @@ _CODEC = Codec(t.FRAMES)
 _WIRE = Codec(orders.wire_frames())
 
 
-class Nobody:
-    """A house with nobody in it: faults are not counted."""
+class NullHost:
+    """A connection host that ignores faults."""
 
     def fault(self, connection: Connection, kind: str, why: str) -> None:
-        """Take no note."""
+        """Ignore a fault."""
 
 
 class ContentRig:
-    """A broker, what it persisted, and the time."""
+    """A broker, its records, and the time."""
 
     def __init__(self) -> None:
         self.records: dict[str, bytes] = {}
@@ -83,7 +84,7 @@ class ContentRig:
             owners={},
             write=lambda _writes, done: done(),
         )
-        self._connection = Connection(cast("Any", Nobody()))
+        self._connection = Connection(cast("Any", NullHost()))
         self.node = self._build()
         for client in CLIENTS:
             self.receive(f.Hello(), client)
@@ -92,43 +93,43 @@ class ContentRig:
         now_ns = self._now_ns
         return BrokerNode(
             lambda own: TransactionBroker(
-                name=BROKER, neighbors=NEIGHBOURS, records=own, now_ns=now_ns
+                name=BROKER, neighbors=NEIGHBORS, records=own, now_ns=now_ns
             ),
-            neighbors=NEIGHBOURS,
+            neighbors=NEIGHBORS,
             codec=TransactionBroker.codec,
             records=self.records,
             now_ns=now_ns,
         )
 
     def request(self, payload: bytes, client: str) -> None:
-        """Send what a client would over its link; one that is hung up on sends nothing."""
+        """Send a payload over a client's link; count it unless the broker rejects it."""
         number = self._sent.get(client, 0) + 1
         self.receive(LinkData(number=number, payload=payload), client)
         self._sent[client] = number
 
     def receive(self, frame: Frame, client: str) -> None:
-        """Hand a client's frame over, if it is let through, and carry out what comes of it."""
+        """Pass a client's frame to the broker if it is admitted, and apply the effects."""
         admitted, _ = screen_content(self._rules, self._connection, client, [frame])
         for each in admitted:
             self.node.receive(each, source=client, now_ns=self._now_ns)
-        self._carry_out()
+        self._apply_effects()
 
     def wait(self) -> None:
-        """Let time pass, and neighbours acknowledge what they were sent."""
+        """Advance the time, and acknowledge all frames to the neighbors."""
         self._now_ns += STEP_NS
-        for neighbour in NEIGHBOURS:
-            self.node.receive(LinkAck(number=1 << 40), source=neighbour, now_ns=self._now_ns)
+        for neighbor in NEIGHBORS:
+            self.node.receive(LinkAck(number=1 << 40), source=neighbor, now_ns=self._now_ns)
         self.node.handle_timer(now_ns=self._now_ns)
-        self._carry_out()
+        self._apply_effects()
 
     def restart(self) -> None:
-        """Start again from what was persisted."""
+        """Restart the broker from its records."""
         before = self.node.broker.tables.record()
         self.node = self._build()
-        assert self.node.broker.tables.record() == before, "the tables are others than before"
-        self._carry_out()
+        assert self.node.broker.tables.record() == before, "the tables changed in a restart"
+        self._apply_effects()
 
-    def _carry_out(self) -> None:
+    def _apply_effects(self) -> None:
         for effect in self.node.take_effects():
             if isinstance(effect, Persist):
                 if effect.value is None:
@@ -140,7 +141,7 @@ class ContentRig:
 
 
 def one_input(data: bytes) -> None:
-    """Try one input. Whatever it raises is a fault."""
+    """Run one input; an exception is a bug."""
     draw = Draw(data)
     draw.names = NAMES
     rig = ContentRig()
@@ -163,7 +164,7 @@ def one_input(data: bytes) -> None:
 
 
 def _named(fields: Any, client: str) -> Any:
-    """Have events be of whoever sends them, or hardly any would get anywhere."""
+    """Make the sender the publisher of its events: others are rejected early."""
     if isinstance(fields, list):
         if len(fields) == len(f.Publication.__struct_fields__) and isinstance(fields[2], dict):
             return [client, *fields[1:]]

@@ -1,11 +1,11 @@
-"""A fuzz target: whatever comes on a wire raises `RemoteProtocolError`, or nothing at all.
+"""A fuzz target for the wire: input raises `RemoteProtocolError` or nothing.
 
-`make fuzz` runs it under atheris (`fuzz/__main__.py`), which looks for bytes that reach code which no bytes have reached yet.
-Input goes three ways: as a stream of bytes into `Framer` and on into both decoders; as the inside of a
-control message or a bundle; and as choices of which frames with which fields a station is sent. What
-is decoded goes to a station, alone or in the middle of a chain, from clients and from its
-neighbours; or to what runs beside it, and to a client that others send to: a fan-out, a registry, a node of a cube. What
-it wants sent must encode, and it must come back from what it persisted.
+`make fuzz` runs it under atheris (`fuzz/__main__.py`), which searches for bytes that reach new code.
+Input takes three ways: as a stream of bytes through `Framer` and both decoders; as the body of a
+control message or a bundle; and as choices of frames and their fields. Decoded frames go to a
+station, alone or in the middle of a chain, from clients and neighbors; or to another node: a
+fan-out, a registry, a node of a cube, a broker. Frames that a node sends must encode, and a node
+must restart from its records.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,14 @@ from ensue.transports.tcp.messages import CONTROL, Framer, decode_control
 
 CODEC = Codec(orders.wire_frames())
 NAMES = ("t", "u", "a.b", "c~1", "d~2", "durable", "s0", "s1", "s2")
-"""Names that frames are likely to share, or nothing would ever meet."""
+"""A few names, so that frames are likely to refer to each other."""
 SOURCES = ("c~1", "d~2", "durable", "s0", "s2")
 STEP_NS = 400_000_000
-ALONE, CHAINED, EXCHANGE, REGISTRY, NODE, BROKER = range(6)
-"""What frames are handed to: a station, alone or in a chain, or what is none."""
+ALONE, CHAINED, FANOUT, REGISTRY, NODE, BROKER = range(6)
+"""Targets of frames: a station, alone or in a chain, or another node."""
 KINDS_OF_RIG = 6
-RIGS = (ALONE, CHAINED, ALONE, CHAINED, EXCHANGE, REGISTRY, NODE, NODE, BROKER, BROKER)
-"""Stations have the most to them."""
+RIGS = (ALONE, CHAINED, ALONE, CHAINED, FANOUT, REGISTRY, NODE, NODE, BROKER, BROKER)
+"""Targets by share of inputs; stations are the most complex."""
 FRAMES_MAX = 40
 DEADLINES = DeadlineConfig(
     lifetime_ns_max=3_600_000_000_000,
@@ -60,17 +60,17 @@ DEADLINES = DeadlineConfig(
 
 
 class Draw:
-    """Choices that are made by bytes; when they end, every choice is the first."""
+    """Choices made by input bytes; after the last byte, every choice is the first."""
 
     names: tuple[str, ...] = NAMES
-    """What texts are."""
+    """The strings to choose from."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def number(self, below: int) -> int:
-        """Return a number from 0 up to, not including, another."""
+        """Return a number from 0 up to, but not including, `below`."""
         if below <= 1 or self._at >= len(self._data):
             return 0
         size = 1 if below <= 256 else 8
@@ -79,30 +79,30 @@ class Draw:
         return found % below
 
     def rest(self) -> bytes:
-        """Return all bytes that are left."""
+        """Return the remaining bytes."""
         left = self._data[self._at :]
         self._at = len(self._data)
         return left
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to choose by."""
+        """Whether all bytes are used."""
         return self._at >= len(self._data)
 
 
 KINDS = [inspect.type_info(kind) for kind in orders.wire_frames()]
 OWN = {
-    EXCHANGE: (Put, AttachRequest, DetachRequest),
+    FANOUT: (Put, AttachRequest, DetachRequest),
     REGISTRY: membership.FROM_NODES,
     NODE: (*cube.FRAMES, *membership.FRAMES),
     BROKER: (*BETWEEN_BROKERS, *membership.FRAMES),
 }
-"""What those who are no stations expect; of all else hardly anything would be for them."""
+"""Frames that targets other than stations handle: most other frames are not for them."""
 OWN_KINDS = {rig: [inspect.type_info(kind) for kind in kinds] for rig, kinds in OWN.items()}
 
 
 def value(info: inspect.Type, draw: Draw) -> Any:
-    """Return something of a type, as plain data."""
+    """Return a value of a type, as plain data."""
     match info:
         case inspect.IntType():
             kind = draw.number(8)
@@ -110,7 +110,7 @@ def value(info: inspect.Type, draw: Draw) -> Any:
                 return COUNT_MAX - draw.number(3)
             if kind == 1:
                 return draw.number(COUNT_MAX)
-            # Often none: nobody begins otherwise.
+            # Often 0: most protocols start there.
             return draw.number(6) if kind < 5 else 0
         case inspect.StrType():
             return draw.names[draw.number(len(draw.names))]
@@ -145,19 +145,19 @@ def value(info: inspect.Type, draw: Draw) -> Any:
 
 
 def structure(info: inspect.StructType, draw: Draw) -> Any:
-    """Return what a structure travels as."""
+    """Return a structure as plain data."""
     if info.array_like:
         fields = [value(field.type, draw) for field in info.fields]
         return fields if info.tag is None else [info.tag, *fields]
-    return {}  # Configurations: everything has its default.
+    return {}  # A configuration with defaults.
 
 
 def build(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
-    """Return a station, of its own or in the middle of a chain; or something else of that number."""
+    """Return the node of a number: a station, alone or in a chain, or another node."""
     alone = kind == ALONE
     nodes = ["s1"] if alone else ["s0", "s1", "s2"]
     if kind not in (ALONE, CHAINED):
-        return _beside(records, now_ns, kind)
+        return _other_node(records, now_ns, kind)
     placement = Placement(nodes, topics={"s1": ("t", "u")})
 
     def station(own: Mapping[str, bytes]) -> Station:
@@ -183,9 +183,9 @@ def build(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
     )
 
 
-def _beside(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
-    """Return what is no station."""
-    if kind == EXCHANGE:
+def _other_node(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
+    """Return a target that is not a station."""
+    if kind == FANOUT:
         return Fanout(name="s1/merged", attachments_max=4)
     if kind == REGISTRY:
         return Registry(
@@ -214,7 +214,7 @@ def _beside(records: Mapping[str, bytes], now_ns: int, kind: int) -> Node:
 
 
 class Rig:
-    """A node, what it persisted, and the time."""
+    """A node, its records, and the time."""
 
     def __init__(self, kind: int) -> None:
         self._kind = kind
@@ -223,12 +223,12 @@ class Rig:
         self._node = build({}, 1, kind)
 
     def receive(self, frame: Frame, source: str) -> None:
-        """Hand a frame over, and carry out what comes of it."""
+        """Pass a frame to the node, and apply the effects."""
         self._node.receive(frame, source=source, now_ns=self._now_ns)
-        self._carry_out()
+        self._apply_effects()
 
     def command(self, draw: Draw) -> None:
-        """Have whoever uses the node, or runs it, ask something of it."""
+        """Run a command of the node's application or host."""
         node, now_ns = self._node, self._now_ns
         topic = NAMES[draw.number(3)]
         match node:
@@ -245,22 +245,22 @@ class Rig:
                             node.publish(topic, b"x", now_ns=now_ns)
                     case _:
                         node.repeat(now_ns=now_ns)
-        self._carry_out()
+        self._apply_effects()
 
     def wait(self) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self._now_ns += STEP_NS
         due_ns = self._node.next_timer_ns()
         if due_ns is not None and due_ns <= self._now_ns:
             self._node.handle_timer(now_ns=self._now_ns)
-            self._carry_out()
+            self._apply_effects()
 
     def restart(self) -> None:
-        """Start again from what was persisted."""
+        """Restart the node from its records."""
         self._node = build(self._records, self._now_ns, self._kind)
-        self._carry_out()
+        self._apply_effects()
 
-    def _carry_out(self) -> None:
+    def _apply_effects(self) -> None:
         answers: list[tuple[Frame, str]] = []
         for effect in self._node.take_effects():
             if isinstance(effect, Persist):
@@ -270,14 +270,14 @@ class Rig:
                     self._records[effect.key] = effect.value
             elif isinstance(effect, Send | Multicast):
                 CODEC.body(effect.frame)
-                if isinstance(effect, Send) and (answer := _polite(effect.frame)) is not None:
+                if isinstance(effect, Send) and (answer := _answer(effect.frame)) is not None:
                     answers.append((answer, effect.peer))
         for answer, peer in answers:
             self.receive(answer, peer)
 
 
-def _polite(frame: Frame) -> Frame | None:
-    """Return what is said to a node of a cube, without which it would be in no topic: others answer."""
+def _answer(frame: Frame) -> Frame | None:
+    """Return the answer to a node of a cube: without answers it would never join a topic."""
     match frame:
         case cube.Change(token=token) | cube.Publication(token=token):
             return cube.Receipt(token=token, covered=b"\x07", final=True)
@@ -287,7 +287,7 @@ def _polite(frame: Frame) -> Frame | None:
 
 
 def stream(draw: Draw) -> None:
-    """Cut bytes into messages and read them."""
+    """Split bytes into messages and decode them."""
     framer = Framer(1 + draw.number(4096))
     data = draw.rest()
     size = 1 + len(data) // 3
@@ -297,7 +297,7 @@ def stream(draw: Draw) -> None:
 
 
 def read(message: bytes) -> None:
-    """Read a message as a connection does."""
+    """Decode a message as a connection does."""
     if message[0] == CONTROL:
         decode_control(message)
     else:
@@ -305,7 +305,7 @@ def read(message: bytes) -> None:
 
 
 def inside(draw: Draw) -> None:
-    """Read a message whose first byte is right, and hand over what is in it."""
+    """Decode a message with a valid first byte, and pass its frames to a node."""
     rig = Rig(draw.number(KINDS_OF_RIG))
     if draw.number(3) == 0:
         decode_control(bytes((CONTROL,)) + draw.rest())
@@ -316,7 +316,7 @@ def inside(draw: Draw) -> None:
 
 
 def frames(draw: Draw) -> None:
-    """Make frames, have them travel, and hand them over."""
+    """Make frames, encode and decode them, and pass them to a node."""
     kind = RIGS[draw.number(len(RIGS))]
     rig = Rig(kind)
     for _ in range(FRAMES_MAX):
@@ -342,7 +342,7 @@ def frames(draw: Draw) -> None:
 
 
 def one_input(data: bytes) -> None:
-    """Try one input. Whatever it raises is a fault."""
+    """Run one input; an exception is a bug."""
     draw = Draw(data)
     way = (stream, inside, frames, frames)[draw.number(4)]
     with suppress(RemoteProtocolError):

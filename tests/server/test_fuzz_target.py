@@ -80,7 +80,7 @@ def lines_of(code: CodeType) -> set[int]:
 @pytest.mark.parametrize(
     ("modules", "rig", "share"),
     [
-        ((fanout,), wire.EXCHANGE, 0.85),
+        ((fanout,), wire.FANOUT, 0.85),
         ((registry, member_list), wire.REGISTRY, 0.9),
         ((client,), wire.NODE, 0.7),
         ((node,), wire.NODE, 0.6),
