@@ -1,16 +1,16 @@
 """Fan-out: each event goes to its topic's listeners once, without log or order.
 
 This is what a plain broker gives, for orders that need no more: events stamped by clocks are sorted
-by their subscribers. A server has a fan-out for each such order beside its station, under a name
-of its own (`fanout_name`). An event goes to the listeners attached at that moment and is then
+by their subscribers. A server has a fan-out for each such order beside its station, under a
+separate name (`fanout_name`). An event goes to the listeners attached at that moment and is then
 forgotten; nothing is persisted. After a restart there are no listeners: they attach again when
 their connection is back.
 
 Answers: `Accepted`, the event was sent; `Attached`, the listener is attached; `Declined`, refused.
 
 Clients whose order needs equal settings agree on them first (`Agree`, `Agreed`). The first client
-decides, for as long as any client that agreed is there. One whose connection is lost counts as
-there for `ABSENCE_NS`, so that a new client does not change the terms of clients that reconnect.
+decides, for as long as any client that agreed is connected. One whose connection is lost still
+counts for `ABSENCE_NS`, so that a new client does not change the terms of clients that reconnect.
 
 HAZARD: terms are not persisted. After a restart the client that asks first decides, and those with
 other terms are refused.

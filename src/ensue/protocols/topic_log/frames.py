@@ -1,8 +1,4 @@
-"""The frames between clients and the event notification service (ENS).
-
-The service keeps a log per topic and fans events out to its listeners:
-`ensue.protocols.topic_log.log`.
-"""
+"""The frames between clients and topic logs (`ensue.protocols.topic_log.log`)."""
 
 import msgspec
 
@@ -36,7 +32,7 @@ NOTIFY = b"\x92\x07"
 
 
 class TopicLogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and options of an ENS node."""
+    """Limits and options of the topic logs of a node."""
 
     keeps_log: bool = True
     retained_max: int = 1_000_000
@@ -61,7 +57,7 @@ class TopicLogConfig(msgspec.Struct, frozen=True, kw_only=True):
     gives_places: bool = False
     """Number all events as they are published, whatever their topics (`Event.place`)."""
     durable: bool = True
-    """False: persist nothing, for a service that lives and dies with its process."""
+    """False: persist nothing; the log ends with its process."""
 
     def __post_init__(self) -> None:
         for field in (
@@ -89,7 +85,7 @@ class Put(Frame, frozen=True, tag=1):
 
 
 class Accepted(Frame, frozen=True, tag=2):
-    """The event has its slot for good."""
+    """The event has its slot permanently."""
 
     topic: Name
     event: str
@@ -124,7 +120,7 @@ class Attached(Frame, frozen=True, tag=5):
 
 
 class DetachRequest(Frame, frozen=True, tag=6):
-    """Request no more events of a topic."""
+    """Stop the events of a topic."""
 
     topic: Name
 
@@ -172,7 +168,7 @@ class Fetched(Frame, frozen=True, tag=11):
     start: Count
     """The first requested slot."""
     first: Count
-    """Slots below are not kept any more."""
+    """Slots below are no longer retained."""
     next: Count
     """The slot after the last one examined."""
     end: Count
@@ -218,7 +214,7 @@ FRAMES: tuple[type[Frame], ...] = (
 
 
 def request_for(effect: Broadcast | Attach | Detach) -> Frame:
-    """Return the frame that carries an effect for the ENS to a `TopicLog`."""
+    """Return the frame that carries an effect to a `TopicLog`."""
     match effect:
         case Broadcast(event=event, proof=proof):
             return Put(event=event, proof=proof)

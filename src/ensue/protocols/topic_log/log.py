@@ -1,4 +1,4 @@
-"""The event notification service (ENS) as a node: a log per topic, fanned out.
+"""The topic logs of a node: one event per slot, retained and fanned out.
 
 Guarantees
 - One event per slot. The first event put into a slot of a topic stays there; a different one that
@@ -7,10 +7,10 @@ Guarantees
 - Putting the same stamped event again is harmless: it is `Accepted` again. An event without a count
   gets a new slot each time; its subscribers have to drop repetitions themselves.
 - With a log (`keeps_log`), a peer that attaches from a slot is sent everything from there on, so it
-  can get a lost event again: this is the reliable ENS. Events are sent in batches that the peer
+  can get a lost event again: the log is reliable. Events are sent in batches that the peer
   requests one by one, and new events only follow after the last batch: a slow peer reads at its own
   pace. Without a log, an event is sent once to the peers attached at that moment and is then
-  forgotten: the unreliable ENS.
+  forgotten: the log is lossy.
 
 It does not order: notifications travel apart and overtake each other.
 
@@ -25,8 +25,8 @@ Limits: `retained_max` events a topic (older ones are dropped, and `Attached.fir
 `Fetch`, and `batch_bytes_max` bytes in either, unless one event alone is more; `listeners_max`
 listeners a topic, `attachments_max` of all topics.
 
-HAZARD: to a publisher that repeats an event after `retained_max` newer ones the log can't say any
-more whether it was published; it answers that it was not.
+HAZARD: to a publisher that repeats an event after `retained_max` newer ones the log no longer
+knows whether it was published; it answers that it was not.
 
 HAZARD: a broker with no conditional publish can't refuse the later of two events for one slot.
 There, some subscribers and not others may see an event of a publisher that was paused for longer
@@ -74,7 +74,7 @@ _FIRST = Records[int | tuple[int, int]](int | tuple[int, int])
 
 
 class TopicLog:
-    """One ENS node. It has no commands of its own but `trim`: it answers frames.
+    """The topic logs of one node. Its only command is `trim`: it answers frames.
 
     `records` is what an earlier incarnation persisted, without the events if `kept` has them.
     """
@@ -134,7 +134,7 @@ class TopicLog:
                     peers = tuple(self._topics[topic].attached)
                     self._effects.append(Multicast(topic, peers, frame))
             case _:
-                pass  # Not for an ENS: a stray frame changes nothing.
+                pass  # Not for a topic log: a stray frame changes nothing.
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Do nothing: there are no timers."""

@@ -6,10 +6,10 @@ that has the slot survive a crash together or not at all.
 
 Clients that vanish: a subscriber polls the logs of its topics. One with an ephemeral name
 (`EPHEMERAL` in it) that was silent for `expire_ns` is removed from the chain, as if it had left; if
-it comes back it gets `Expired`, and has to start anew under another name. Names that people chose
-never expire; but after as long a silence they are sent nothing new until they ask.
+it returns it gets `Expired`, and has to start anew under another name. Names that users chose never
+expire; but after as long a silence they are sent nothing new until they ask.
 
-HAZARD: the last `EXPIRED_MAX` expired names are remembered. A subscriber that comes back after so
+HAZARD: the last `EXPIRED_MAX` expired names are remembered. A subscriber that returns after so
 many others does not get `Expired`, and misses the order of events published since.
 
 A subscriber without topics here, whose changes pass by or that has left, is forgotten after as long
@@ -35,7 +35,7 @@ from ensue.protocols.membership import frames as membership
 from ensue.protocols.shared import state_store
 from ensue.protocols.shared.state_store import StateStore, StateStoreConfig
 from ensue.protocols.topic_log import fanout, log_identity
-from ensue.protocols.topic_log import frames as ens
+from ensue.protocols.topic_log import frames as log_frames
 from ensue.protocols.topic_log.frames import AttachRequest, Put
 from ensue.protocols.topic_log.log import KeptEvents, TopicLog, TopicLogConfig
 from ensue.protocols.topic_log.log_identity import Identify
@@ -83,10 +83,10 @@ FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
         frames.Confirm,
         frames.ChangeRequest,
         frames.Forget,
-        ens.Put,
-        ens.AttachRequest,
-        ens.DetachRequest,
-        ens.Fetch,
+        log_frames.Put,
+        log_frames.AttachRequest,
+        log_frames.DetachRequest,
+        log_frames.Fetch,
         state_store.Recall,
         state_store.Remember,
         state_store.Dismiss,
@@ -98,16 +98,16 @@ FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
 UNNUMBERED: tuple[type[Frame], ...] = (
     frames.Repeat,
     frames.ChangeRepeat,
-    ens.Put,
-    ens.Accepted,
-    ens.Taken,
+    log_frames.Put,
+    log_frames.Accepted,
+    log_frames.Taken,
 )
 """Frames between stations without a numbered link: their senders repeat them."""
 
 _OF_LOG = ("event/", "first/", "attached/", "place/")
 _OF_STATE_STORE = ("keeper/", "kept/")
 _EXPIRED = "expired/"
-_FOR_LOG = (ens.Put, ens.AttachRequest, ens.DetachRequest, ens.Fetch)
+_FOR_LOG = (log_frames.Put, log_frames.AttachRequest, log_frames.DetachRequest, log_frames.Fetch)
 _FOR_STATE_STORE = (state_store.Recall, state_store.Remember, state_store.Dismiss)
 
 
@@ -116,7 +116,7 @@ def _select(records: Mapping[str, bytes], prefixes: tuple[str, ...]) -> dict[str
 
 
 class Station:
-    """One station. It has no commands of its own but `trim`: it answers frames.
+    """One station. Its only command is `trim`: it answers frames.
 
     `records` is what an earlier incarnation persisted, without the events if `kept` has them.
     """
@@ -260,7 +260,7 @@ class Station:
         return self._sweep_due_ns if node is None else min(node, self._sweep_due_ns)
 
     def lose(self, name: str, *, now_ns: int) -> None:
-        """Note that no connection has a name any more."""
+        """Note that no connection has a name any longer."""
         self.node.lose(name, now_ns=now_ns)
 
     def regain(self, name: str) -> None:
@@ -334,7 +334,7 @@ class Station:
             self._effects.append(Persist(f"{_EXPIRED}{oldest}", None))
 
     def _forget_gone(self, now_ns: int) -> None:
-        """Forget expired subscribers that have left everywhere: they will not say goodbye."""
+        """Forget expired subscribers that have left everywhere: they send no `Forget`."""
         for name, (number, _) in self.node.subscribers().items():
             if name in self._expired:
                 self._forget_subscriber(name, number, now_ns)

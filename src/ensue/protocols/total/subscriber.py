@@ -2,21 +2,21 @@
 
 What it guarantees
 - Events are delivered in positions 1, 2, 3, …; two subscribers never see two events in opposite
-  orders. On a reliable ENS nothing is lost and nothing waits for ever.
-- On an ENS that loses, an event is held back for missing ones no longer than its time to live, and
-  what arrives too late is delivered at once and tagged `out_of_order`.
+  orders. With reliable topic logs no event is lost and none waits forever.
+- With lossy ones, an event is held back for missing ones no longer than its time to live, and what
+  arrives too late is delivered at once and tagged `out_of_order`.
 - Topics can be joined and left at any time. Leaving takes effect at once. Joining takes effect at a
   cut: everything published from then on is delivered.
 - After a crash it resumes behind the last event that was acknowledged.
 
-How a change goes: attach the new topics to the ENS, so that nothing published after the cut can be
-missed; send the change through the chain; join at the cut that comes back. One at a time: topics
-that are requested or left meanwhile wait for the next change.
+How a change works: attach to the logs of the new topics, so that nothing published after the cut
+can be missed; send the change through the chain; join at the cut in its answer. One at a time:
+topics that are requested or left meanwhile wait for the next change.
 
 A subscriber whose application can't keep up is paused: it asks the logs to send nothing, drops what
 arrives all the same, and when it is resumed requests everything from there on.
 
-One that fell behind what the logs keep reports what it missed, and reads on with what there is
+One that fell behind what the logs keep reports what it missed, and continues with what is retained
 (`backfill`). Where several servers keep its topics, the order of what lies behind is not known;
 there the topic that fell behind starts anew at a fresh cut, and everything up to it is missed.
 
@@ -116,7 +116,7 @@ class Subscriber:
         self._number = life
         self._change: ChangeUnderWay | None = None
         self._attaching: dict[str, None] = {}
-        """Topics of the change under way that the ENS has not attached yet."""
+        """Topics of the change under way that their log has not attached yet."""
         self._visited: dict[str, None] = {}
         """Nodes that may know this subscriber and have not got its goodbye."""
         self._change_due_ns = 0
@@ -259,7 +259,7 @@ class Subscriber:
     # -- Driver -----------------------------------------------------------------------------------
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle a notification, or an answer of the ENS or of a node."""
+        """Handle a notification, or an answer of a topic log or of a node."""
         if type(frame) is Notify:
             # Checked first: almost every frame is a notification.
             if not self.delivery.paused and not self.expired:
@@ -463,7 +463,7 @@ class Subscriber:
         self.delivery.deliver_ready(now_ns)
 
     def _drop(self, topic: str, *, rejoins: bool = False) -> None:
-        """Forget a topic, and tell the ENS and, if it was in effect, the application."""
+        """Forget a topic, detach from its log and, if it was in effect, notify the application."""
         joined = topic in self.topics
         self.queue.leave(topic)
         self.gaps.leave(topic)
@@ -475,7 +475,7 @@ class Subscriber:
             self._change = msgspec.structs.replace(change, joining=joining)
         self._effects.append(Detach(topic))
         if self._attaching.pop(topic, 0) is None and not self._attaching:
-            self._change_due_ns = 0  # The change no longer waits for the ENS.
+            self._change_due_ns = 0  # The change no longer waits for the log.
         if joined:
             if self.config.durable:
                 self._effects.append(Persist(f"clock/{topic}", None))

@@ -68,7 +68,7 @@ class UnorderedSubscriber:
         self.name = name
         self.counts = UnorderedCounts()
         self._attaching: dict[str, int] = {}
-        """Topics that the ENS has not attached yet, to when to ask again."""
+        """Topics that their log has not attached yet, to when to repeat the request."""
         self._seen: dict[str, dict[str, _Seen]] = {}
         """Joined topics to publishers to their numbers."""
         self._delivered = 0
@@ -115,7 +115,7 @@ class UnorderedSubscriber:
         self._effects += [Attach(topic, 0) for topic in (*self._attaching, *self._seen)]
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Handle a notification or an answer of the ENS."""
+        """Handle a notification or an answer of a topic log."""
         del source, now_ns
         match frame:
             case Notify(event=event):
