@@ -1,9 +1,9 @@
 """Large traces of a run with total order, made from arrays, with violations planted on request.
 
-Publishers publish on topics at random; every subscriber delivers what it subscribed in one order, which
-differs from the order of publication by up to `LATE_NS`. A subscriber's rows are a file of their own, sorted
-by step. What is planted is told by the events and the subscriber concerned, one stretch of a subscriber's
-deliveries each, so that no two of them mix.
+Publishers publish on topics at random; every subscriber delivers what it subscribed in one order,
+which differs from the order of publication by up to `LATE_NS`. A subscriber's rows are a file of
+their own, sorted by step. What is planted is told by the events and the subscriber concerned, one
+stretch of a subscriber's deliveries each, so that no two of them mix.
 """
 
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ def _named(kind: str, which: Integers) -> pa.StringArray:
 def generate(
     folder: Path, shape: Shape, *, planted: int = 0
 ) -> tuple[list[Planted], pa.StringArray]:
-    """Write a trace, a file a subscriber; return what was planted, and all events in their order."""
+    """Write a trace, one file per subscriber; return planted violations and events in order."""
     folder.mkdir(parents=True)
     events = _Events(shape)
     _write_publishers(folder, shape, events)
@@ -121,7 +121,7 @@ def _plant(
     nobodys: int,
     random: np.random.Generator,
 ) -> tuple[Integers, dict[int, int], list[Planted]]:
-    """Change the deliveries of a subscriber; return them, and where phantoms are, with what numbers.
+    """Plant violations in a subscriber's deliveries; return these, and phantoms by number.
 
     Phantoms have numbers from `nobodys` on. No two are the same: one phantom at two subscribers
     would be in another order at each than all events between, and drown what else is planted there.

@@ -2,9 +2,10 @@
 
     python benchmarks/cube_processes.py [--quick] [--processes 16] [--events 500] [--url URL]
 
-Every process subscribes to one topic and publishes its share of events, each of which all of them deliver. They hand events to
-each other along the cube's trees; a server of Ensue's own, one more process, carries the frames and orders nothing. With `--url` they use
-a server, or a station on a broker, that is running. Counted from when all are told to go until all have everything; what each
+Every process subscribes to one topic and publishes its share of events, each of which all of them
+deliver. They hand events to each other along the cube's trees; a server of Ensue's own, one more
+process, carries the frames and orders nothing. With `--url` they use a server, or a station on a
+broker, that is running. Counted from when all are told to go until all have everything; what each
 got is checked: everything, once, and what one process published in its order.
 """
 

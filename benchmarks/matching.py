@@ -1,7 +1,8 @@
 """Events matched per second against many subscriptions, the index beside a plain loop in one run.
 
-Subscriptions of three predicates: a symbol, a range of prices, a range of sizes. CPU time, so that a busy machine disturbs little; the
-ratio is what counts. The loop is the one that brokers would have without an index: it stops at the first predicate that fails.
+Subscriptions of three predicates: a symbol, a range of prices, a range of sizes. CPU time, so that
+a busy machine disturbs little; the ratio is what counts. The loop is the one that brokers would
+have without an index: it stops at the first predicate that fails.
 
     python benchmarks/matching.py [--quick]
 """
@@ -53,7 +54,8 @@ def main() -> None:
     sizes = (200, 1_000, 2_000) if quick else (1_000, 10_000, 100_000)
     print(f"{os.cpu_count()} cores, Python {platform.python_version()}, three predicates each")
     print(
-        f"{'subscriptions':>13} {'loaded/s':>10} {'index/s':>10} {'loop/s':>8} {'ratio':>7} {'matched':>8}"
+        f"{'subscriptions':>13} {'loaded/s':>10} {'index/s':>10} {'loop/s':>8} {'ratio':>7} "
+        f"{'matched':>8}"
     )
     rates: dict[int, float] = {}
     for count in sizes:
@@ -81,7 +83,8 @@ def main() -> None:
         )
     few, many = sizes[1], sizes[2]
     print(
-        f"{many / few:.0f} times as many subscriptions take {rates[few] / rates[many]:.1f} times as long; "
+        f"{many / few:.0f} times as many subscriptions take {rates[few] / rates[many]:.1f} times "
+        "as long; "
         f"goal: {GOAL_RATIO} times the loop at 10,000, and slower growth than theirs"
     )
 

@@ -1,8 +1,8 @@
 """Events per second through `memory://`, total order beside no order in one run.
 
-4 publishers and 4 subscribers of all 8 topics, 100-byte payloads, everything in one process. CPU time,
-so that a busy machine disturbs little; the ratio is what counts. Each round runs both orders, and
-the order of the two changes from round to round.
+4 publishers and 4 subscribers of all 8 topics, 100-byte payloads, everything in one process. CPU
+time, so that a busy machine disturbs little; the ratio is what counts. Each round runs both orders,
+and the order of the two changes from round to round.
 
     python benchmarks/memory.py [--quick]
 """

@@ -1,12 +1,17 @@
-"""Measure merged order: bytes of a timestamp, timestamps and merged events a second, and how soon it recovers.
+"""Measure merged order: size of timestamps, rates, and recovery.
 
-Run `python benchmarks/merge.py`; `sizes`, `speed` or `recovery` as an argument measures that alone. All on one core.
+Run `python benchmarks/merge.py`; `sizes`, `speed` or `recovery` as an argument measures that alone.
+All on one core.
 
-* sizes: the largest timestamp there can be with one event a tick, in bits and in bytes as it travels (MessagePack, entries that are zero left
-  out), and one that knows of nothing; beside a vector clock of n counts (up to a million) and a plain hybrid logical clock (milliseconds and a counter).
-* speed: timestamps made and turned into what travels; 16 publishers to 4 mergers, from the stamped event to its delivery.
-* recovery: swarm scenarios, busier, with clocks that jump, memories and stamps that are corrupted. For each seed, the time from the last fault to the publication
-  of the last event that is part of anything wrong, beside epsilon + delta.
+* sizes: the largest timestamp there can be with one event a tick, in bits and in bytes as it
+  travels (MessagePack, entries that are zero left out), and one that knows of nothing; beside a
+  vector clock of n counts (up to a million) and a plain hybrid logical clock (milliseconds and a
+  counter).
+* speed: timestamps made and turned into what travels; 16 publishers to 4 mergers, from the stamped
+  event to its delivery.
+* recovery: swarm scenarios, busier, with clocks that jump, memories and stamps that are corrupted.
+  For each seed, the time from the last fault to the publication of the last event that is part of
+  anything wrong, beside epsilon + delta.
 """
 
 import argparse
@@ -152,7 +157,7 @@ def merge_speed(count: int, *, array: bool) -> float:
 
 
 def stamp_speed(count: int, *, array: bool) -> float:
-    """Return how many timestamps a second of CPU time are made, a few of them knowing of another clock."""
+    """Return timestamps per second of CPU time; a few of them know another clock."""
     kind = timestamps_for(bounds(5, 10_000, array=array, modulus=False))
     line, other = Timeline(kind), Timeline(kind)
     heard = other.event(10**6 + 3)
@@ -173,7 +178,8 @@ def speed(*, quick: bool) -> None:
         print(f"{name}: {made:,.0f} timestamps/s")
         merged = median(merge_speed(count, array=array) for _ in range(3))
         print(
-            f"{name}: {merged:,.0f} events/s from {PUBLISHERS} publishers through each of {MERGERS} mergers "
+            f"{name}: {merged:,.0f} events/s from {PUBLISHERS} publishers through each of "
+            f"{MERGERS} mergers "
             f"on one core, {merged * MERGERS:,.0f} deliveries/s",
             flush=True,
         )
@@ -195,7 +201,9 @@ def busier(scenario: Scenario) -> Scenario:
 
 
 def recovery_ticks(seed: int) -> tuple[float, float] | None:
-    """Return how many ticks after the last fault something was wrong, and epsilon + delta; None: nothing ever was.
+    """Return ticks from the last fault to the last violation, and epsilon + delta.
+
+    None if there was no violation.
 
     Events are left out by the time of their publication until nothing is wrong any more.
     """
@@ -239,7 +247,8 @@ def recovery(seeds: range) -> None:
     if found:
         after = [ticks for ticks, _ in found if ticks > 0]
         print(
-            f"  the last wrong event was published before the last fault in {len(found) - len(after):,}"
+            "  the last wrong event was published before the last fault in "
+            f"{len(found) - len(after):,}"
         )
         shares = sorted(ticks / max(1, bound) for ticks, bound in found)
         print(

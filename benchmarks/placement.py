@@ -6,8 +6,8 @@ so that one component holds almost everything and has to be split. Then the same
 interests: each draws 95 % or 100 % of its topics from one of 40 fields of 25 topics, and a field
 has its publishers at one of two sites.
 
-Printed: the share of stamps that never leave their node, hops a stamp, the share of events at a node
-of their site, the busiest node as a multiple of an even share, and seconds.
+Printed: the share of stamps that never leave their node, hops a stamp, the share of events at a
+node of their site, the busiest node as a multiple of an even share, and seconds.
 """
 
 import argparse

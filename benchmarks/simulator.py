@@ -2,8 +2,9 @@
 
 Run `python benchmarks/simulator.py`. A protocol event is one frame received or one timer handled.
 Every node sends each frame on to a neighbour, so as many frames as nodes are always on their way;
-every tenth node also has a timer. Each size runs in a process of its own for a clean peak memory. Last comes a cube of 4,096 nodes that keeps causal order, all
-subscribed, with the costs of the paper on it: the real protocol.
+every tenth node also has a timer. Each size runs in a process of its own for a clean peak memory.
+Last comes a cube of 4,096 nodes that keeps causal order, all subscribed, with the costs of the
+paper on it: the real protocol.
 """
 
 import argparse
@@ -96,7 +97,8 @@ def measure_cube(nodes: int, events: int) -> None:
     elapsed_s = time.process_time() - started_s
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
-        f"{nodes:5} nodes, a cube : {run.world.steps / elapsed_s:9,.0f} protocol events a second of CPU, "
+        f"{nodes:5} nodes, a cube : {run.world.steps / elapsed_s:9,.0f} protocol events a second "
+        "of CPU, "
         f"{len(run.latencies):,} deliveries, peak memory {peak_mib:,.0f} MiB"
     )
 

@@ -6,9 +6,9 @@ One publisher, as fast as it can, and two good subscribers; beside them a third 
 - has stopped, and never reads from its connection again (`stopped`), or
 - is let run for `AWAKE_S` out of every `PERIOD_S`, and asks the log for what it missed (`slow`).
 
-Everybody is a process of its own; the third one is stopped and let go on by signals, so that it takes
-next to no time of the cores from the others. Rounds go through all four in turn, every other one
-backwards. What the good two got, in which order, is checked.
+Everybody is a process of its own; the third one is stopped and let go on by signals, so that it
+takes next to no time of the cores from the others. Rounds go through all four in turn, every other
+one backwards. What the good two got, in which order, is checked.
 
     python -m benchmarks.slow_consumer [--quick] [--rounds N] [--events N]
 
@@ -41,7 +41,7 @@ PERIOD_S = 0.2
 LOSS_MAX = 0.05
 """The goal: what the others may lose."""
 MEMORY_MAX = 64 * 1024 * 1024
-"""The goal: what may be kept for it, the 8 MiB that may wait for a connection and room to move them."""
+"""The goal: the 8 MiB that may wait for a connection, and room to move them."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,10 @@ async def main(rounds: int, events: int) -> int:
         met = lost <= LOSS_MAX and more <= MEMORY_MAX
         beside_good = 1 - middle[kind].rate / middle["good"].rate
         print(
-            f"goal, {kind}: the others lose at most {LOSS_MAX:.0%}: {lost:.1%} of what they have without "
-            f"a third one, {beside_good:.1%} of what they have beside a good one; the server's memory "
+            f"goal, {kind}: the others lose at most {LOSS_MAX:.0%}: {lost:.1%} of what they have "
+            "without "
+            f"a third one, {beside_good:.1%} of what they have beside a good one; the server's "
+            "memory "
             f"grows by no more than {MEMORY_MAX / 1e6:.0f} MB: {more / 1e6:.0f} MB; "
             f"{'met' if met else 'not met'}"
         )

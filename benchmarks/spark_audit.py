@@ -1,11 +1,13 @@
 """Measure how fast deliveries are audited, stamps not believed.
 
-Run `python benchmarks/spark_audit.py --deliveries 10000000 100000000`. For each size a trace of a run with
-total order is written, a file a subscriber. Then fifo, total and complete are judged in one go:
+Run `python benchmarks/spark_audit.py --deliveries 10000000 100000000`. For each size a trace of a
+run with total order is written, a file a subscriber. Then fifo, total and complete are judged in
+one go:
 
 * Spark: `ensue.spark.audit`, from the files to the verdict.
-* DuckDB, up to `--duck-most` deliveries: the same rules as SQL over the same files, with as many threads. It
-  is told the total order, as a table of events and places, which the audit finds out for itself.
+* DuckDB, up to `--duck-most` deliveries: the same rules as SQL over the same files, with as many
+  threads. It is told the total order, as a table of events and places, which the audit finds out
+  for itself.
 
 `--planted N` plants violations, and says how many of them were found and how many findings are
 no violation. Reading the files is part of every figure.
@@ -116,7 +118,8 @@ def measure(chosen: argparse.Namespace, folder: Path, deliveries: int) -> None:
         theirs = time.perf_counter() - started
         line("DuckDB", found.totals.deliveries, theirs, watch)
         print(
-            f"          wrong {wrong:,}, lost {lost:,}; Spark takes {seconds / theirs:.2f} x as long"
+            f"          wrong {wrong:,}, lost {lost:,}; Spark takes {seconds / theirs:.2f} x as "
+            "long"
         )
     shutil.rmtree(trace)
 

@@ -1,9 +1,10 @@
 """Measure how fast Spark merges logs of many topics and publishers by the clocks in their stamps.
 
-Run `python benchmarks/spark_merge.py --events 20000000`. A log with all columns of the event log is written as Parquet, a file a
-topic and segment, with merged stamps: ticks of 16 publishers whose clocks differ, several events a tick, counters and clocks that
-are ahead. Then, in one run on one machine: read, merge, write Parquet; by Spark, and by DuckDB with ORDER BY on the same entries of the same
-stamps. DuckDB has as many threads as Spark. Reading and writing are part of every figure.
+Run `python benchmarks/spark_merge.py --events 20000000`. A log with all columns of the event log is
+written as Parquet, a file a topic and segment, with merged stamps: ticks of 16 publishers whose
+clocks differ, several events a tick, counters and clocks that are ahead. Then, in one run on one
+machine: read, merge, write Parquet; by Spark, and by DuckDB with ORDER BY on the same entries of
+the same stamps. DuckDB has as many threads as Spark. Reading and writing are part of every figure.
 """
 
 import argparse
@@ -142,14 +143,16 @@ def measure(chosen: argparse.Namespace, folder: Path, events: int) -> None:
     with Watch() as watch:
         seconds = timed(lambda: log.transform(merge).write.parquet(str(folder / "spark")))
     print(
-        f"merged, Spark: {events:,} events, {seconds:.1f} s, {events / seconds:,.0f} rows/s, CPU s {watch.cpu_s:.0f}"
+        f"merged, Spark: {events:,} events, {seconds:.1f} s, {events / seconds:,.0f} rows/s, CPU "
+        f"s {watch.cpu_s:.0f}"
     )
     with Watch() as watch:
         duck_s = timed(
             lambda: duck(folder / "log", folder / "duck.parquet", chosen.cores, folder / "spill")
         )
     print(
-        f"sorted, DuckDB: {events:,} events, {duck_s:.1f} s, {events / duck_s:,.0f} rows/s, CPU s {watch.cpu_s:.0f}"
+        f"sorted, DuckDB: {events:,} events, {duck_s:.1f} s, {events / duck_s:,.0f} rows/s, CPU s "
+        f"{watch.cpu_s:.0f}"
     )
     print(f"Spark is {duck_s / seconds:.2f} x as fast as DuckDB")
     files = sorted((folder / "spark").glob("*.parquet"))

@@ -1,14 +1,15 @@
 """Measure how fast a log of many topics is put in order, in a batch and in a stream.
 
-Run `python benchmarks/spark_order.py --events 20000000`. A log of `--topics` topics with whole stamps and
-all columns of the event log is written as Parquet, a file a topic and segment; topics are a segment
-or two behind each other, so that a stream must hold events back. Then, in one run on one machine:
+Run `python benchmarks/spark_order.py --events 20000000`. A log of `--topics` topics with whole
+stamps and all columns of the event log is written as Parquet, a file a topic and segment; topics
+are a segment or two behind each other, so that a stream must hold events back. Then, in one run on
+one machine:
 
 * batch: read, order by position, write Parquet; by Spark, and by DuckDB with ORDER BY on the same
   sum of the same stamps. DuckDB has as many threads as Spark.
 * stream: the same files, a few segments a micro-batch, ordered exactly once into Parquet; and the
-  same stream merely copied, which is as fast as it could be. "Sustained" leaves the first micro-batch
-  out, in which Java compiles and Python starts.
+  same stream merely copied, which is as fast as it could be. "Sustained" leaves the first
+  micro-batch out, in which Java compiles and Python starts.
 
 Reading and writing are part of every figure. `--cores` is for both.
 """

@@ -237,14 +237,16 @@ def report(shape: float, size: Size, *, quick: bool) -> None:
     print_groups(work, {t: w / total for t, w in zip(work.topics, weights, strict=True)})
     print("stamps made, own topic included")
     print(
-        "groups by   stamps     entries: over events  over topics    bytes: over events  over topics"
+        "groups by   stamps     entries: over events  over topics    bytes: over events  over "
+        "topics"
     )
     for groups in (2, 1):
         for leave_out in (False, True):
             means = measure(Publishing(work, groups=groups, leave_out=leave_out), work)
             print(
                 f"{groups:9}   {'left out' if leave_out else 'whole':9} {means.by_event:21.1f}"
-                f" {means.by_topic:12.1f} {means.bytes_by_event:21.0f} {means.bytes_by_topic:12.0f}",
+                f" {means.by_topic:12.1f} {means.bytes_by_event:21.0f} "
+                f"{means.bytes_by_topic:12.0f}",
                 flush=True,
             )
     print(f"over topics: of the {means.published} topics that had an event")

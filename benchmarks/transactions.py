@@ -1,14 +1,17 @@
-"""Content and transactions on servers: three brokers in three processes on loopback, and one on its own.
+"""Measure content and transactions: three brokers in three processes, and one alone.
 
     python benchmarks/transactions.py [--quick] [--sync always|SECONDS] [--seconds 5]
 
-A transaction takes a subscription back, makes another one, and publishes an event that a client at another broker reads: three operations. Clients at all three brokers
-run them, so many at once, in one process of their own. Regular traffic is events that a client at one broker publishes at a steady pace and a client at another reads; it is measured
-alone and beside planned transactions, and what it loses is the share of those events that did not come through in the same time. Last, events through one broker to one and to ten
-subscribers, the publisher and the subscribers in processes of their own.
+A transaction takes a subscription back, makes another one, and publishes an event that a client at
+another broker reads: three operations. Clients at all three brokers run them, so many at once, in
+one process of their own. Regular traffic is events that a client at one broker publishes at a
+steady pace and a client at another reads; it is measured alone and beside planned transactions, and
+what it loses is the share of those events that did not come through in the same time. Last, events
+through one broker to one and to ten subscribers, the publisher and the subscribers in processes of
+their own.
 
-Everything is answered when it is on the disk (`--sync always`) or, for a disk that is slow or shared, when the operating system has it and it is
-synced every so many seconds.
+Everything is answered when it is on the disk (`--sync always`) or, for a disk that is slow or
+shared, when the operating system has it and it is synced every so many seconds.
 """
 
 import argparse
@@ -106,7 +109,7 @@ class Clients:
             self.read += 1
 
     async def run(self, isolation: str, seconds: float) -> tuple[float, int, list[float]]:
-        """Have everybody run one transaction after the other; return how many a second, aborts, and how long each took."""
+        """Have all clients run transactions; return the rate, aborts, and durations."""
         took_s: list[float] = []
         aborted = [0]
         began_s = time.perf_counter()
@@ -149,12 +152,13 @@ async def transactions(servers: Servers, clients: int, seconds: float) -> None:
             took_s.sort()
             print(
                 f"{isolation:>14} {clients:>8} {rate:>16,.0f} {aborted:>8,} "
-                f"{1000 * took_s[len(took_s) // 2]:>8.1f} {1000 * took_s[len(took_s) * 99 // 100]:>8.1f} {cpu_ms:>8.2f}"
+                f"{1000 * took_s[len(took_s) // 2]:>8.1f} "
+                f"{1000 * took_s[len(took_s) * 99 // 100]:>8.1f} {cpu_ms:>8.2f}"
             )
 
 
 async def regular(urls: list[str], rate: int, seconds: float, planned: int) -> float:
-    """Return how many regular events a second come through, beside so many clients that run plans as fast as they can."""
+    """Return the rate of regular events beside clients that run plans at full speed."""
     async with AsyncExitStack() as stack:
         everybody = Clients(stack, urls)
         await everybody.start(planned)
@@ -243,7 +247,8 @@ async def measure(options: argparse.Namespace) -> None:
         alone = await regular(urls, rate, seconds, 0)
         beside = await regular(urls, rate, seconds, 6)
         print(
-            f"regular traffic at {rate} events/s: {alone:.1f} alone, {beside:.1f} beside planned transactions: "
+            f"regular traffic at {rate} events/s: {alone:.1f} alone, {beside:.1f} beside planned "
+            "transactions: "
             f"{100 * (1 - beside / alone):.1f} % less"
         )
     with ExitStack() as stack:

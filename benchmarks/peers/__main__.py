@@ -1,7 +1,7 @@
 """Ensue beside its peers in one run: how fast, at what cost, how late.
 
-Every case starts its servers, 3 subscribers of all topics, and its publishers as processes of
-their own; is warmed up; is loaded as fast as its clients publish; then with 1,000 events a second, and
+Every case starts its servers, 3 subscribers of all topics, and its publishers as processes of their
+own; is warmed up; is loaded as fast as its clients publish; then with 1,000 events a second, and
 with half of what it could do. Rounds go through all cases in turn, every other one backwards.
 
 - events/s: from the first publish to the last delivery at the last of the three subscribers;
@@ -112,7 +112,8 @@ def main() -> int:
             _tell(f"{case.name} is left out: {case.needs} is not installed (`make brokers`)")
     if any(case.needs == "redis-server" for case in cases) and find_spec("hiredis") is None:
         _tell(
-            "hiredis is not installed: Redis' client costs 2 to 3 times as much (pip install hiredis)"
+            "hiredis is not installed: Redis' client costs 2 to 3 times as much (pip install "
+            "hiredis)"
         )
     notes = "; quick: figures are rough" if quick else ""
     if settings.profile is not None:

@@ -1,6 +1,7 @@
 """How each system publishes and subscribes: its own Python client, used as well as we know how.
 
-A sender takes events in lists and may write them together; a receiver notes what it gets in a tally.
+A sender takes events in lists and may write them together; a receiver notes what it gets in a
+tally.
 """
 
 from collections.abc import Callable, Sequence

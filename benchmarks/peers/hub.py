@@ -1,8 +1,8 @@
 """The most that a server in Python can do: an asyncio hub that numbers events and fans them out.
 
-Memory only: no log, no receipts, nothing repeated. Publishers send lists of events; whatever one read
-brings is numbered, encoded once and written once to each subscriber. When a subscriber does not keep
-up, nobody is read from until it does.
+Memory only: no log, no receipts, nothing repeated. Publishers send lists of events; whatever one
+read brings is numbered, encoded once and written once to each subscriber. When a subscriber does
+not keep up, nobody is read from until it does.
 
 On a connection travel messages with four bytes of length in front, in msgpack. The first one from a
 client is the list of its topics; then lists of `[topic, payload]` go in, and lists of

@@ -63,8 +63,8 @@ class Process:
     @property
     def cpu_s(self) -> float:
         """The time of the cores that it has had, all its threads together."""
-        # The clock of another process, as clock_getcpuclockid(3) makes its id on Linux: exact to the
-        # nanosecond, where /proc counts in hundredths of a second.
+        # The clock of another process, with the id of clock_getcpuclockid(3) on Linux: exact to
+        # the nanosecond, where /proc counts in hundredths of a second.
         return time.clock_gettime_ns(~self.pid << 3 | 2) / 1e9
 
     async def answers(self, port: int) -> None:

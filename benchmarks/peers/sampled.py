@@ -1,8 +1,9 @@
 """Runs a module or a script and samples where its main thread spends the time of the cores.
 
-What other processes take does not count, so the shares hold on a busy machine, where those of cProfile
-don't; and what runs is hardly slowed down. Python takes a sample at the next call or loop, so what a
-function takes itself may be counted for its neighbour; what it takes with all that it called is right.
+What other processes take does not count, so the shares hold on a busy machine, where those of
+cProfile don't; and what runs is hardly slowed down. Python takes a sample at the next call or loop,
+so what a function takes itself may be counted for its neighbour; what it takes with all that it
+called is right.
 
     python -m benchmarks.peers.sampled FILE MODULE|SCRIPT ARGUMENT…
 

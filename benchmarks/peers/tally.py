@@ -1,8 +1,8 @@
 """What a benchmark publishes, and what a subscriber notes of what it gets.
 
-A payload begins with when it was published, by whom, and its number there; the clock is the one that
-all processes of a machine share. A subscriber keeps the payloads and looks at them after the time
-was taken, so that every system pays the same little for being measured.
+A payload begins with when it was published, by whom, and its number there; the clock is the one
+that all processes of a machine share. A subscriber keeps the payloads and looks at them after the
+time was taken, so that every system pays the same little for being measured.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""NATS and JetStream through nats-py, which gathers what is published in one turn of the event loop."""
+"""NATS and JetStream through nats-py, which batches publications of one event loop turn."""
 
 from collections.abc import Sequence
 
@@ -102,7 +102,7 @@ class JetStreamSender:
 
     async def send(self, batch: Sequence[tuple[str, bytes]]) -> None:
         """Publish each event; waits while too many are in flight."""
-        # With a limit to the wait it would pass through the event loop for each event, twice as slow.
+        # With a timeout it would yield to the event loop for each event: twice as slow.
         publish = self._stream.publish_async
         for topic, payload in batch:
             await publish(f"{ONE}.{topic}", payload)

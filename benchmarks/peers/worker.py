@@ -1,10 +1,11 @@
 """One publisher or subscriber, in a process of its own, told what to do on stdin.
 
-It says `{"ready": true}` once it is connected. Every order is one line of JSON and gets one line back.
+It says `{"ready": true}` once it is connected. Every order is one line of JSON and gets one line
+back.
 
 | order | to | does |
 |---|---|---|
-| publish: start, stop, rate, batch | publisher | publish the events with these numbers, so many a second |
+| publish: start, stop, rate, batch | publisher | publish events with these numbers, at this rate |
 | expect: count, timed | subscriber | begin anew |
 | wait: seconds | subscriber | wait until all have come |
 | result: publishers, start, stop | subscriber | look at what came |
