@@ -170,9 +170,7 @@ class BusSuite(RemoteSuite):
             topics = [fresh("t").ljust(200, "x") for _ in range(110)]
             async with ensue.connect(self.url()) as bus:
                 kept = {"name": fresh("durable"), "durable": True} if durable else {}
-                with pytest.raises(
-                    ensue.SubscriptionLost, match=r"a message of \d+ bytes exceeds"
-                ):
+                with pytest.raises(ensue.SubscriptionLost, match=r"a message of \d+ bytes exceeds"):
                     async with asyncio.timeout(30), bus.subscribe(*topics, **kept):  # type: ignore[arg-type]
                         pass
                 await bus.publish(fresh("t"), b"the bus goes on")

@@ -1,8 +1,8 @@
-"""What stands behind a URL, and how clients reach it through proxies.
+"""Servers and brokers of a run, and the proxies through which clients reach them.
 
-`backend_for` takes the URL of a run and knows how to start what it names on this machine:
+`backend_for` starts what the URL of a run names on this machine:
 
-    ensue://                    one server of Ensue's own
+    ensue://                    one Ensue server
     ensue://?servers=3          a chain of three, with topics placed on all of them
     nats://                     one station on a broker that is started for it
     redis://?servers=2&streams=1  two stations; other options are the transport's own
@@ -34,31 +34,31 @@ class Backend(Protocol):
 
     topics: tuple[str, ...]
     past: tuple[str, ...]
-    """Topics that a subscription can have from their beginning, together."""
+    """Topics that a subscription can read together from the beginning."""
 
     @property
     def servers(self) -> Sequence[Process]:
-        """What can be killed and started again."""
+        """Processes that can be killed and restarted."""
 
     @property
     def proxies(self) -> Mapping[str, Proxy]:
-        """What clients connect through, by whose it is."""
+        """Proxies for clients, by client or server."""
 
     def url(self, client: str) -> str:
-        """Where a client connects, through a proxy."""
+        """Return the URL of a client, through a proxy."""
 
     async def start(self, clients: Sequence[str]) -> None:
-        """Start everything; `clients` are all that will ever ask for a URL."""
+        """Start all processes; `clients` are all names that `url` is called with."""
 
     async def stop(self) -> list[str]:
-        """Ask everything to end; return what went wrong."""
+        """Stop all processes; return what went wrong."""
 
     async def close(self) -> None:
-        """Let go of whatever is no process, also after a failure."""
+        """Close proxies and files, also after a failure."""
 
 
 class EnsueServers:
-    """Servers of Ensue's own.
+    """Ensue servers.
 
     One server has a proxy for each client, so that one client's connection can be bad alone. In a
     chain the servers tell clients where the others are, so each server has one for everybody,
@@ -134,7 +134,7 @@ class EnsueServers:
 
 
 class Stations:
-    """Stations on a broker, which is a process that can be killed too.
+    """Stations on a broker, which can be killed, too.
 
     Everybody, stations included, reaches the broker through a proxy of its own.
     """
@@ -152,14 +152,14 @@ class Stations:
         home.mkdir()
         self._server = kind(home)
         self._server.prepare()
-        # The same one over all its incarnations: it is what it keeps that makes it so.
+        # One object for all its incarnations, because its data directory stays.
         self._broker = Process(
             "broker",
             "broker",
             lambda _start: self._server.command(),
             directory,
             environment=self._server.environment,
-            # Shells around a server tell in many ways that it was asked to end.
+            # Wrapper scripts of a server end with various exit codes.
             ends_with=None,
         )
         self._stations = [self._station(name) for name in self._placed]
@@ -194,7 +194,7 @@ class Stations:
 
     def _station(self, name: str) -> Process:
         def command(_start: int) -> list[str]:
-            # Nobody looks at the address, but a chain has one for everybody.
+            # No client uses the address, but each member of a chain needs one.
             chain = [(each, "127.0.0.1:1", topics) for each, topics in self._placed.items()]
             return worker(
                 "station",
@@ -209,7 +209,7 @@ class Stations:
 
 
 def _placed(kind: str, count: int) -> dict[str, tuple[str, ...]]:
-    """Topics on each of so many servers."""
+    """Return the topics of each of `count` servers."""
     return {f"{kind}-{number + 1}": TOPICS[number::count] for number in range(count)}
 
 
@@ -231,7 +231,7 @@ async def _answers(port: int) -> bool:
 
 
 def backend_for(url: str, directory: Path, *, sync_s: float) -> Backend:
-    """What a run's URL names."""
+    """Return the backend of a run's URL."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query))
     count = int(options.pop("servers", "1"))

@@ -1,4 +1,4 @@
-"""What is done to processes and connections meanwhile, drawn from one seed."""
+"""Faults of processes and connections, drawn from one seed."""
 
 import asyncio
 import itertools
@@ -20,17 +20,17 @@ PAUSE_S_MAX = 3.0
 FAULT_S_MAX = 1.5
 DELAY_S_MAX = 0.2
 CALM_S_MAX = 1.0
-"""Between two faults of the same sort."""
+"""Pause between two faults of one kind."""
 KILLS_UNTIL = 0.9
-"""How much has been done when the last process is killed."""
+"""Progress at which the last process is killed."""
 POLITE = 0.3
-"""How often somebody else is asked to end, and started again, when a process is killed."""
+"""Probability that a kill also stops and restarts another process."""
 TICK_S = 0.02
 FAULTS = ("cut", "cut one", "cut all", "hold", "hold one", "drop", "delay", "refuse")
 
 
 class Chaos:
-    """Kills, pauses and bad connections. `progress` goes from 0 to 1: kills are spread over it."""
+    """Kills, pauses and connection faults. Kills are spread over `progress`, from 0 to 1."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Chaos:
         progress: Callable[[], float],
         log: Path,
     ) -> None:
-        # One generator each: how long one sort takes must not change what another draws.
+        # One generator for each kind: the duration of one must not change the draws of another.
         self._random = {sort: Random(f"{seed}/{sort}") for sort in ("kill", "pause", "network")}
         self._processes = processes
         self._proxies = proxies
@@ -55,7 +55,7 @@ class Chaos:
         self._kill_task: asyncio.Task[None] | None = None
         self._down: dict[Process, asyncio.Task[None]] = {}
         self.failures: list[str] = []
-        """Processes that did not end when they were asked to."""
+        """Processes that did not end after SIGTERM."""
 
     def begin(self) -> None:
         self._kill_task = asyncio.create_task(self._kill())
@@ -64,7 +64,7 @@ class Chaos:
             self._tasks.append(asyncio.create_task(work))
 
     async def end(self) -> None:
-        """Undo everything, and start again what is down."""
+        """End all faults, and restart stopped processes."""
         for task in self._tasks:
             task.cancel()
         for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
@@ -72,7 +72,7 @@ class Chaos:
                 raise outcome
         await asyncio.gather(*self._down.values())
         for process in self._processes:
-            process.go_on()
+            process.resume()
         for proxy in self._proxies.values():
             proxy.delay_s = 0.0
             proxy.release()
@@ -80,19 +80,19 @@ class Chaos:
             proxy.accept()
 
     def _did(self, what: str, whom: str, seconds: float = 0.0) -> None:
-        """Count it, and leave a line for whoever has to find out what happened."""
+        """Count a fault, and log it for diagnosis."""
         self.counts[what] += 1
         with self._log.open("a", encoding="utf-8") as log:
             at_s = time.monotonic() - self._began_s
             log.write(f"{at_s:8.2f} {what}: {whom}{f' for {seconds:.2f} s' if seconds else ''}\n")
 
     def is_down(self, process: Process) -> bool:
-        """Whether it was killed and will be started again."""
+        """Return whether a process was killed and will be restarted."""
         return process in self._down
 
     @property
     def has_killed_all(self) -> bool:
-        """Whether every process that was to be killed was."""
+        """Whether all planned kills are done."""
         return self._kill_task is not None and self._kill_task.done()
 
     def _up(self) -> list[Process]:
@@ -119,7 +119,7 @@ class Chaos:
                     self._restart(random.choice(others))
 
     def _restart(self, process: Process) -> None:
-        """Ask a process to end, and start it again."""
+        """Stop a process with SIGTERM, and restart it."""
         self._did(f"{process.kind}s restarted", process.name)
         self._down[process] = asyncio.create_task(self._end_and_start(process))
 
@@ -146,7 +146,7 @@ class Chaos:
                 process.pause()
                 self._did("pauses", process.name, pause_s)
                 await asyncio.sleep(pause_s)
-                process.go_on(pid)
+                process.resume(pid)
 
     async def _disturb(self) -> None:
         random = self._random["network"]

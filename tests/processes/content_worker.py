@@ -1,4 +1,7 @@
-"""Processes of the test with content: a server that writes down what its broker does, and a client that dies with a transaction open."""
+"""Processes of the content test: a server that records its broker's rows, and a client.
+
+The client is killed while its transaction is open.
+"""
 
 import asyncio
 import os
@@ -15,7 +18,7 @@ from ensue.server.config_file import load
 
 
 class Lines:
-    """Rows, one a line: what was appended is there even if the process is killed right after."""
+    """A file of rows, one per line: an appended row survives a kill right after."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -34,7 +37,7 @@ async def serve(config: str, name: str, rows: str) -> None:
 
 
 async def hang(url: str) -> None:
-    """Publish within a transaction, say so, and never end it."""
+    """Publish within a transaction, print a line, and never end it."""
     async with ensue.connect(url, order=None, name="doomed") as bus:
         await bus.advertise(where="x exists")
         async with bus.transaction(timeout=5) as tx:

@@ -1,9 +1,9 @@
-"""One process that publishes, subscribes and answers, in an order that clients keep among themselves.
+"""One process that publishes, subscribes and answers, in an order that clients keep themselves.
 
     python -m tests.processes.peer --url URL --order causal --file FILE …
 
-What it sees it appends to a file, one JSON object a line: a process that is killed the next moment has said it. It says
-that it publishes before it does. It goes on until it is asked to end (SIGTERM).
+It appends what it sees to a file, one JSON object per line, so that nothing is lost if it is killed
+the next moment. It records a publication before it publishes. It runs until SIGTERM.
 """
 
 import argparse
@@ -30,7 +30,7 @@ __all__ = ["ORDERS", "TOPICS", "main"]
 TOPICS = ("alpha", "beta", "gamma")
 ORDERS: dict[str, ensue.Order] = {
     "causal": ensue.Causal(),
-    # A busy machine may stand still for seconds, and what comes later than this is late.
+    # A busy machine may stall for seconds, and a later event is late.
     "merged": ensue.Merged(epsilon=0.02, delta=6.0),
     "deadline": ensue.Deadline(ms=3_000, on_late="tag"),
 }
@@ -49,7 +49,7 @@ class Peer:
         self._tasks: list[asyncio.Task[None]] = []
 
     def note(self, action: str, node: str, **fields: Any) -> None:
-        """Say what was seen, or is about to be done."""
+        """Record what was seen, or is about to be done."""
         line = {"node": node, "at_ns": time.time_ns(), "action": action, **fields}
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
@@ -88,7 +88,7 @@ class Peer:
             await asyncio.gather(*work, self._look(bus, events))
 
     async def _look(self, bus: ensue.Bus, events: ensue.Subscription) -> None:
-        """Say where the subscription had to start anew, as only a killed process had what others depend on."""
+        """Record gaps: events that only a killed process had, and others depend on."""
         told = 0
         while not events.closed:
             for missed in events.missed[told:]:

@@ -1,4 +1,4 @@
-"""What the workers have written so far, read as they write it."""
+"""The files of workers, read while they are written."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ __all__ = ["Delivered", "Published", "Records", "Tail"]
 
 
 class Tail:
-    """The whole lines of a growing file, each once."""
+    """Complete lines of a growing file, each once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._at = 0
 
     def read(self) -> list[list[str]]:
-        """The lines that were completed since the last time, as words."""
+        """Return the lines completed since the last call, as words."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -33,12 +33,12 @@ class Published:
     event: str
     topic: str
     number: int
-    """Which event of its incarnation it is, over all topics."""
+    """1, 2, 3, … of its incarnation, over all topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """An event that a subscriber wrote down."""
+    """An event that a subscriber recorded."""
 
     position: int
     event: str
@@ -48,7 +48,7 @@ class Delivered:
 
 @dataclass
 class Incarnation:
-    """What one incarnation of a publisher said."""
+    """The record of one incarnation of a publisher."""
 
     tail: Tail
     tried: dict[str, Published] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Incarnation:
 
 @dataclass
 class Reader:
-    """What a subscriber said, over all its incarnations."""
+    """The record of a subscriber, over all its incarnations."""
 
     tail: Tail
     topics: tuple[str, ...]
@@ -72,7 +72,7 @@ class Reader:
 
 
 class Records:
-    """What all workers said."""
+    """The records of all workers."""
 
     def __init__(self) -> None:
         self.publishers: dict[str, Incarnation] = {}
@@ -82,7 +82,7 @@ class Records:
         """By publisher."""
         self.deliveries = 0
         self._wanted: dict[str, dict[str, None]] = {}
-        """Topic to events that must reach all its subscribers: receipted, or delivered to one."""
+        """By topic: events that must reach all subscribers: receipted, or delivered to one."""
         self._publisher_of: dict[str, str] = {}
 
     def add_publisher(self, publisher: str, incarnation: str, path: Path) -> None:
@@ -93,7 +93,7 @@ class Records:
         self.subscribers[name] = Reader(Tail(path), topics)
 
     def read(self) -> None:
-        """Take in what is new."""
+        """Read new lines."""
         for name, publisher in self.publishers.items():
             if not publisher.ended:
                 for words in publisher.tail.read():
@@ -103,11 +103,11 @@ class Records:
                 self._heard(reader, words)
 
     def wrongs(self) -> list[str]:
-        """What subscribers found to be wrong."""
+        """Return the violations that subscribers recorded."""
         return [f"{name}: {why}" for name, one in self.subscribers.items() for why in one.wrong]
 
     def missing(self) -> dict[str, int]:
-        """Subscriber to how many events it must still get, where there are any."""
+        """Return the number of missing events by subscriber, without zeros."""
         found: dict[str, int] = {}
         for name, reader in self.subscribers.items():
             wanted = sum(len(self._wanted.get(topic, ())) for topic in reader.topics)
@@ -116,7 +116,7 @@ class Records:
         return found
 
     def first_missing(self, name: str, count: int = 5) -> list[str]:
-        """Some events that a subscriber must still get."""
+        """Return some events that a subscriber must still get."""
         reader = self.subscribers[name]
         got = {one.event for one in reader.got}
         wanted = (event for topic in reader.topics for event in self._wanted.get(topic, ()))

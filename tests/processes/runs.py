@@ -1,4 +1,4 @@
-"""Child processes that are killed, paused and started again, and nothing else is."""
+"""Child processes to kill, pause and restart."""
 
 import os
 import signal
@@ -13,16 +13,16 @@ import ensue
 __all__ = ["Process", "worker"]
 
 END_S = 60.0
-"""How long a process that is asked to end may take."""
+"""How long a process may take to end after SIGTERM."""
 TAIL_BYTES = 3_000
 
 PROJECT = Path(__file__).resolve().parents[2]
 SOURCE = Path(ensue.__file__).resolve().parents[1]
-"""The package under test: workers use the one that the harness uses."""
+"""The package under test: workers import the same one."""
 
 
 def worker(kind: str, **options: object) -> list[str]:
-    """The command of a worker."""
+    """Return the command of a worker."""
     command = [sys.executable, "-m", "tests.processes.worker", kind]
     for name, value in options.items():
         if value is not None:
@@ -31,10 +31,10 @@ def worker(kind: str, **options: object) -> list[str]:
 
 
 class Process:
-    """One process, over all its incarnations. `command` is asked for at each start.
+    """One process, over all its incarnations. `command` is called at each start.
 
-    It leads a group of its own, and whatever it starts is paused and killed with it. `ends_with` are
-    the codes of an orderly end, when asked for; none if they tell nothing.
+    It leads a process group: its children are paused and killed with it. `ends_with` are the exit
+    codes of an orderly end; None if any code is one.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        """How the last incarnation ended, if it has."""
+        """Exit code of the last incarnation, if it has ended."""
         return None if self._process is None else self._process.poll()
 
     @property
@@ -94,7 +94,7 @@ class Process:
         self._paused = False
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         if self._process is not None and self.running:
             self.signal(signal.SIGKILL)
             self._process.wait(END_S)
@@ -107,16 +107,16 @@ class Process:
         self.signal(signal.SIGSTOP)
         self._paused = True
 
-    def go_on(self, pid: int | None = None) -> None:
-        """Let it go on after a pause, if it is still the process that was paused."""
+    def resume(self, pid: int | None = None) -> None:
+        """Resume it after a pause, if it is still the process that was paused."""
         if self._paused and pid in (None, self.pid):
             self.signal(signal.SIGCONT)
             self._paused = False
 
     def end(self) -> int:
-        """Ask it to end, and return how it did."""
+        """Stop it with SIGTERM; return its exit code."""
         assert self._process is not None
-        self.go_on()
+        self.resume()
         self.signal(signal.SIGTERM)
         deadline = time.monotonic() + END_S
         try:
@@ -126,11 +126,11 @@ class Process:
             return -signal.SIGKILL
 
     def ended_well(self, code: int) -> bool:
-        """Whether this is how it ends when it is asked to."""
+        """Return whether an exit code is that of an orderly end."""
         return self._ends_with is None or code in self._ends_with
 
     def tail(self) -> str:
-        """The end of what it said on standard output and error."""
+        """Return the end of its standard output and error."""
         if not self.log.exists():
             return ""
         return self.log.read_text(errors="replace")[-TAIL_BYTES:]

@@ -1,6 +1,7 @@
-"""Transactions while brokers and clients, real processes, are killed at moments that a seed chooses; then the trace is judged.
+"""Transactions while a seed decides when broker and client processes are killed.
 
-Nothing may be torn, dirty, lost or doubled, and nobody may be blocked: at the end every kind of transaction goes through.
+The trace is checked: nothing may be torn, dirty, lost or doubled, and no client may be blocked. At
+the end every kind of transaction commits.
 """
 
 import asyncio
@@ -42,8 +43,8 @@ def configure(directory: Path) -> dict[str, str]:
     return urls
 
 
-async def said(process: Process, word: str) -> str:
-    """Wait until the last incarnation of a process has said something; return the line."""
+async def line_of(process: Process, word: str) -> str:
+    """Wait for a line with a word from the last incarnation of a process; return it."""
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         text = process.log.read_text(errors="replace") if process.log.exists() else ""
@@ -56,7 +57,7 @@ async def said(process: Process, word: str) -> str:
 
 
 class Run:
-    """One run: three servers, three clients that live, one that does not."""
+    """One run: three servers, three clients that survive, and one that is killed."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
@@ -88,27 +89,27 @@ class Run:
         for server in self.servers.values():
             server.start()
         for server in self.servers.values():
-            await said(server, "ready")
+            await line_of(server, "ready")
 
     def end(self) -> None:
         for process in (*self.servers.values(), self.doomed):
             process.kill()
 
     async def kill(self) -> None:
-        """Kill servers, one after the other, and start each again at once; and the client that has a transaction open."""
+        """Kill and restart servers one by one; kill the client with the open transaction."""
         self.doomed.start()
-        self.gone = (await said(self.doomed, "open")).split()[1]
+        self.gone = (await line_of(self.doomed, "open")).split()[1]
         for number in range(KILLS):
             await asyncio.sleep(self.random.uniform(0, 0.3))
             server = self.servers[self.random.choice(SERVERS)]
             server.kill()
             server.start()
-            await said(server, "ready")
+            await line_of(server, "ready")
             if number == KILLS // 2:
                 self.doomed.kill()
 
     async def act(self, bus: ensue.Bus, others: list[str], random: Random) -> None:
-        """Run transactions that move subscriptions about, and publish in between."""
+        """Run transactions that move subscriptions, and publish in between."""
         for number in range(ROUNDS):
             kind = random.choice(["serializable", "atomic", "planned"])
             mark = f"{bus.name}-{number}".encode()
@@ -133,7 +134,7 @@ class Run:
 
 
 async def moves(run: Run, bus: ensue.Bus, tx: ensue.InvitedTransaction) -> None:
-    """Give up what one has, or subscribe if that is nothing."""
+    """Unsubscribe, or subscribe if there is no subscription."""
     held = run.held.pop(bus.name, None)
     if held is not None and held.topics:
         await tx.unsubscribe(held)
@@ -181,7 +182,7 @@ async def play(run: Run) -> None:
 
 
 async def _nothing(_events: ensue.Subscription) -> None:
-    """Leave it as it is: nothing matches it."""
+    """Ignore the subscription: no event matches it."""
 
 
 async def _until_all_have(run: Run, mark: bytes) -> None:
@@ -192,7 +193,7 @@ async def _until_all_have(run: Run, mark: bytes) -> None:
 
 
 def rows_of(run: Run) -> list[Row]:
-    """What brokers and clients have seen. A broker that comes back tells again what it was not certain to have told."""
+    """Return the rows of brokers and clients, without those that a restarted broker repeats."""
     rows: dict[object, Row] = {}
     for name in SERVERS:
         for line in (run.directory / f"{name}.rows").read_bytes().splitlines():
@@ -232,7 +233,7 @@ def test_transactions_survive_while_brokers_and_clients_are_killed(
     assert report.verdict is Verdict.VALID, f"seed {seed}: {told}"
     assert run.outcomes.count("committed") >= len(SERVERS), run.outcomes
     assert report.event_count > 2 * len(SERVERS) * ROUNDS
-    # The dead client's transaction was open: nobody saw anything of it, and everybody aborted it.
+    # The killed client's transaction was open: no client saw any of it, and all brokers aborted it.
     assert not any(b"never" in came for came in run.came.values())
     began = {row.transaction or "" for row in rows if row.action == "began"}
     ended = {row.transaction or "" for row in rows if row.action in ("committed", "aborted")}

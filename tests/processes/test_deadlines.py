@@ -1,6 +1,6 @@
-"""Deadlines among processes on a bad network, one killed and one paused: audited from the traces that they wrote.
+"""Deadlines between processes on a bad network, one killed and one paused, audited by traces.
 
-A process that is killed leaves no trace; what it had seen and was about to publish it wrote to a file before, and that stands in for its trace.
+A killed process leaves no trace. The file to which it wrote what it saw and published stands in.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class TimelyPeers(Peers):
         await self.until(lambda: len(self.rows()) > seen + count, "something happens")
 
     async def _torment(self) -> None:
-        """Slow everybody's connection down, lose, hold and cut some; kill one process, and pause another."""
+        """Delay all connections, drop, hold and cut some; kill a process and pause another."""
         proxies = list(self.backend.proxies.values())
         for proxy in proxies:
             proxy.delay_s = self.random.choice((0.002, 0.01, 0.03))
@@ -63,7 +63,7 @@ class TimelyPeers(Peers):
         paused.pause()
         await self.until(lambda: self.joined(killed), "it is back")
         await self._happens(30)
-        paused.go_on()
+        paused.resume()
         held = self.random.choice(proxies)
         held.hold(UP)
         await self._happens(20)
@@ -73,7 +73,7 @@ class TimelyPeers(Peers):
         self._enough.touch()
 
     def _have_all_of(self, publisher: Process, count: int) -> bool:
-        """Tell whether a process has published so much, and all have got something of it; how much, nobody promises."""
+        """Return whether a process has published `count` events, and all have some of them."""
         rows = [row for row in self.rows() if (row.publisher or "").startswith(publisher.name)]
         got = {row.node.partition("~")[0] for row in rows if row.action == "delivered"}
         return sum(row.action == "published" for row in rows) >= count and got >= {
@@ -95,7 +95,7 @@ class TimelyPeers(Peers):
 
 
 def _without_standstills(rows: list[Row]) -> list[Row]:
-    """Leave out arrivals at a node that did nothing when it had to hand them over: it stood still."""
+    """Remove arrivals at a node that was stalled when it had to deliver them."""
     busy: dict[str, list[int]] = {}
     for row in rows:
         busy.setdefault(row.node, []).append(row.at_ns)

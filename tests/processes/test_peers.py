@@ -1,4 +1,4 @@
-"""Orders that clients keep among themselves: every client a process, killed and cut off, then audited."""
+"""Orders that clients keep themselves, between processes that are killed and cut off."""
 
 import asyncio
 import shutil
@@ -60,11 +60,11 @@ class Peers:
 
     @property
     def _all_back(self) -> Path:
-        """A file that is there when everybody has seen a marker in each of its topics."""
+        """A file that exists once all processes have seen a marker in each of their topics."""
         return self.directory / "all-back"
 
     def more_words(self, _name: str, _start: int) -> list[str]:
-        """Return what else an incarnation is told."""
+        """Return more arguments of an incarnation."""
         return []
 
     def _file(self, name: str, start: int) -> Path:
@@ -78,7 +78,7 @@ class Peers:
         rows: list[Row] = []
         for path in sorted(self.directory.glob("*.seen")):
             node, step = "", 0
-            # Only what is whole: somebody may be writing, or was killed at it.
+            # Only complete lines: a process may be writing, or was killed while writing.
             for line in path.read_bytes().split(b"\n")[:-1]:
                 step += 1
                 seen = msgspec.json.decode(line)
@@ -88,8 +88,8 @@ class Peers:
             if node and path.name in self.killed:
                 at_ns = self.killed[path.name]
                 rows.append(Row(run="run", node=node, step=step + 1, at_ns=at_ns, action="crashed"))
-        # Who publishes is handed its event at once, and no promise is made to others before its receipt:
-        # what a killed process alone has seen of its own is in doubt.
+        # A publisher gets its own event at once, before others are promised it by the receipt. If
+        # only the killed publisher has seen its event, the event is in doubt.
         crashed = {row.node for row in rows if row.action == "crashed"}
         seen_by_others = {
             row.event for row in rows if row.action == "delivered" and row.node != row.publisher
@@ -102,7 +102,7 @@ class Peers:
             or row.node != row.publisher
             or row.event in seen_by_others
         ]
-        # Where deliveries are left out, positions have gaps that say nothing.
+        # Without these deliveries, positions have gaps that are no violation.
         return [
             msgspec.structs.replace(row, position=None) if row.node in crashed else row
             for row in kept
@@ -118,7 +118,7 @@ class Peers:
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline_s = time.monotonic() + DEADLINE_S
-        # In a thread: connections go through this process, and must not wait for it to read.
+        # In a thread: the proxies run in this process and must not wait for the read.
         while not await asyncio.to_thread(condition):
             for process in self.peers:
                 assert process.running, f"{process.name} ended:\n{process.tail()}"
@@ -139,17 +139,17 @@ class Peers:
             await self._torment()
             await self.until(lambda: all(map(self.ended, self.peers)), "all have published")
             marker.start()
-            # Whoever is not back yet may miss some, in an order that loses what is late.
+            # In an order that drops late events, a process that is not back yet may miss some.
             await self.until(lambda: self._have_some_of(marker), "all are back")
             self._all_back.touch()
             await self.until(lambda: self.ended(marker), "no more markers")
-            # Nobody is killed or cut off any more, so nothing may be late or lost in any order.
+            # No process is killed or cut off any more: no order may lose an event.
             calm.start()
             await self.until(lambda: self._have_all_of(calm, CALM), "all have what came last")
             if self.order == "causal":
                 await self.until(self._is_complete, "nobody lacks anything")
             for process in everybody:
-                # In a thread, as above: it says goodbye through this process.
+                # In a thread, as above: it disconnects through the proxies of this process.
                 assert await asyncio.to_thread(process.end) == 0, process.tail()
             assert await self.backend.stop() == []
         finally:
@@ -159,7 +159,7 @@ class Peers:
         return self.rows()
 
     async def _torment(self) -> None:
-        """Kill two of them and whoever carries events, and cut everybody's connections."""
+        """Kill two processes and the servers, and cut all connections."""
         victims = self.random.sample(self.peers, 2)
         for victim in victims:
             seen = len(self.rows())
@@ -176,7 +176,7 @@ class Peers:
     def _of(
         self, publisher: Process
     ) -> tuple[dict[str | None, set[str | None]], dict[str, set[str | None]]]:
-        """Return what a process has published by topic, and who has got what, in turn."""
+        """Return its published events by topic, and the events delivered in order by process."""
         published: dict[str | None, set[str | None]] = {}
         got: dict[str, set[str | None]] = {}
         for row in self.rows():
@@ -187,7 +187,7 @@ class Peers:
         return published, got
 
     def _have_some_of(self, publisher: Process) -> bool:
-        """Tell whether all have got something of a process in each of their topics."""
+        """Return whether all have an event of a process in each of their topics."""
         published, got = self._of(publisher)
         return all(
             got.get(f"{process.name}.{process.starts}", set()) & published.get(topic, set())
@@ -196,7 +196,7 @@ class Peers:
         )
 
     def _have_all_of(self, publisher: Process, count: int) -> bool:
-        """Tell whether a process has published so much, and all have got, in turn, what is for them."""
+        """Return whether it has published `count` events, and all were delivered in order."""
         published, got = self._of(publisher)
         return sum(map(len, published.values())) >= count and all(
             got.get(f"{process.name}.{process.starts}", set()) >= published.get(topic, set())
@@ -237,7 +237,7 @@ def test_order_survives_among_processes(
     trace.write(rows, tmp_path / "trace")
     words = ["check", str(tmp_path / "trace"), "--order", order]
     if order == "merged":
-        # While somebody is cut off, what nobody could carry within delta is lost; see `CALM` for the rest.
+        # Events that could not be sent within delta during a cut are lost; see `CALM`.
         words.append("--lossy")
     result = Shell(capsys, monkeypatch)(*words)
     assert result.code == 0, result.stdout

@@ -1,4 +1,4 @@
-"""Total order, with every client and server a process of its own that may die at any moment."""
+"""Total order between processes that may be killed at any moment."""
 
 import asyncio
 import shutil
@@ -17,7 +17,7 @@ def run(plan: Plan, directory: Path) -> None:
     killed = {what: count for what, count in result.counts.items() if what.endswith("killed")}
     assert sum(killed.values()) == plan.kills
     assert result.counts["cuts"]
-    # Kept only for whoever has to find out what went wrong.
+    # Kept only after a failure.
     shutil.rmtree(directory)
 
 

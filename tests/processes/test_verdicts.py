@@ -1,4 +1,4 @@
-"""The judge of torture runs finds what is wrong, and nothing where nothing is."""
+"""The judge of torture runs finds planted violations, and none in a valid run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ def records_of(files: Files, directory: Path) -> Records:
 
 
 def swap(files: Files) -> None:
-    """Two events the other way round, at one subscriber."""
+    """Swap two events at one subscriber."""
     files["second"][6:8] = ["got 4 two~2/y/2 y two:3", "got 5 two~2/x/1 x two:1"]
 
 
@@ -52,7 +52,7 @@ def lose_receipted(files: Files) -> None:
 
 
 def lose_delivered(files: Files) -> None:
-    """Nobody has a receipt for it, but somebody got it."""
+    """Lose an event without a receipt that another subscriber got."""
     files["second"] = [line for line in files["second"] if "one~1/x/2" not in line]
     for index, line in enumerate(files["second"]):
         if "two~2" in line:
@@ -83,13 +83,13 @@ def change_a_payload(files: Files) -> None:
 
 
 def number_twice(files: Files) -> None:
-    """One publisher's name for two events."""
+    """Give two events one id."""
     files["one"][-2] = "out 1 one~1/x/2 x 1"
     files["one"].append("out 3 one~1/x/1 x 1")
 
 
 def overtake_itself(files: Files) -> None:
-    """One publisher's events on two topics the other way round, at everybody."""
+    """Swap one publisher's events on two topics, at all subscribers."""
     for name in ("first", "second"):
         files[name][1:3] = ["got 1 one~1/y/1 y one:2", "got 2 one~1/x/1 x one:1"]
 
@@ -98,7 +98,7 @@ def complain(files: Files) -> None:
     files["only"].append("wrong something")
 
 
-def test_a_good_run_is_good(tmp_path: Path) -> None:
+def test_valid_run_is_valid(tmp_path: Path) -> None:
     records = records_of(good(), tmp_path)
     assert judge(records) == []
     assert records.missing() == {}
@@ -122,7 +122,9 @@ def test_a_good_run_is_good(tmp_path: Path) -> None:
         (complain, "only: something"),
     ],
 )
-def test_what_is_wrong_is_found(tmp_path: Path, spoil: Callable[[Files], None], said: str) -> None:
+def test_planted_violation_is_found(
+    tmp_path: Path, spoil: Callable[[Files], None], said: str
+) -> None:
     files = good()
     spoil(files)
     wrong = "\n".join(judge(records_of(files, tmp_path)))
@@ -130,7 +132,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, spoil: Callable[[Files], None], 
     assert any(words in wrong for words in said.split("|")), wrong
 
 
-def test_who_waits_for_what_is_said(tmp_path: Path) -> None:
+def test_missing_events_are_listed_by_subscriber(tmp_path: Path) -> None:
     files = good()
     files["only"].pop()
     records = records_of(files, tmp_path)
@@ -138,7 +140,7 @@ def test_who_waits_for_what_is_said(tmp_path: Path) -> None:
     assert records.first_missing("only") == ["two~2/y/2"]
 
 
-def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_line_is_read_when_complete(tmp_path: Path) -> None:
     tail = Tail(tmp_path / "f")
     assert tail.read() == []
     with (tmp_path / "f").open("a", encoding="utf-8") as file:

@@ -2,13 +2,14 @@
 
     python -m tests.processes.torture --url ensue:// --deliveries 1000000 --seed 7 --kills 100
 
-Durable subscribers join, publishers publish numbered events, and meanwhile processes of every kind are
-killed and started again on what they had, or paused, and connections are cut, stopped, delayed and
-refused; everything drawn from one seed. Then the chaos ends, one last event goes to each topic, and
-everybody must come to have everything. Somebody who reads everything from the beginning comes last.
+Durable subscribers join and publishers publish numbered events. Meanwhile processes of every kind
+are killed and restarted on their data, or paused, and connections are cut, stopped, delayed and
+refused; one seed decides everything. Then the chaos ends, one last event goes to each topic, and
+all subscribers must get everything. The last subscriber reads everything from the beginning.
 
-What must hold: nothing with a receipt is lost, nothing is repeated, what one subscriber got all of its
-topic got, all in one order, and nobody is stuck. On failure the directory is kept.
+What must hold: no event with a receipt is lost, none is repeated, an event that one subscriber got
+reaches all subscribers of its topic, in one order, and no process is stuck. On failure the
+directory is kept.
 """
 
 import argparse
@@ -38,13 +39,13 @@ __all__ = ["Failure", "Plan", "Result", "main", "torture"]
 
 TICK_S = 0.1
 STUCK_S = 60.0
-"""Nothing at all happening for so long is nobody's pause: somebody is stuck."""
+"""Without progress for this long, a process is stuck: no pause takes that long."""
 TELL_S = 2.0
-"""How long those who are stuck have to say what they wait for."""
+"""How long stuck processes have to report what they wait for."""
 CHAOS_UNTIL = 0.95
-"""How much of all has been delivered when the chaos ends."""
+"""Share of the deliveries after which the chaos ends."""
 WRONG_MAX = 20
-"""Sentences on what is wrong."""
+"""Maximum sentences in a failure."""
 MARKERS = "markers"
 LATECOMER = "latecomer"
 BATCHES = (1, 16, 256)
@@ -60,7 +61,7 @@ class Plan:
     kills: int
     publishers: int = 3
     everything: int = 3
-    """Subscribers of all topics; besides there is one for every two neighbouring topics."""
+    """Subscribers of all topics; there is also one for every two neighboring topics."""
     sync_s: float = 0.0
     deadline_s: float = 240.0
     """For all of it."""
@@ -68,7 +69,7 @@ class Plan:
 
 @dataclass
 class Result:
-    """What happened."""
+    """The outcome of a run."""
 
     plan: Plan
     seconds: float = 0.0
@@ -85,11 +86,11 @@ class Result:
 
 
 class Failure(AssertionError):
-    """A promise was broken, or somebody is stuck."""
+    """A promise was broken, or a process is stuck."""
 
 
 class Torture:
-    """One run, in a directory of its own."""
+    """One run, in its own directory."""
 
     def __init__(self, plan: Plan, directory: Path) -> None:
         self.plan = plan
@@ -110,10 +111,10 @@ class Torture:
             LATECOMER, self._backend.past, start="earliest", batch=BATCHES[-1]
         )
         self._copies = sum(map(len, self._topics.values()))
-        """Deliveries that one event on each topic leads to, but for who comes last."""
+        """Deliveries of one event on each topic, without the last subscriber."""
         copies = self._copies + len(self._backend.past)
         self._share = -(-plan.deliveries * len(topics) // copies // plan.publishers)
-        """Receipts that each publisher is to get."""
+        """Receipts after which each publisher ends."""
         self._publishers = [
             self._publisher(f"publisher-{number}") for number in range(1, plan.publishers + 1)
         ]
@@ -171,7 +172,7 @@ class Torture:
                 lambda: (
                     self._all_published()
                     and self._progress() > CHAOS_UNTIL
-                    # A small run may be over before everybody was killed who was to be.
+                    # A small run may end before all planned kills.
                     and chaos.has_killed_all
                 ),
                 self._undelivered,
@@ -187,7 +188,7 @@ class Torture:
         )
 
     def _progress(self) -> float:
-        """How much has been delivered of all that will be, but for who comes last."""
+        """Return the share of deliveries so far, without the last subscriber."""
         topics = self._backend.topics
         wanted = self._share * self.plan.publishers
         return self.records.deliveries * len(topics) / (wanted * self._copies)
@@ -210,7 +211,7 @@ class Torture:
         ]
 
     async def _until(self, done: Callable[[], bool], open_: Callable[[], list[str]]) -> None:
-        """Wait for a condition, looking after everybody; say what is open if nothing moves."""
+        """Wait for a condition and supervise all processes; fail without progress."""
         moved_s, seen = time.monotonic(), (-1, -1)
         while True:
             self.records.read()
@@ -235,7 +236,7 @@ class Torture:
             await asyncio.sleep(TICK_S)
 
     def _note_progress(self, now_s: float) -> None:
-        """Leave a line a second for whoever has to find out where it was slow."""
+        """Log progress once a second, for diagnosis."""
         if now_s < self._noted_s + 1.0:
             return
         self._noted_s = now_s
@@ -248,7 +249,7 @@ class Torture:
             )
 
     async def _told(self) -> list[str]:
-        """What everybody says who can be asked."""
+        """Return the reports of all running processes."""
         for process in (*self._subscribers, self._latecomer):
             process.signal(signal.SIGUSR1)
         await asyncio.sleep(TELL_S)
@@ -256,7 +257,7 @@ class Torture:
         return [f"-- {each.name} ({each.code}):\n{each.tail()}" for each in everybody]
 
     def _look_after(self) -> None:
-        """Start again who lost its subscription; nobody else may end by itself."""
+        """Restart processes that lost their subscription; no other may end by itself."""
         for process in (*self._everybody, *self._backend.servers):
             down = self._chaos is not None and self._chaos.is_down(process)
             if process.code is None or down:
@@ -271,7 +272,7 @@ class Torture:
 
     async def _end_subscribers(self) -> None:
         for process in (*self._subscribers, self._latecomer):
-            # In a thread: it takes its leave by connections that go through this process.
+            # In a thread: it disconnects through the proxies of this process.
             code = await asyncio.to_thread(process.end)
             if code != 0:
                 raise Failure(f"{process.name} ended with {code}:\n{process.tail()}")
@@ -330,7 +331,7 @@ class Torture:
 
 
 async def torture(plan: Plan, directory: Path) -> Result:
-    """Do one run; raise `Failure`, with the seed, if anything is wrong."""
+    """Run a plan; raise `Failure`, with the seed, if anything is wrong."""
     run = Torture(plan, directory)
     try:
         return await run.run()

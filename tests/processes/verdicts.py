@@ -1,4 +1,4 @@
-"""Judge a run from what its workers wrote: as a trace, by the checkers, and by what a trace can't say."""
+"""The judge of a run: checkers on the workers' files as a trace, and checks beyond a trace."""
 
 from collections.abc import Iterator
 
@@ -13,10 +13,11 @@ RUN = "processes"
 
 
 def rows_of(records: Records) -> list[Row]:
-    """The run as a trace.
+    """Return the run as a trace.
 
-    What has no receipt was published if somebody got it: then everybody must. A publisher is one node
-    an incarnation. Subscribers had joined before anybody published, or began with the first event.
+    An event without a receipt counts as published if a subscriber got it: then all must. Each
+    incarnation of a publisher is a node. Subscribers had joined before the first publication, or
+    began with the first event.
     """
     came = {one.event for reader in records.subscribers.values() for one in reader.got}
     rows: list[Row] = []
@@ -90,7 +91,7 @@ def _row(
 
 
 def judge(records: Records) -> list[str]:
-    """Everything that is wrong with a run; empty: nothing."""
+    """Return all violations of a run."""
     wrong = records.wrongs()
     wrong += _positions(records)
     report = check(rows_of(records), "total", causal=True)
@@ -111,7 +112,7 @@ def _positions(records: Records) -> Iterator[str]:
 
 
 def _payloads(records: Records) -> Iterator[str]:
-    """What comes is what was published under this name."""
+    """Yield deliveries whose payload differs from the published one."""
     sent = {
         event: f"{name}:{tried.number}"
         for name, publisher in records.publishers.items()
@@ -124,7 +125,7 @@ def _payloads(records: Records) -> Iterator[str]:
 
 
 def _receipts(records: Records) -> Iterator[str]:
-    """Slots in receipts are one event's each, and rise as events of a topic are delivered."""
+    """Yield slots of two events, and slots that fall in the order of delivery."""
     slots: dict[str, int] = {}
     holders: dict[tuple[str, int], str] = {}
     for name, publisher in records.publishers.items():
@@ -148,7 +149,7 @@ def _receipts(records: Records) -> Iterator[str]:
 
 
 def _sequences(records: Records) -> Iterator[str]:
-    """Who subscribes to the same has seen the same."""
+    """Yield subscribers of the same topics that saw different sequences."""
     first: dict[frozenset[str], str] = {}
     for name, reader in records.subscribers.items():
         other = first.setdefault(frozenset(reader.topics), name)

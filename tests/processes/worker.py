@@ -2,22 +2,22 @@
 
     python -m tests.processes.worker publisher --url URL …
 
-What a worker knows for certain it appends to a file, one line at a time, and flushes: a process that is
-killed the next moment has said it. The lines are words parted by tabs.
+A worker appends facts to a file, one line at a time, and flushes, so that nothing is lost if it is
+killed the next moment. The lines are words separated by tabs.
 
-A publisher's file belongs to one incarnation, which has a name of its own:
+A publisher's file belongs to one incarnation, which has its own name:
 
-    name    NAME                        what the bus is called
-    try     NUMBER  EVENT  TOPIC        it is about to publish this: from now on it may be out
-    out     NUMBER  EVENT  TOPIC  SLOT  it was given a receipt
-    void    NUMBER  EVENT  TOPIC        it was told that nobody got it
-    end                                 as many receipts as were asked for
+    name    NAME                        the name of the bus
+    try     NUMBER  EVENT  TOPIC        it is about to publish this: from now on it may be published
+    out     NUMBER  EVENT  TOPIC  SLOT  it has the receipt
+    void    NUMBER  EVENT  TOPIC        it got EventVoided: no subscriber got the event
+    end                                 it has all receipts
 
 A subscriber's file is that of all its incarnations:
 
     joined  PROCESS                     it is subscribed
     got     POSITION  EVENT  TOPIC  PAYLOAD  (without its padding)
-    safe    POSITION                    it was told that nothing up to here will come again
+    safe    POSITION                    acknowledged: no event up to here will be delivered again
     wrong   WHY                         a promise was broken
 """
 
@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_LOST", "EXIT_WRONG", "main"]
 
 EXIT_LOST = 3
-"""The subscription was taken over; start it again."""
+"""The subscription was taken over: restart the process."""
 EXIT_WRONG = 4
 """A promise was broken; the last line of the file says which."""
 EXIT_BROKEN = 5
-"""Something was raised where nobody could catch it."""
+"""An exception reached the event loop."""
 CONNECT_RETRY_S = 0.1
 PADDING = "."
 PADDING_MAX = 1_000
 
 
 class Lines:
-    """An append-only file of lines. What a killed process left half written is cut off."""
+    """An append-only file of lines; an incomplete last line is removed."""
 
     def __init__(self, path: Path) -> None:
         self.before: list[list[str]] = []
@@ -77,7 +77,7 @@ class Lines:
 
 
 async def connect(url: str, name: str | None) -> ensue.Bus:
-    """Enter a bus, however long it takes: the harness decides when it has been too long."""
+    """Connect, and retry forever: the harness has the timeout."""
     while True:
         bus = ensue.connect(url, name=name)
         try:
@@ -89,7 +89,7 @@ async def connect(url: str, name: str | None) -> ensue.Bus:
 
 
 class Publishing:
-    """Publishes until it has so many receipts: of each event by itself, or of `flush` events together."""
+    """Publishes until it has all receipts: one for each event, or by `flush` for several."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class Publishing:
             async with asyncio.TaskGroup() as group:
                 for _ in range(count - self._receipts):
                     await self._room.acquire()
-                    # Tasks run in the order they are made, so this is the order of publishing.
+                    # Tasks start in the order of their creation: this is the publishing order.
                     group.create_task(self._publish(*self._try()))
         self._lines.write("end")
         self._lines.flush()
 
     def _try(self) -> tuple[int, str, str, bytes]:
-        """Say what will be published next: its number, its name, its topic and its payload."""
+        """Record the next event; return its number, id, topic and payload."""
         number = self._number = self._number + 1
         topic, padding = self._topics[number % len(self._topics)], 0
         if self._random is not None:
@@ -158,7 +158,7 @@ class Publishing:
         try:
             await self._bus.flush()
         except EventVoided as error:
-            # Of the first alone it is known; of the others nothing.
+            # Only the first is known to be void.
             for number, name, topic in published:
                 if name == error.event:
                     self._lines.write("void", number, name, topic)
@@ -183,7 +183,7 @@ async def publish(given: argparse.Namespace) -> int:
 
 
 class Reading:
-    """Writes down what comes, then acknowledges it, and sees that it goes on where it was."""
+    """Records events, then acknowledges them, and checks that positions continue."""
 
     def __init__(self, lines: Lines, *, batch: int) -> None:
         self._lines = lines
@@ -201,7 +201,7 @@ class Reading:
                 self._safe = int(words[1])
 
     async def read(self, events: ensue.Subscription) -> int:
-        """Read until cancelled; or return why there is nothing more to read."""
+        """Read until cancelled; return an exit code at the first violation."""
         unacknowledged: list[int] = []
         watch = asyncio.create_task(self._watch(events))
         try:
@@ -220,7 +220,7 @@ class Reading:
             await asyncio.wait((watch,))
 
     def _take(self, event: ensue.ReceivedEvent) -> str:
-        """Write an event down; return what is wrong with it."""
+        """Record an event; return what is wrong with it."""
         position, known = event.position, len(self._events)
         if position <= self._safe:
             return f"{event.id} came at {position}, and up to {self._safe} all was acknowledged"
@@ -238,7 +238,7 @@ class Reading:
         return ""
 
     def _acknowledge(self, events: ensue.Subscription, positions: list[int]) -> None:
-        """Acknowledge what is written down."""
+        """Acknowledge recorded events."""
         if positions:
             self._lines.flush()
             for position in positions:
@@ -248,7 +248,7 @@ class Reading:
             positions.clear()
 
     async def _watch(self, events: ensue.Subscription) -> None:
-        """Write down how far acknowledgements are safe."""
+        """Record how far acknowledgements are safe."""
         while True:
             await self._more.wait()
             self._more.clear()
@@ -260,7 +260,7 @@ class Reading:
 
 
 def tell(events: ensue.Subscription) -> None:
-    """Say on standard error what a subscription waits for."""
+    """Print to standard error what a subscription waits for."""
     node = None if events._reader is None else events._reader.node
     waits = [] if node is None else list(node.waits({}))
     sys.stderr.write(
@@ -319,7 +319,7 @@ async def serve_on_broker(given: argparse.Namespace) -> int:
         try:
             await server.start()
         except TransportError:
-            # The broker is down: whoever looks after services starts them again, too.
+            # The broker is down: retry, as a service manager would.
             await asyncio.sleep(CONNECT_RETRY_S)
         else:
             return await _until_asked_to_end(server)
@@ -397,7 +397,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    # Says on standard error where it is.
+    # Prints its stacks on standard error at SIGUSR2.
     faulthandler.register(signal.SIGUSR2)
     given = _parser().parse_args()
     return asyncio.run(_run(given))
@@ -405,7 +405,7 @@ def main() -> int:
 
 async def _run(given: argparse.Namespace) -> int:
     def end(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        # What the event loop would only log may leave somebody waiting for ever.
+        # The event loop would only log this, and a task may then wait forever.
         loop.default_exception_handler(context)
         sys.stderr.flush()
         os._exit(EXIT_BROKEN)

@@ -336,7 +336,7 @@ class RedisCarrier(BrokerCarrier):
         self._confirmations.update(agreed)
         self._places.update(keys)
         await self._subscriber.send_command("SUBSCRIBE", *keys, check_health=False)
-        # `gather` would leave exceptions unretrieved if the session is lost while this is cancelled.
+        # `gather` would leave exceptions unretrieved if this is cancelled and the session lost.
         _, open_ = await asyncio.wait(agreed.values(), timeout=ANSWER_S)
         if open_:
             raise TimeoutError(f"no answer to SUBSCRIBE within {ANSWER_S:g} s")
