@@ -1,4 +1,4 @@
-"""What every test of the command line is given."""
+"""Fixtures of the command-line tests."""
 
 import pytest
 from tests.cli.helpers import Shell

@@ -1,4 +1,4 @@
-"""Runs the command line as a person does, within the test's own process."""
+"""Run the command line as a user does, within the test's process."""
 
 import json
 import sys
@@ -12,14 +12,14 @@ from ensue.cli import main
 
 
 class Ended(msgspec.Struct):
-    """What a command left behind."""
+    """The exit code and output of a command."""
 
     code: int
     stdout: str
     stderr: str
 
     def json(self) -> dict[str, Any]:
-        """The one object on stdout."""
+        """Return the one JSON object on stdout."""
         value = json.loads(self.stdout)
         assert isinstance(value, dict)
         return value
@@ -37,7 +37,7 @@ class Shell:
         self._run = run
         self._capsys = capsys
         self._monkeypatch = monkeypatch
-        # Wide enough that no sentence of an error box is broken in two.
+        # Wide enough that error boxes wrap no sentence.
         monkeypatch.setenv("COLUMNS", "200")
         monkeypatch.setenv("TERM", "dumb")
 

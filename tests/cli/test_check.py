@@ -21,14 +21,14 @@ def disagreeing() -> list[Row]:
     return script.publish("p2", "b").deliver("s1", "a", "b").deliver("s2", "b", "a").rows
 
 
-def test_a_valid_trace_ends_with_0(shell: Shell, tmp_path: Path) -> None:
+def test_valid_trace_exits_with_0(shell: Shell, tmp_path: Path) -> None:
     trace.write(good(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "total")
     assert ended.code == 0
     assert "valid: checked fifo, total, causal, positions, complete on 4 deliveries" in ended.stdout
 
 
-def test_a_violation_ends_with_1_and_the_witness_in_words(shell: Shell, tmp_path: Path) -> None:
+def test_violation_exits_with_1_and_prints_the_witness(shell: Shell, tmp_path: Path) -> None:
     trace.write(disagreeing(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "total")
     assert ended.code == 1
@@ -38,7 +38,7 @@ def test_a_violation_ends_with_1_and_the_witness_in_words(shell: Shell, tmp_path
     assert shell("check", tmp_path / "t", "--order", "fifo", "--causal").code == 0
 
 
-def test_merged_order_is_checked_and_how_long_deliveries_took(shell: Shell, tmp_path: Path) -> None:
+def test_merged_order_and_delivery_times_are_checked(shell: Shell, tmp_path: Path) -> None:
     trace.write(good(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "merged", "--within", "1us")
     assert ended.code == 0
@@ -70,7 +70,7 @@ def test_deadlines_are_checked(shell: Shell, tmp_path: Path) -> None:
     assert "after its deadline" in ended.stdout
 
 
-def test_losses_are_accepted_if_so_wished(shell: Shell, tmp_path: Path) -> None:
+def test_lossy_accepts_lost_events(shell: Shell, tmp_path: Path) -> None:
     rows = [row for row in good() if not (row.node == "s2" and row.event == "b")]
     trace.write(rows, tmp_path / "t")
     assert shell("check", tmp_path / "t", "--order", "total").code == 1
@@ -79,7 +79,7 @@ def test_losses_are_accepted_if_so_wished(shell: Shell, tmp_path: Path) -> None:
     assert "1 of 4 owed deliveries are missing" in ended.stdout
 
 
-def test_settle_decides_what_is_owed_to_a_subscription_that_ended(
+def test_settle_decides_which_events_an_ended_subscription_must_get(
     shell: Shell, tmp_path: Path
 ) -> None:
     script = Script().subscribe("s1", "x").publish("p1", "a").publish("p2", "b")
@@ -90,7 +90,7 @@ def test_settle_decides_what_is_owed_to_a_subscription_that_ended(
     assert shell("check", tmp_path / "t", "--order", "none", "--settle", "1s").code == 0
 
 
-def test_the_clock_error_widens_the_edges_of_real_traces(shell: Shell, tmp_path: Path) -> None:
+def test_clock_error_widens_the_edges_of_real_traces(shell: Shell, tmp_path: Path) -> None:
     script = Script(simulated=False).subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
     rows = script.deliver("s1", "b").rows
     trace.write(rows, tmp_path / "t")
@@ -99,7 +99,7 @@ def test_the_clock_error_widens_the_edges_of_real_traces(shell: Shell, tmp_path:
     assert shell(*words, "--clock-error", "1s").code == 0
 
 
-def test_a_trace_without_deliveries_is_unknown(shell: Shell, tmp_path: Path) -> None:
+def test_trace_without_deliveries_is_unknown(shell: Shell, tmp_path: Path) -> None:
     trace.write(Script().publish("p1", "a").rows, tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "total")
     assert ended.code == 2
@@ -109,7 +109,7 @@ def test_a_trace_without_deliveries_is_unknown(shell: Shell, tmp_path: Path) -> 
 
 
 def crowd(count: int) -> list[Row]:
-    """Subscribers that all disagree with each other."""
+    """Return a trace whose subscribers all disagree with each other."""
     script = Script()
     for number in range(count):
         script.subscribe(f"s{number}", "x")
@@ -121,7 +121,7 @@ def crowd(count: int) -> list[Row]:
     return script.rows
 
 
-def test_a_search_that_ended_early_says_so_in_its_count(shell: Shell, tmp_path: Path) -> None:
+def test_count_of_an_incomplete_search_says_or_more(shell: Shell, tmp_path: Path) -> None:
     trace.write(crowd(8), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "total")
     assert ended.code == 1
@@ -129,16 +129,16 @@ def test_a_search_that_ended_early_says_so_in_its_count(shell: Shell, tmp_path: 
     assert "28 disagreements" in shell("check", tmp_path / "t", "--order", "total", "--all").stdout
 
 
-def test_three_witnesses_are_told_unless_all_are_asked_for(shell: Shell, tmp_path: Path) -> None:
+def test_three_witnesses_are_printed_unless_all_are_requested(shell: Shell, tmp_path: Path) -> None:
     trace.write(crowd(8), tmp_path / "t")
     words = ("check", tmp_path / "t", "--order", "total")
     few = shell(*words).stdout.splitlines()
     assert sum(line.startswith("total: s") for line in few) == 3
     assert "total: and 17 more" in few
-    assert few[-1] == "--all explains every one"
+    assert few[-1] == "--all explains every violation"
     every = shell(*words, "--all").stdout.splitlines()
     assert sum(line.startswith("total: s") for line in every) == 28
-    assert "--all explains every one" not in every
+    assert "--all explains every violation" not in every
     assert len(shell(*words, "--json").json()["findings"][1]["violations"]) == 20
 
 
@@ -146,41 +146,41 @@ def test_json_is_the_report(shell: Shell, tmp_path: Path) -> None:
     trace.write(disagreeing(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "total", "--json")
     assert ended.code == 1
-    told = ended.json()
-    assert told["verdict"] == "invalid"
-    assert told["findings"][1]["violations"][0]["first_event"] == "a"
+    message = ended.json()
+    assert message["verdict"] == "invalid"
+    assert message["findings"][1]["violations"][0]["first_event"] == "a"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--order", "total", "--settle", "5"], "--settle: expected a duration like"),
         (["--order", "total", "--clock-error", "-1s"], "--clock-error: expected a duration"),
     ],
 )
-def test_bad_durations_name_their_option(
-    shell: Shell, tmp_path: Path, words: list[str], told: str
+def test_invalid_durations_name_their_option(
+    shell: Shell, tmp_path: Path, words: list[str], message: str
 ) -> None:
     trace.write(good(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", *words)
     assert ended.code == 2
-    assert told in ended.stderr
+    assert message in ended.stderr
 
 
-def test_a_missing_trace_is_bad_input(shell: Shell, tmp_path: Path) -> None:
+def test_missing_trace_is_bad_input(shell: Shell, tmp_path: Path) -> None:
     ended = shell("check", tmp_path / "nowhere", "--order", "total")
     assert ended.code == 2
     assert ended.stderr.startswith(f"ensue: {tmp_path / 'nowhere'} does not exist;")
     (tmp_path / "empty").mkdir()
     ended = shell("check", tmp_path / "empty", "--order", "total")
-    assert (
-        ended.stderr
-        == f"ensue: {tmp_path / 'empty'} holds no Parquet file; a trace is a directory of Parquet files\n"
+    assert ended.stderr == (
+        f"ensue: {tmp_path / 'empty'} holds no Parquet file; a trace is a directory of Parquet "
+        "files\n"
     )
 
 
 @pytest.mark.parametrize("words", [("check", "x", "--order", "totl"), ("swarm", "totl")])
-def test_a_choice_that_is_none_is_said_without_ado(shell: Shell, words: tuple[str, ...]) -> None:
+def test_invalid_choice_lists_the_allowed_ones(shell: Shell, words: tuple[str, ...]) -> None:
     result = shell(*words)
     assert result.code == 2
     assert ": 'totl' is not one of 'total'," in result.stderr
@@ -193,4 +193,4 @@ def test_only_total_order_is_judged_without_causality(
     trace.write(good(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", order, "--no-causal")
     assert ended.code == 2
-    assert f"--no-causal is for --order total alone, not for {order}" in ended.stderr
+    assert f"--no-causal is for --order total only, not for --order {order}" in ended.stderr

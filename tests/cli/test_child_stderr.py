@@ -1,4 +1,4 @@
-"""Of what Spark's processes write, what says nothing is left out and everything else is kept."""
+"""The stderr of Spark's processes: noise is dropped, everything else is passed on."""
 
 import os
 import subprocess
@@ -31,12 +31,12 @@ def passed(*lines: str) -> list[str]:
         ["Starting Streaming TransformWithStateInPandas Python worker.", ""],
         [WORKER, "", WORKER, "", ""],
         [HEAD, DAEMON, DAEMON, BROKEN],
-        # Of two processes that write at once.
+        # Two processes write at once.
         [HEAD, HEAD, DAEMON, DAEMON, BROKEN, DAEMON, DAEMON, BROKEN],
         [HEAD, DAEMON, HEAD, DAEMON, BROKEN, DAEMON, BROKEN],
     ],
 )
-def test_what_says_nothing_is_left_out(noise: list[str]) -> None:
+def test_noise_is_dropped(noise: list[str]) -> None:
     assert passed(*noise) == []
     assert passed("before", *noise, "after") == ["before", "after"]
 
@@ -51,18 +51,18 @@ def test_what_says_nothing_is_left_out(noise: list[str]) -> None:
         ["", "one", "", "two"],
     ],
 )
-def test_everything_else_is_kept_as_it_was(lines: list[str]) -> None:
+def test_other_lines_are_passed_on_unchanged(lines: list[str]) -> None:
     assert passed(*lines) == lines
 
 
-def test_a_child_is_filtered_for_as_long_as_it_lives() -> None:
+def test_child_is_filtered_until_it_ends() -> None:
     found: list[str] = []
-    told = threading.Event()
+    finished = threading.Event()
 
     def write(line: str) -> None:
         found.append(line)
         if line == "last":
-            told.set()
+            finished.set()
 
     program = (
         "import sys; sys.stdin.readline(); sys.stderr.write("
@@ -73,11 +73,11 @@ def test_a_child_is_filtered_for_as_long_as_it_lives() -> None:
         child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
     assert os.path.samestat(os.fstat(2), before)
     child.communicate("go\n", timeout=60)
-    assert told.wait(60)
+    assert finished.wait(60)
     assert found == ["kept", "last"]
 
 
-def test_a_child_goes_on_though_nobody_reads_what_it_writes(
+def test_child_does_not_block_if_its_output_can_not_be_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ensue.cli.child_stderr.IDLE_S", 0.01)
@@ -87,7 +87,7 @@ def test_a_child_goes_on_though_nobody_reads_what_it_writes(
         failed.set()
         raise BrokenPipeError(line)
 
-    # The first line is held until the child is idle; the others are more than a pipe has room for.
+    # The first line is held until the child is idle; the others exceed the buffer of a pipe.
     program = (
         f"import sys; sys.stderr.write('{HEAD}\\n'); sys.stderr.flush(); sys.stdin.readline(); "
         "sys.stderr.write('a line\\n' * 100_000)"

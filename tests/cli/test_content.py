@@ -1,4 +1,4 @@
-"""`ensue pub --where`, `ensue sub --where` and `ensue tx`: content and plans from the shell, against a server."""
+"""`ensue pub --where`, `ensue sub --where` and `ensue tx` against a server."""
 
 import asyncio
 import json
@@ -34,13 +34,13 @@ async def ended(process: Process, data: bytes = b"") -> tuple[int | None, str, s
 
 
 async def subscribed(server: Server, count: int) -> None:
-    """Wait until the broker has so many subscriptions."""
+    """Wait until the broker has `count` subscriptions."""
     assert server.content is not None
     broker = server.content
     await until(lambda: len(broker.broker.tables.subscriptions) == count, "they are subscribed")
 
 
-def test_events_go_by_their_content(tmp_path: Path) -> None:
+def test_events_are_routed_by_content(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
             plain = await started(server, "sub", "--where", "price > 10", "-n", "2")
@@ -73,7 +73,7 @@ def test_events_go_by_their_content(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_how_many_events_may_wait_is_said_with_an_option(tmp_path: Path) -> None:
+def test_pending_max_limits_waiting_events(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", sync_s=SYNC_S) as server,
@@ -97,7 +97,7 @@ def test_how_many_events_may_wait_is_said_with_an_option(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_line_that_can_t_be_published_is_named(tmp_path: Path) -> None:
+def test_error_names_the_line_that_can_not_be_published(tmp_path: Path) -> None:
     second = {
         b'{"x": ': "line 2: is not JSON",
         b'{"y": 1}': "line 2: no subscriber gets it: no advertisement of",
@@ -143,7 +143,7 @@ together = true
 
 
 @pytest.mark.parametrize("kind", ["toml", "json"])
-def test_a_plan_is_carried_out(tmp_path: Path, kind: str) -> None:
+def test_plan_is_committed(tmp_path: Path, kind: str) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", sync_s=SYNC_S) as server,
@@ -158,28 +158,28 @@ def test_a_plan_is_carried_out(tmp_path: Path, kind: str) -> None:
             if kind == "json":
                 text = json.dumps(tomllib.loads(text))
             file.write_text(text)
-            carrying = await started(server, "tx", str(file), "--timeout", "60", "--json")
-            code, out, err = await ended(carrying)
+            running = await started(server, "tx", str(file), "--timeout", "60", "--json")
+            code, out, err = await ended(running)
             assert (code, err) == (0, "")
             assert json.loads(out)["outcome"] == "committed"
             events = await within(made.get())
             assert sorted(await read(events, 2)) == [b"first", b"second"]
             again = await started(server, "tx", str(file), "--timeout", "60")
             code, out, err = await ended(again)
-            assert (code, out) == (2, ""), "what it would withdraw is gone"
+            assert (code, out) == (2, ""), "the subscription is gone"
             assert "there is no " in err
 
     asyncio.run(main())
 
 
-def test_the_plans_among_the_examples_can_be_read() -> None:
+def test_example_plans_can_be_read() -> None:
     files = sorted((Path(__file__).parents[2] / "examples" / "plans").iterdir())
     assert files
     for file in files:
         assert read_plan(file).operations
 
 
-def test_one_operation_is_told_as_one(tmp_path: Path) -> None:
+def test_one_operation_is_printed_in_the_singular(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
             file = tmp_path / "plan.toml"
@@ -191,7 +191,7 @@ def test_one_operation_is_told_as_one(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) -> None:
+def test_rejected_plan_prints_the_reason(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
             file = tmp_path / "plan.toml"
@@ -207,27 +207,54 @@ def test_a_plan_that_is_refused_has_done_nothing_and_says_why(tmp_path: Path) ->
     ("text", "wrong"),
     [
         ("", ": the key 'operations' is missing; add [[operations]], one for each operation"),
-        ("[[operation]]\npublish = { x = 1 }", ": there is no key 'operation' here; did you mean 'operations'?"),
+        (
+            "[[operation]]\npublish = { x = 1 }",
+            ": there is no key 'operation' here; did you mean 'operations'?",
+        ),
         ("[operations]\npublish = { x = 1 }", "write [[operations]] with two brackets"),
         ("operations = []", "has no operations"),
-        ("[[operations]]\npayload = 'x'", "operation 1: expected one of publish, advertise"),
-        ("[[operations]]\nadvertise = 'x = 1'\nsubscribe = 'x = 1'", "this has advertise and subscribe"),
+        ("[[operations]]\npayload = 'x'", "operation 1: needs exactly one of publish, advertise"),
+        (
+            "[[operations]]\nadvertise = 'x = 1'\nsubscribe = 'x = 1'",
+            "; got advertise and subscribe",
+        ),
         ("[[operations]]\nsubscribe = 'x = 1'", "name the subscriber with client"),
-        ("[[operations]]\nadvertise = 'x >'", "operation 1: expected a number or a text to compare with"),
-        ("[[operations]]\nadvertise = 'x = 1'\npayload = 'p'", "payload is for publish alone"),
+        (
+            "[[operations]]\nadvertise = 'x >'",
+            "operation 1: expected a number or a text to compare with",
+        ),
+        ("[[operations]]\nadvertise = 'x = 1'\npayload = 'p'", "payload is for publish only"),
         (
             "[[operations]]\npublish = { x = 1, y = [1] }",
-            ', operation 1: publish.y: expected true or false, a number or text in quotes, such as "orders", not a list',
+            (
+                ", operation 1: publish.y: expected true or false, a number or text in quotes, "
+                'such as "orders", not a list'
+            ),
         ),
-        ("[[operations]]\nsubscribes = 'x'", ", operation 1: there is no key 'subscribes' here; did you mean 'subscribe'?"),
-        ("[[operations]]\nfoo = 1", "expected one of publish, advertise, unadvertise, subscribe, unsubscribe, payload, client, together"),
+        (
+            "[[operations]]\nsubscribes = 'x'",
+            ", operation 1: there is no key 'subscribes' here; did you mean 'subscribe'?",
+        ),
+        (
+            "[[operations]]\nfoo = 1",
+            (
+                "expected one of publish, advertise, unadvertise, subscribe, unsubscribe, payload, "
+                "client, together"
+            ),
+        ),
         ("[[operations]]\npayload = 3", ", operation 1: payload: expected text in quotes"),
         ("[[operations", "is not TOML"),
-        ("[[operations]]\nunadvertise = 'a exists'", ", operation 1: unadvertise takes a name, not a filter such as 'a exists'"),
-        ("[[operations]]\nclient = 'c'\nunsubscribe = 'a = 1'", "the one that bus.content_name(events) returns"),
+        (
+            "[[operations]]\nunadvertise = 'a exists'",
+            ", operation 1: unadvertise takes a name, got the filter 'a exists'",
+        ),
+        (
+            "[[operations]]\nclient = 'c'\nunsubscribe = 'a = 1'",
+            "use the name that bus.content_name(events) returns",
+        ),
     ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_plan_is_said(
+)
+def test_error_describes_an_invalid_plan(
     shell: Shell, tmp_path: Path, text: str, wrong: str
 ) -> None:
     file = tmp_path / "plan.toml"
@@ -241,13 +268,19 @@ def test_what_is_wrong_with_a_plan_is_said(
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ('{"operations": [{"publish": {"x": 1}}, {"publsh": 1}]}', ", operation 2: there is no key 'publsh' here; did you mean 'publish'?"),
-        ('{"operations": {"publish": 1}}', ": operations: expected a list in [ ], not an object in { }"),
+        (
+            '{"operations": [{"publish": {"x": 1}}, {"publsh": 1}]}',
+            ", operation 2: there is no key 'publsh' here; did you mean 'publish'?",
+        ),
+        (
+            '{"operations": {"publish": 1}}',
+            ": operations: expected a list in [ ], not an object in { }",
+        ),
         ("[]", ": expected an object in { }, not a list in [ ]"),
         ('{"operations', "is not JSON"),
     ],
-)  # fmt: skip
-def test_what_is_wrong_with_a_plan_of_json_is_said_in_the_words_of_json(
+)
+def test_error_describes_an_invalid_json_plan(
     shell: Shell, tmp_path: Path, text: str, wrong: str
 ) -> None:
     file = tmp_path / "plan.json"
@@ -266,7 +299,7 @@ def test_what_is_wrong_with_a_plan_of_json_is_said_in_the_words_of_json(
         ("{", "message 1: is not JSON"),
     ],
 )
-def test_what_is_wrong_with_a_line_of_json_is_said(line: str, wrong: str) -> None:
+def test_error_describes_an_invalid_json_line(line: str, wrong: str) -> None:
     source = pub._Source("t", key=None, key_separator=None, headers={}, json=True, what="message")
 
     async def main() -> None:
@@ -277,7 +310,7 @@ def test_what_is_wrong_with_a_line_of_json_is_said(line: str, wrong: str) -> Non
         asyncio.run(main())
 
 
-def test_the_help_of_tx_shows_how_an_operation_is_written(shell: Shell) -> None:
+def test_help_of_tx_shows_the_syntax_of_operations(shell: Shell) -> None:
     shown = " ".join(shell("tx", "--help").stdout.split())
     assert "The file has an `[[operations]]` for each" in shown
     assert "`ensue sub` has none" in shown
@@ -288,19 +321,22 @@ def test_the_help_of_tx_shows_how_an_operation_is_written(shell: Shell) -> None:
     [
         (("pub",), "TOPIC is missing: name the topic to publish on, or use --where"),
         (("sub",), "TOPIC is missing: name the topics to read, or use --where"),
-        (("pub", "topic", "--where", "x = 1"), "--where is by content, and 'topic' is a topic"),
-        (("sub", "topic", "--where", "x = 1"), "--where is by content, and 'topic' is a topic"),
+        (("pub", "topic", "--where", "x = 1"), "--where and the topic 'topic' exclude each other"),
+        (("sub", "topic", "--where", "x = 1"), "--where and the topic 'topic' exclude each other"),
         (("pub", "--where", "x = "), "at character 5"),
         (("sub", "--where", "x = "), "at character 5"),
         (("pub", "--where", "x = "), "--where: expected"),
         (("sub", "--where", "x = "), "--where: expected"),
-        (("sub", "--where", "x = 1", "--name", "n"), "--name: not by content"),
-        (("sub", "--where", "x = 1", "--from", "earliest"), "--from: not by content"),
-        (("sub", "--where", "x = 1", "--order", "causal"), "by content there is no order to choose"),
-        (("pub", "--where", "x = 1", "--key", "k"), "--key: not by content"),
+        (("sub", "--where", "x = 1", "--name", "n"), "--name does not apply to --where"),
+        (("sub", "--where", "x = 1", "--from", "earliest"), "--from does not apply to --where"),
+        (
+            ("sub", "--where", "x = 1", "--order", "causal"),
+            "--order causal does not apply to --where",
+        ),
+        (("pub", "--where", "x = 1", "--key", "k"), "--key does not apply to --where"),
     ],
-)  # fmt: skip
-def test_options_that_do_not_go_together_are_named(
+)
+def test_error_names_options_that_exclude_each_other(
     shell: Shell, words: tuple[str, ...], wrong: str
 ) -> None:
     result = shell(*words)

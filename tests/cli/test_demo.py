@@ -17,7 +17,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_the_demo_shows_disagreement_without_order_and_none_with_it(tmp_path: Path) -> None:
+def test_demo_shows_disagreement_only_without_order(tmp_path: Path) -> None:
     code, printed = run("--seconds", "1", "--trace", str(tmp_path / "run"))
     assert code == 0
     assert "were seen in different orders by two services" in printed
@@ -34,15 +34,15 @@ def test_the_demo_shows_disagreement_without_order_and_none_with_it(tmp_path: Pa
         assert str(tmp_path / "run" / half) in printed.replace("\n", "")
 
 
-def test_the_demo_leaves_traces_that_tell_the_same(tmp_path: Path) -> None:
+def test_demo_writes_traces_with_the_same_verdicts(tmp_path: Path) -> None:
     code, printed = run("--seconds", "1", "--trace", str(tmp_path / "run"), "--json")
     assert code == 0
-    told = json.loads(printed)
-    assert told["none"]["inversions"] > 0
-    assert 0 < told["none"]["displaced"] <= told["none"]["statistics"]["events"]
-    assert told["total"]["displaced"] == 0
-    assert told["total"]["inversions"] == 0
-    assert told["total"]["statistics"]["held_count"] > 0
+    results = json.loads(printed)
+    assert results["none"]["inversions"] > 0
+    assert 0 < results["none"]["displaced"] <= results["none"]["statistics"]["events"]
+    assert results["total"]["displaced"] == 0
+    assert results["total"]["inversions"] == 0
+    assert results["total"]["statistics"]["held_count"] > 0
     ordered = check(read(tmp_path / "run" / "total"), order="total", causal=True)
     assert ordered.verdict is Verdict.VALID
     unordered = check(read(tmp_path / "run" / "none"), order="total")
@@ -50,11 +50,11 @@ def test_the_demo_leaves_traces_that_tell_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--seconds", "0"), ("--seconds", "soon")])
-def test_a_bad_option_is_refused(arguments: tuple[str, ...]) -> None:
+def test_invalid_option_is_rejected(arguments: tuple[str, ...]) -> None:
     assert run(*arguments)[0] == 2
 
 
-def test_a_directory_in_use_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_directory_in_use_is_rejected_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "something").write_text("")
     assert run("--seconds", "1", "--trace", str(tmp_path))[0] == 2
@@ -70,7 +70,7 @@ def test_events_in_a_different_order_are_counted_once_each() -> None:
     assert _displaced(script.rows) == 3
 
 
-def test_nobody_shares_a_name() -> None:
+def test_names_are_unique() -> None:
     names = [*_services(PUBLISHERS, 20), *_services(SUBSCRIBERS, 20)]
     assert len({*names, *TOPICS, "demo"}) == len(names) + len(TOPICS) + 1
     assert _services(PUBLISHERS, 9)[-1] == "web-2"

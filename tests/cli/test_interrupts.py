@@ -1,4 +1,4 @@
-"""Ctrl-C at moments when no command is there to handle it."""
+"""Ctrl-C before a command runs."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ensue.cli.help_format import Command
 
 
 @pytest.mark.parametrize("words", [("sub", "a"), ("pub", "a"), ("tx", "plan.toml")])
-def test_ctrl_c_while_options_are_read_is_said(
+def test_ctrl_c_while_parsing_options_is_reported(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     def interrupted(*_: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""How commands talk: titles in one line, hints that can be typed as they stand."""
+"""Output of commands: titles in one line, names unchanged, hints that can be pasted."""
 
 import sys
 from pathlib import Path
@@ -8,21 +8,21 @@ import pytest
 from ensue.cli import output
 
 
-def test_a_title_is_not_wrapped_where_its_table_ends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_title_is_not_wrapped_to_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     title = "total order, audited on Spark for total order"
     output.print_table(title, ("checker", "verdict"), [("fifo", "valid")])
     assert title in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize("name", [r"\[/x]", "[bold]a[/bold]", "orders:x:new", ":warning:", "a\\"])
-def test_names_are_printed_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_printed_without_markup(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(name, ("topic", "verdict"), [(name, "valid")])
     output.print_lines([name])
     first, *_, row, _, last = capsys.readouterr().out.splitlines()
     assert (first, row.split(), last) == (name, [name, "valid"], name)
 
 
-def test_a_hint_calls_the_program_as_it_was_called(
+def test_hint_calls_the_program_as_the_user_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "bin" / "ensue"

@@ -1,4 +1,4 @@
-"""`ensue pipeline`: what it refuses before it starts Spark. Its tables are tested in tests/spark."""
+"""`ensue pipeline`: input that it rejects before Spark starts. tests/spark tests its tables."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
 
 from ensue.checkers import Verdict
-from ensue.cli.spark_runs import Work
+from ensue.cli.spark_runs import CommandProgress
 from ensue.core import trace
 from ensue.spark.lake.pipeline import Outcome
 from ensue.spark.lake.runs import RunVerdict
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--every", "5"], "--every: expected a duration"),
         (["--every", "0s"], "--every: expected a duration above 0, not 0s"),
@@ -31,47 +31,47 @@ def run(tmp_path: Path) -> Path:
         (["--order", "alphabetical"], "Invalid value for '--order'"),
     ],
 )
-def test_bad_options_are_refused_by_name(
-    shell: Shell, run: Path, words: list[str], told: str
+def test_error_names_the_invalid_option(
+    shell: Shell, run: Path, words: list[str], message: str
 ) -> None:
     ended = shell("pipeline", run, "--lake", run.parent / "lake", *words)
     assert ended.code == 2
-    assert told in ended.stderr
+    assert message in ended.stderr
     assert not (run.parent / "lake").exists()
 
 
-def test_a_lake_must_be_named(shell: Shell, run: Path) -> None:
+def test_lake_is_required(shell: Shell, run: Path) -> None:
     ended = shell("pipeline", run)
     assert ended.code == 2
     assert "--lake" in ended.stderr
 
 
-def test_a_place_without_a_run_is_refused(shell: Shell, run: Path) -> None:
-    for place, told in (
+def test_source_without_a_run_is_rejected(shell: Shell, run: Path) -> None:
+    for place, message in (
         (run / "nowhere", "does not exist; a pipeline is made of the directory of a recorded run"),
         (run / "trace" / "trace.parquet", "is a file; a pipeline is made of the directory"),
         (run.parent, "holds neither a trace"),
     ):
         ended = shell("pipeline", place, "--lake", run.parent / "lake", "--once", "--json")
         assert ended.code == 2
-        assert told in ended.json()["error"]
+        assert message in ended.json()["error"]
 
 
-def test_a_lake_within_what_it_is_made_of_is_refused(shell: Shell, run: Path) -> None:
+def test_lake_within_its_source_is_rejected(shell: Shell, run: Path) -> None:
     ended = shell("pipeline", run, "--lake", run / "trace" / "lake", "--once")
     assert ended.code == 2
     assert f"lies within {run / 'trace'}" in ended.stderr
     assert "starting Spark" not in ended.stderr
 
 
-def test_a_lake_on_a_remote_system_is_refused(shell: Shell, run: Path) -> None:
+def test_lake_on_a_remote_system_is_rejected(shell: Shell, run: Path) -> None:
     ended = shell("pipeline", run, "--lake", "s3://bucket/lake", "--once")
     assert ended.code == 2
     assert "s3://bucket/lake can't be a lake" in ended.stderr
 
 
 def outcome(**given: Any) -> Outcome:
-    """What a pipeline on a log alone came to."""
+    """Return the outcome of a pipeline on a log without a trace."""
     why = "a server keeps the events, and no trace"
     made: dict[str, Any] = {
         "lake": "lake",
@@ -91,7 +91,7 @@ JUDGED = RunVerdict(run="r", order="total", verdict=Verdict.VALID)
 
 
 @pytest.mark.parametrize(
-    ("found", "code", "verdict", "told"),
+    ("found", "code", "verdict", "message"),
     [
         (outcome(), 0, None, "done; nothing to judge: a server keeps the events, and no trace"),
         (outcome(failed={"ordered": "no order"}), 2, "unknown", "failed: ordered: no order"),
@@ -101,7 +101,10 @@ JUDGED = RunVerdict(run="r", order="total", verdict=Verdict.VALID)
             outcome(cut={"a": 3, "b": 0}, before_cut=3),
             0,
             None,
-            "ordered from the first common cut on (a at offset 3): 3 events before it have no common order",
+            (
+                "ordered from the first common cut on (a at offset 3): 3 events before it have no "
+                "common order"
+            ),
         ),
         (
             outcome(tables={"events": 9, "ordered": 8, "gaps": 1}),
@@ -111,30 +114,30 @@ JUDGED = RunVerdict(run="r", order="total", verdict=Verdict.VALID)
         ),
     ],
 )
-def test_the_exit_code_is_that_of_what_was_done(
+def test_exit_code_matches_the_outcome(
     shell: Shell,
     run: Path,
     monkeypatch: pytest.MonkeyPatch,
     found: Outcome,
     code: int,
     verdict: str | None,
-    told: str,
+    message: str,
 ) -> None:
     @contextmanager
-    def no_spark(*_: object) -> Iterator[tuple[None, Work]]:
-        yield None, Work()
+    def no_spark(*_: object) -> Iterator[tuple[None, CommandProgress]]:
+        yield None, CommandProgress()
 
     monkeypatch.setattr("ensue.cli.pipeline.on_spark", no_spark)
     monkeypatch.setattr("ensue.spark.lake.pipeline.pipeline", lambda *_, **__: found)
     words = ["pipeline", run, "--lake", run.parent / "lake", "--once"]
     ended = shell(*words)
     assert ended.code == code
-    assert told in ended.stdout
+    assert message in ended.stdout
     ended = shell(*words, "--json")
     assert (ended.code, ended.json()["verdict"]) == (code, verdict)
 
 
-def test_the_help_says_what_comes_of_it(shell: Shell) -> None:
+def test_help_explains_options_and_exit_codes(shell: Shell) -> None:
     ended = shell("pipeline", "--help")
     assert ended.code == 0
     for word in ("--once", "--every", "--topics", "--master", "Ctrl-C", "0 valid, 1 invalid"):

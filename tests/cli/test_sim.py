@@ -1,4 +1,4 @@
-"""`ensue sim`, and what all commands have in common."""
+"""`ensue sim`, and behavior common to all commands."""
 
 import importlib.util
 import re
@@ -45,14 +45,12 @@ def test_every_example_runs_unchanged(shell: Shell, path: Path) -> None:
     if not re.search(
         r'^order = "(causal|deadline)"', path.read_text(encoding="utf-8"), re.MULTILINE
     ):
-        # What such an event names of its past is not a stamp.
+        # These orders have dependencies instead of stamps.
         assert "stamp bytes, mean" in ended.stdout
     assert ended.stderr == ""
 
 
-def test_one_seed_writes_one_trace_and_another_seed_another(
-    shell: Shell, small: Path, tmp_path: Path
-) -> None:
+def test_trace_depends_on_the_seed_only(shell: Shell, small: Path, tmp_path: Path) -> None:
     digests = []
     for name, seed in (("first", 7), ("again", 7), ("other", 8)):
         ended = shell("sim", small, "--seed", seed, "--trace", tmp_path / name)
@@ -63,7 +61,7 @@ def test_one_seed_writes_one_trace_and_another_seed_another(
     assert digests[0] != digests[2]
 
 
-def test_a_recorded_run_has_a_trace_and_an_event_log(
+def test_recorded_run_has_a_trace_and_an_event_log(
     shell: Shell, small: Path, tmp_path: Path
 ) -> None:
     ended = shell("sim", small, "--record", tmp_path / "run")
@@ -88,25 +86,23 @@ def test_a_recorded_run_has_a_trace_and_an_event_log(
 
 def test_json_is_one_object_with_figures_and_the_report(shell: Shell, small: Path) -> None:
     ended = shell("sim", small, "--seed", 3, "--json")
-    told = ended.json()
+    result = ended.json()
     assert ended.code == 0
-    assert told["verdict"] == "valid"
-    assert told["seed"] == 3
-    assert told["statistics"]["events"] > 0
-    assert told["statistics"]["held_count"] is None
-    assert [one["checker"] for one in told["report"]["findings"]][:2] == ["fifo", "total"]
-    assert told["trace"] is None
+    assert result["verdict"] == "valid"
+    assert result["seed"] == 3
+    assert result["statistics"]["events"] > 0
+    assert result["statistics"]["held_count"] is None
+    assert [one["checker"] for one in result["report"]["findings"]][:2] == ["fifo", "total"]
+    assert result["trace"] is None
 
 
-def test_frames_are_recorded_and_show_what_was_held_back(
-    shell: Shell, small: Path, tmp_path: Path
-) -> None:
-    told = shell("sim", small, "--frames", "--trace", tmp_path / "t", "--json").json()
-    assert told["statistics"]["held_count"] is not None
+def test_recorded_frames_show_held_back_events(shell: Shell, small: Path, tmp_path: Path) -> None:
+    result = shell("sim", small, "--frames", "--trace", tmp_path / "t", "--json").json()
+    assert result["statistics"]["held_count"] is not None
     assert {"received", "sent"} <= {row.action for row in trace.read(tmp_path / "t")}
 
 
-def test_a_run_that_delivers_nothing_is_unknown(shell: Shell, tmp_path: Path) -> None:
+def test_run_without_deliveries_is_unknown(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "silent.toml"
     path.write_text('duration = "1s"', encoding="utf-8")
     ended = shell("sim", path)
@@ -114,7 +110,7 @@ def test_a_run_that_delivers_nothing_is_unknown(shell: Shell, tmp_path: Path) ->
     assert "no deliveries" in ended.stdout or "empty" in ended.stdout
 
 
-def test_a_run_that_can_not_settle_is_a_violation(shell: Shell, tmp_path: Path) -> None:
+def test_run_that_can_not_settle_is_a_violation(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "hasty.toml"
     path.write_text('settle = "1ms"\n' + SMALL + '[network]\ndefault = "1s"', encoding="utf-8")
     ended = shell("sim", path)
@@ -122,7 +118,7 @@ def test_a_run_that_can_not_settle_is_a_violation(shell: Shell, tmp_path: Path) 
     assert "stuck: " in ended.stdout
 
 
-def test_an_exception_inside_a_run_is_told_in_one_line(
+def test_exception_inside_a_run_is_one_line(
     shell: Shell, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -145,7 +141,7 @@ def test_bad_input_is_one_line_on_stderr(shell: Shell, tmp_path: Path) -> None:
     assert shell("sim", path, "--json").json() == {"error": problem}
 
 
-def test_a_directory_in_use_is_refused_before_the_run(
+def test_directory_in_use_is_rejected_before_the_run(
     shell: Shell, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "play", lambda *_, **__: pytest.fail("was played"))
@@ -156,7 +152,7 @@ def test_a_directory_in_use_is_refused_before_the_run(
     assert ended.stderr == f"ensue: --trace: {small} is a file; name a directory\n"
 
 
-def test_interrupting_ends_cleanly(
+def test_interrupt_exits_cleanly(
     shell: Shell, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -168,7 +164,7 @@ def test_interrupting_ends_cleanly(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "result"),
     [
         (["sim"], "Missing argument"),
         (["sim", "x.toml", "--seed", "one"], "'--seed'"),
@@ -179,17 +175,17 @@ def test_interrupting_ends_cleanly(
         (["check", "x"], "Missing option '--order'"),
     ],
 )
-def test_bad_options_are_named(shell: Shell, words: list[str], told: str) -> None:
+def test_error_names_the_invalid_option(shell: Shell, words: list[str], result: str) -> None:
     ended = shell(*words)
     assert ended.code == 2
-    assert told in ended.stderr
+    assert result in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["demo", "sim", "swarm", "replay", "check"])
-def test_help_comes_with_an_example(shell: Shell, name: str) -> None:
+def test_help_has_an_example(shell: Shell, name: str) -> None:
     ended = shell(name, "--help")
     assert ended.code == 0
-    # A flag takes no value, so none is asked for.
+    # A flag is shown without a value.
     assert "--json" in ended.stdout
     assert "bool" not in ended.stdout.lower()
     assert f"Example: ensue {name} " in ended.stdout
@@ -219,21 +215,21 @@ def test_help_shows_whole_option_names_at_80_columns(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    told = shell(name, "--help").stdout
-    assert max(map(len, told.splitlines())) <= 80
-    assert "--help" in told
-    # Nothing is cut: `…` stands only where a help text has it.
-    assert "…" not in told.replace("[TOPIC…]", "")
+    result = shell(name, "--help").stdout
+    assert max(map(len, result.splitlines())) <= 80
+    assert "--help" in result
+    # Nothing is truncated: `…` occurs only in a help text.
+    assert "…" not in result.replace("[TOPIC…]", "")
 
 
-def test_the_version_is_told(shell: Shell) -> None:
+def test_version_is_printed(shell: Shell) -> None:
     ended = shell("--version")
     assert ended.code == 0
     assert ended.stdout.startswith("ensue ")
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich", "pyarrow"])
-def test_a_missing_extra_is_told_with_the_line_that_installs_it(
+def test_missing_extra_prints_the_install_command(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(
@@ -244,7 +240,7 @@ def test_a_missing_extra_is_told_with_the_line_that_installs_it(
     assert ended.stderr == (f"ensue: the command line needs {missing}: pip install 'ensue[cli]'\n")
 
 
-def test_the_installed_command_works(small: Path) -> None:
+def test_installed_command_works(small: Path) -> None:
     command = [sys.executable, "-c", "from ensue.cli import main; main()", "sim", str(small)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Commands on Spark: what is refused before it starts, what failed in one sentence, and their bars."""
+"""Commands on Spark: input rejected before it starts, failures in one sentence, and progress."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
 
 from ensue.cli import output
-from ensue.cli.spark_runs import Work, start
+from ensue.cli.spark_runs import CommandProgress, start
 from ensue.core import trace
 
 
@@ -28,14 +28,14 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["audit", "report", "pipeline", "swarm"])
 @pytest.mark.parametrize(
-    ("master", "told"),
+    ("master", "message"),
     [
         ("locla[2]", "--master: 'locla[2]' is no master of Spark; expected local[4]"),
         ("spark://127.0.0.1:1", "--master: no Spark master answers at spark://127.0.0.1:1 ("),
     ],
 )
-def test_a_master_that_is_none_is_refused_before_spark_starts(
-    shell: Shell, run: Path, command: str, master: str, told: str
+def test_invalid_master_is_rejected_before_spark_starts(
+    shell: Shell, run: Path, command: str, master: str, message: str
 ) -> None:
     commands: dict[str, list[object]] = {
         "audit": ["audit", run, "--order", "total"],
@@ -45,12 +45,12 @@ def test_a_master_that_is_none_is_refused_before_spark_starts(
     }
     ended = shell(*commands[command], "--master", master, "--json")
     assert ended.code == 2
-    assert ended.json()["error"].startswith(told)
+    assert ended.json()["error"].startswith(message)
     assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["audit", "report", "pipeline"])
-def test_a_place_that_is_not_there_is_refused_before_spark_starts(
+def test_missing_source_is_rejected_before_spark_starts(
     shell: Shell, tmp_path: Path, command: str
 ) -> None:
     more: dict[str, list[object]] = {
@@ -65,7 +65,7 @@ def test_a_place_that_is_not_there_is_refused_before_spark_starts(
 
 
 @pytest.mark.parametrize("command", ["audit", "report"])
-def test_a_place_without_a_trace_is_refused_before_spark_starts(
+def test_directory_without_a_trace_is_rejected_before_spark_starts(
     shell: Shell, tmp_path: Path, command: str
 ) -> None:
     order = ["--order", "total"] if command == "audit" else []
@@ -76,7 +76,7 @@ def test_a_place_without_a_trace_is_refused_before_spark_starts(
 
 
 @pytest.mark.parametrize("command", ["audit", "report", "pipeline"])
-def test_a_file_that_is_no_parquet_is_refused_before_spark_starts(
+def test_damaged_parquet_is_rejected_before_spark_starts(
     shell: Shell, run: Path, command: str
 ) -> None:
     more: dict[str, list[object]] = {
@@ -93,26 +93,26 @@ def test_a_file_that_is_no_parquet_is_refused_before_spark_starts(
 
 
 @pytest.mark.parametrize(
-    ("lake", "told"),
+    ("lake", "message"),
     [
         ("file", "is a file; a lake is a directory"),
         ("full", "is no lake, and not empty"),
         ("file/lake", "can't be made: "),
     ],
 )
-def test_a_place_that_can_be_no_lake_is_refused_before_spark_starts(
-    shell: Shell, run: Path, lake: str, told: str
+def test_invalid_lake_is_rejected_before_spark_starts(
+    shell: Shell, run: Path, lake: str, message: str
 ) -> None:
     (run.parent / "file").touch()
     (run.parent / "full").mkdir()
     (run.parent / "full" / "notes").touch()
     ended = shell("pipeline", run, "--lake", run.parent / lake, "--once", "--json")
     assert ended.code == 2
-    assert told in ended.json()["error"]
+    assert message in ended.json()["error"]
     assert "starting Spark" not in ended.stderr
 
 
-def test_a_failure_of_spark_ends_with_2_and_one_sentence(
+def test_spark_failure_exits_with_2_and_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(*, json: bool) -> int:
@@ -127,7 +127,7 @@ def test_a_failure_of_spark_ends_with_2_and_one_sentence(
     assert err == "ensue: [CANNOT_DO_IT] no room\n"
 
 
-def test_a_mistake_of_our_own_is_not_hidden() -> None:
+def test_internal_error_is_not_hidden() -> None:
     def fail() -> int:
         raise ZeroDivisionError
 
@@ -135,7 +135,7 @@ def test_a_mistake_of_our_own_is_not_hidden() -> None:
         output.command(fail)()
 
 
-def test_what_sparks_processes_write_is_filtered(
+def test_stderr_of_spark_processes_is_filtered(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = "import sys; sys.stderr.write('WARNING: Using incubator modules: x\\nkept\\n')"
@@ -154,7 +154,7 @@ def test_what_sparks_processes_write_is_filtered(
 
 
 class Tracker:
-    """Knows of one stage, of which two tasks of four are done."""
+    """A status tracker with one stage: two of four tasks are done."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -162,7 +162,7 @@ class Tracker:
 
     def getActiveStageIds(self) -> list[int]:  # noqa: N802 - Spark's name
         self.calls += 1
-        if self.calls > 1:  # What was said before is shown by then.
+        if self.calls > 1:  # By then the first answer is shown.
             self.asked.set()
         return [7, 8]
 
@@ -170,34 +170,34 @@ class Tracker:
         return SimpleNamespace(numTasks=4, numCompletedTasks=2) if stage == 7 else None
 
 
-def test_on_a_terminal_a_bar_tells_how_many_tasks_are_done(
+def test_bar_on_a_terminal_shows_completed_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr("ensue.cli.spark_runs.LOOK_S", 0.01)
+    monkeypatch.setattr("ensue.cli.spark_runs.REFRESH_S", 0.01)
     reader, writer = os.pipe()
     monkeypatch.setattr(os, "dup", lambda _: writer)
-    work, tracker = Work(), Tracker()
+    progress, tracker = CommandProgress(), Tracker()
     spark = cast(
         "Any", SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     )
-    assert work.has_bar
-    with work.shown():
-        work.at("auditing")
-        work.tell("a line [bold]as it is[/bold]")
-        work.follow(spark)
+    assert progress.has_bar
+    with progress.shown():
+        progress.stage("auditing")
+        progress.print_line("a line [bold]as it is[/bold]")
+        progress.follow(spark)
         assert tracker.asked.wait(60)
-    assert work._bar is not None
-    (task,) = work._bar.tasks
+    assert progress._bar is not None
+    (task,) = progress._bar.tasks
     assert (task.description, task.completed, task.total) == ("auditing", 2, 4)
-    work._bar.console.file.close()
-    with os.fdopen(reader, encoding="utf-8") as told:
-        assert "a line [bold]as it is[/bold]" in told.read()
+    progress._bar.console.file.close()
+    with os.fdopen(reader, encoding="utf-8") as message:
+        assert "a line [bold]as it is[/bold]" in message.read()
 
 
 def test_without_a_terminal_there_are_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    work = Work()
-    with work.shown():
-        work.at("auditing")
-        work.tell("a line")
+    progress = CommandProgress()
+    with progress.shown():
+        progress.stage("auditing")
+        progress.print_line("a line")
     assert capsys.readouterr().err == "auditing …\na line\n"

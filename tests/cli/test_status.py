@@ -1,4 +1,4 @@
-"""`ensue status`: one server, a chain with one down, and what somebody may see."""
+"""`ensue status`: one server, a chain with one server down, and permissions."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ from ensue.transports.tcp.messages import Member
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have everything told as it is now."""
+    """Disable caching, so that every status is current."""
     monkeypatch.setattr(state, "FRESH_S", 0.0)
     monkeypatch.setattr(state, "SHARE_MAX", float("inf"))
 
@@ -44,7 +44,7 @@ def start(stack: ExitStack, config: ServerConfig) -> StationThread:
 
 
 def chain(tmp_path: Path, stack: ExitStack, count: int) -> list[StationThread]:
-    """Servers s0, s1, … of a chain, with the topics t0, t1, … ."""
+    """Start the servers s0, s1, … of a chain, with the topics t0, t1, …"""
     ports = []
     with ExitStack() as sockets:
         for _ in range(count):
@@ -76,7 +76,9 @@ async def publish(url: str, **counts: int) -> None:
                 await bus.publish(topic, b"1")
 
 
-def test_one_server_as_one_object(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
+def test_one_server_is_printed_as_one_object(
+    shell: Shell, tmp_path: Path, stack: ExitStack
+) -> None:
     server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
     asyncio.run(publish(server.url, orders=3, audit=1))
     ended = shell("status", server.url, "--json")
@@ -100,13 +102,13 @@ def test_one_server_as_one_object(shell: Shell, tmp_path: Path, stack: ExitStack
     }
     assert found["topics_count"] == 2
     assert found["subscriptions"] == []
-    assert found["connections"] == 1  # The one that asks.
+    assert found["connections"] == 1  # That of `ensue status` itself.
     assert found["open_stamps"] == 0
     assert found["early_requests"] == 0
     assert found["errors"] == {}
 
 
-def test_a_server_is_named_by_an_option_or_in_short_and_both_go_before_the_environment(
+def test_argument_and_option_override_the_environment(
     shell: Shell, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
@@ -117,19 +119,19 @@ def test_a_server_is_named_by_an_option_or_in_short_and_both_go_before_the_envir
         assert ended.json()["url"] == server.url
 
 
-def test_one_server_as_tables(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
+def test_one_server_is_printed_as_tables(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
     server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
     asyncio.run(publish(server.url, **{"or\x1b[31mders": 3}))
     ended = shell("status", server.url)
     assert ended.code == 0
     assert "node-1" in ended.stdout
-    assert r"or\x1b[31mders" in ended.stdout  # Names do nothing to the terminal.
+    assert r"or\x1b[31mders" in ended.stdout  # Control characters are escaped.
     assert "1 topic\n" in ended.stdout
     assert "\n1 connection, 0 stamps open, 0 requests held back" in ended.stdout
-    assert "refused: nothing" in ended.stdout
+    assert "rejected: nothing" in ended.stdout
 
 
-def test_those_who_keep_an_order_among_themselves_are_shown(
+def test_clients_of_relayed_orders_are_shown(
     shell: Shell, tmp_path: Path, stack: ExitStack
 ) -> None:
     server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
@@ -155,7 +157,7 @@ def test_those_who_keep_an_order_among_themselves_are_shown(
     asyncio.run(main())
 
 
-def test_a_server_named_by_the_environment_fits_into_80_columns(
+def test_tables_fit_into_80_columns(
     shell: Shell, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = ServerConfig(
@@ -181,7 +183,7 @@ def test_a_server_named_by_the_environment_fits_into_80_columns(
     assert doing.rstrip().endswith("0.05 s")
 
 
-def test_requests_that_wait_for_an_earlier_one_are_shown(shell: Shell, tmp_path: Path) -> None:
+def test_held_back_requests_are_shown(shell: Shell, tmp_path: Path) -> None:
     async def main() -> tuple[Ended, dict[str, Any]]:
         async with serving(tmp_path / "d") as server:
             raw = await Raw.hello(server)
@@ -203,9 +205,7 @@ def test_requests_that_wait_for_an_earlier_one_are_shown(shell: Shell, tmp_path:
     assert " held " in ended.stdout
 
 
-def test_a_subscription_that_has_ended_is_shown_no_more(
-    shell: Shell, tmp_path: Path, stack: ExitStack
-) -> None:
+def test_ended_subscription_is_not_shown(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
     server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
 
     async def main() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -222,7 +222,7 @@ def test_a_subscription_that_has_ended_is_shown_no_more(
     assert shell("status", server.url, "--json").json()["subscriptions"] == []
 
 
-def test_the_lag_of_a_subscription_adds_up_over_the_chain(
+def test_lag_of_a_subscription_adds_up_over_the_chain(
     shell: Shell, tmp_path: Path, stack: ExitStack
 ) -> None:
     servers = chain(tmp_path, stack, 3)
@@ -244,7 +244,7 @@ def test_the_lag_of_a_subscription_adds_up_over_the_chain(
     asyncio.run(main())
     found = shell("status", servers[1].url, "--json").json()
     lags = {each["name"]: (each["position"], each["lag"]) for each in found["subscriptions"]}
-    # Each has handled the first of its three; three more came with each later one, and four at last.
+    # Each acknowledged the first of three. Each later one published three more, then four followed.
     assert lags == {"desk": (1, 12), "board": (1, 9), "shelf": (1, 6)}
     assert not any(each["lag_is_least"] for each in found["subscriptions"])
     assert all(each["durable"] for each in found["subscriptions"])
@@ -252,7 +252,7 @@ def test_the_lag_of_a_subscription_adds_up_over_the_chain(
     assert found["groups"] == {"topics": 9, "largest": 3, "mean": 3.0}
 
 
-def test_a_chain_of_which_one_is_down(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
+def test_chain_with_one_server_down(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
     servers = chain(tmp_path, stack, 2)
     asyncio.run(publish(servers[0].url, t0=2, t1=1))
     servers[1].stop()
@@ -270,7 +270,7 @@ def test_a_chain_of_which_one_is_down(shell: Shell, tmp_path: Path, stack: ExitS
     assert "s1 does not answer: no server answers" in ended.stdout
 
 
-def test_nobody_there_at_all_is_one_sentence(shell: Shell) -> None:
+def test_unreachable_server_is_one_sentence(shell: Shell) -> None:
     with socket.socket() as spare:
         spare.bind(("127.0.0.1", 0))
         url = f"ensue://127.0.0.1:{spare.getsockname()[1]}"
@@ -280,7 +280,7 @@ def test_nobody_there_at_all_is_one_sentence(shell: Shell) -> None:
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_server_that_says_nothing_is_waited_for_as_long_as_told(shell: Shell) -> None:
+def test_silent_server_times_out(shell: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         ended = shell("status", f"ensue://{address}", "--timeout", "0.3")
@@ -298,26 +298,24 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_told(shell: Shell) 
         (["ensue://127.0.0.1:1", "--watch", "0"], "--watch"),
     ],
 )
-def test_what_makes_no_sense_is_refused(shell: Shell, words: list[str], why: str) -> None:
+def test_invalid_options_are_rejected(shell: Shell, words: list[str], why: str) -> None:
     ended = shell("status", *words)
     assert ended.code == 2
     assert why in ended.stderr
 
 
-def test_the_password_of_a_broker_is_shown_to_nobody(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def nobody(*_: Any) -> status._Chain:
+def test_password_of_a_broker_is_not_shown(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_server(*_: Any) -> status._Chain:
         return status._Chain((Member("s0", "", ()),), closed=False)
 
-    monkeypatch.setattr(status, "_stations", nobody)
+    monkeypatch.setattr(status, "_stations", no_server)
     for more in ((), ("--json",)):
         ended = shell("status", "redis://desk:secret@127.0.0.1:1?prefix=shop", *more)
         assert "redis://desk:***@127.0.0.1:1" in ended.stdout
         assert "secret" not in ended.stdout + ended.stderr
 
 
-def test_a_user_sees_what_it_may_subscribe_to(
+def test_user_sees_topics_it_may_subscribe_to(
     shell: Shell, tmp_path: Path, stack: ExitStack
 ) -> None:
     people = People(
@@ -350,20 +348,20 @@ def test_a_user_sees_what_it_may_subscribe_to(
     assert "secret" not in repr(of_clerk)
     ended = shell("status", clerk)
     assert ended.code == 0
-    assert "shown is what you may subscribe to" in ended.stdout
+    assert "only topics that you may subscribe to are shown" in ended.stdout
     assert people.tokens["clerk"] not in ended.stdout
 
 
-def test_it_looks_again_and_goes_on_while_nobody_answers(
+def test_watch_continues_while_no_server_answers(
     shell: Shell, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start(stack, ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0"))
-    looks = 0
+    refreshes = 0
 
     async def then(_seconds: float) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 1:
+        nonlocal refreshes
+        refreshes += 1
+        if refreshes == 1:
             await asyncio.to_thread(server.stop)
         else:
             raise KeyboardInterrupt

@@ -20,8 +20,8 @@ from ensue.simulation.scenario import Change, Scenario, SubscriberSpec
 from ensue.simulation.seeds import DRAWS
 
 
-def haunted(outcome: Outcome) -> Outcome:
-    """The same run, but nobody published the first event that was delivered."""
+def with_phantom(outcome: Outcome) -> Outcome:
+    """Return the same run without the publication of its first delivered event."""
     event = next(row.event for row in outcome.rows if row.action == "delivered")
     rows = [row for row in outcome.rows if (row.action, row.event) != ("published", event)]
     return msgspec.structs.replace(outcome, rows=rows, report=check(rows, "total", lossy=True))
@@ -37,31 +37,31 @@ def plant(monkeypatch: pytest.MonkeyPatch, failing: Iterable[int], *, stuck: boo
             return outcome
         if stuck:
             return msgspec.structs.replace(outcome, stuck=("subscriber-0 waits for 3 events",))
-        return haunted(outcome)
+        return with_phantom(outcome)
 
     monkeypatch.setattr(run, "play", planted)
 
 
-def test_a_swarm_without_failures_ends_well(shell: Shell) -> None:
-    told = shell("swarm", "total", "--seeds", "5:17", "--jobs", 2, "--json").json()
-    assert (told["seeds"], told["failures"], told["interrupted"]) == (12, [], False)
-    assert (told["first_seed"], told["last_seed"]) == (5, 16)
-    assert told["events"] > 100
-    assert told["seeds_per_hour"] > 0
-    assert told["steps_per_second"] > 0
+def test_swarm_without_failures_exits_with_0(shell: Shell) -> None:
+    report = shell("swarm", "total", "--seeds", "5:17", "--jobs", 2, "--json").json()
+    assert (report["seeds"], report["failures"], report["interrupted"]) == (12, [], False)
+    assert (report["first_seed"], report["last_seed"]) == (5, 16)
+    assert report["events"] > 100
+    assert report["seeds_per_hour"] > 0
+    assert report["steps_per_second"] > 0
     ended = shell("swarm", "total", "--seeds", "5:7", "--jobs", 1)
     assert ended.code == 0
     assert "2 of 2" in ended.stdout
 
 
-def test_the_number_of_processes_does_not_change_what_is_found() -> None:
+def test_number_of_processes_does_not_change_results() -> None:
     chosen = range(30, 42)
     assert list(seed_pool.play_all("total", chosen, 1)) == list(
         seed_pool.play_all("total", chosen, 3)
     )
 
 
-def test_a_planted_failure_stops_the_swarm_with_the_line_that_replays_it(
+def test_failure_stops_the_swarm_and_prints_the_replay_command(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, {3, 5})
@@ -74,20 +74,18 @@ def test_a_planted_failure_stops_the_swarm_with_the_line_that_replays_it(
     assert "4 of 9" in ended.stdout
 
 
-def test_keep_going_tells_every_failure(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep_going_reports_every_failure(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, {3, 5}, stuck=True)
     ended = shell("swarm", "total", "--seeds", "0:7", "--jobs", 1, "--keep-going", "--json")
     assert ended.code == 1
-    told = ended.json()
-    assert [one["seed"] for one in told["failures"]] == [3, 5]
-    assert told["failures"][0]["sentences"][0] == "stuck: subscriber-0 waits for 3 events"
-    assert told["failures"][1]["replay"] == "ensue replay total --seed 5"
-    assert told["seeds"] == 7
+    report = ended.json()
+    assert [one["seed"] for one in report["failures"]] == [3, 5]
+    assert report["failures"][0]["sentences"][0] == "stuck: subscriber-0 waits for 3 events"
+    assert report["failures"][1]["replay"] == "ensue replay total --seed 5"
+    assert report["seeds"] == 7
 
 
-def test_an_exception_is_a_failure_of_its_seed(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exception_is_a_failure_of_its_seed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Scenario, seed: int) -> Outcome:
         raise AssertionError(f"planted in {seed}")
 
@@ -104,7 +102,7 @@ def test_an_exception_is_a_failure_of_its_seed(
     assert shell("replay", "total", "--seed", 8, "--json").json()["verdict"] == "invalid"
 
 
-def test_the_trace_of_the_failing_seed_is_written(
+def test_trace_of_the_failing_seed_is_written(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plant(monkeypatch, {2})
@@ -116,12 +114,12 @@ def test_the_trace_of_the_failing_seed_is_written(
     assert shell(*words).code == 1
 
 
-def test_one_seed_stands_for_itself(shell: Shell) -> None:
-    told = shell("swarm", "total", "--seeds", "5", "--jobs", 1, "--json").json()
-    assert (told["seeds"], told["first_seed"], told["last_seed"]) == (1, 5, 5)
+def test_single_seed_is_played(shell: Shell) -> None:
+    report = shell("swarm", "total", "--seeds", "5", "--jobs", 1, "--json").json()
+    assert (report["seeds"], report["first_seed"], report["last_seed"]) == (1, 5, 5)
 
 
-def test_interrupting_tells_what_was_done(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_swarm_prints_its_totals(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     play = run.play
 
     def until_three(scenario: Scenario, seed: int) -> Outcome:
@@ -137,8 +135,8 @@ def test_interrupting_tells_what_was_done(shell: Shell, monkeypatch: pytest.Monk
 
 
 def test_ctrl_c_ends_all_processes() -> None:
-    # Progress is told after every seed, so that the first line says that the swarm is under way.
-    # A shell that runs the tests in the background would have them ignore the signal.
+    # Progress is printed after every seed: the first line shows that the swarm has started.
+    # The handler is set because background jobs of a shell ignore SIGINT.
     source = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from ensue.cli import main, seed_pool; seed_pool.PLAIN_SECONDS = 0; main()"
@@ -153,14 +151,14 @@ def test_ctrl_c_ends_all_processes() -> None:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("swarm total: 1 of 1000000")
         process.send_signal(signal.SIGINT)
-        # Ends only once every process has closed the pipes they all inherited.
+        # Returns only after every process has closed the inherited pipes.
         out, err = process.communicate(timeout=30)
     assert process.returncode == 2
     assert "interrupted; until then:" in out
     assert "Traceback" not in err
 
 
-def test_whoever_stops_reading_does_not_change_the_exit_code() -> None:
+def test_closed_stdout_does_not_change_the_exit_code() -> None:
     source = "from ensue.cli import main; main()"
     with subprocess.Popen(
         [sys.executable, "-c", source, "replay", "total", "--seed", "3", "--verbose"],
@@ -176,15 +174,13 @@ def test_whoever_stops_reading_does_not_change_the_exit_code() -> None:
 
 
 @pytest.mark.parametrize("text", ["5:5", "9:5", "5:", "a:b", ":5", "-1:5", ""])
-def test_bad_seeds_are_refused(shell: Shell, text: str) -> None:
+def test_invalid_seeds_are_rejected(shell: Shell, text: str) -> None:
     ended = shell("swarm", "total", f"--seeds={text}")
     assert ended.code == 2
-    assert ended.stderr.startswith(f"ensue: --seeds: {text!r} are no seeds; write ")
+    assert ended.stderr.startswith(f"ensue: --seeds: {text!r} is not a range of seeds; ")
 
 
-def test_replay_tells_the_scenario_and_gives_the_run_of_the_swarm(
-    shell: Shell, tmp_path: Path
-) -> None:
+def test_replay_describes_the_scenario_and_repeats_the_run(shell: Shell, tmp_path: Path) -> None:
     ended = shell("replay", "total", "--seed", 3, "--trace", tmp_path / "t")
     assert ended.code == 0
     assert ended.stdout.startswith("swarm-total: order total, ")
@@ -208,7 +204,7 @@ def test_replay_of_a_failure_shows_the_rows_around_it(
     assert len(verbose) > len(ended.stdout)
 
 
-def test_replay_of_a_stuck_run_shows_the_last_rows_of_whoever_waits(
+def test_replay_of_a_stuck_run_shows_the_last_rows_of_stuck_nodes(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, {3}, stuck=True)
@@ -220,35 +216,37 @@ def test_replay_of_a_stuck_run_shows_the_last_rows_of_whoever_waits(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_scenario_can_be_told(seed: int) -> None:
+def test_every_scenario_can_be_described(seed: int) -> None:
     scenario = DRAWS["total"](seed)
-    told = "\n".join(narration.scenario_lines(scenario))
+    report = "\n".join(narration.scenario_lines(scenario))
     for group in (scenario.chain, scenario.ens, scenario.publishers, scenario.subscribers):
         for each in group:
-            assert each.name in told
+            assert each.name in report
     times = [
-        float(line.split("s")[0]) for line in told.splitlines() if line[2:11].strip()[:1].isdigit()
+        float(line.split("s")[0])
+        for line in report.splitlines()
+        if line[2:11].strip()[:1].isdigit()
     ]
     assert times == sorted(times)
 
 
-def test_leaving_and_joining_at_once_is_told_in_the_order_it_happens() -> None:
+def test_leaving_and_joining_at_once_is_described_in_order() -> None:
     change = Change(at_ns=1_000_000_000, subscribe=("a", "b"), unsubscribe=("a",))
     reader = SubscriberSpec(name="reader", topics=("a",), changes=(change,))
     scenario = Scenario(name="small", subscribers=(reader,))
     assert "    at 1s leaves a, then joins a, b" in narration.scenario_lines(scenario)
 
 
-@pytest.mark.parametrize(("kept", "told"), [(True, "across topics"), (False, "within a topic")])
-def test_how_far_a_publishers_order_goes_is_told(kept: bool, told: str) -> None:
+@pytest.mark.parametrize(("kept", "scope"), [(True, "across topics"), (False, "within a topic")])
+def test_scope_of_a_publishers_order_is_described(kept: bool, scope: str) -> None:
     scenario = DRAWS["total"](1)
     sequencer = msgspec.structs.replace(scenario.sequencer, publisher_order=kept)
     scenario = msgspec.structs.replace(scenario, sequencer=sequencer)
-    assert f"publishers' order kept {told}" in "\n".join(narration.scenario_lines(scenario))
+    assert f"publishers' order kept {scope}" in "\n".join(narration.scenario_lines(scenario))
 
 
 @pytest.mark.parametrize("protocol", sorted(DRAWS))
-def test_a_seed_of_any_protocol_can_be_played_again(shell: Shell, protocol: str) -> None:
+def test_seed_of_any_protocol_can_be_replayed(shell: Shell, protocol: str) -> None:
     ended = shell("replay", protocol, "--seed", 3)
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.split()[-2:] == ["all", "valid"]

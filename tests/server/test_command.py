@@ -55,7 +55,7 @@ def running(
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_is_and_ends_with_0_when_told_to(
+def test_server_prints_its_url_and_exits_with_0_on_a_signal(
     tmp_path: Path, how: signal.Signals
 ) -> None:
     words = ("--listen", "127.0.0.1:0", "--data", tmp_path / "d", "--log-format", "json")
@@ -90,9 +90,7 @@ def test_it_says_where_it_is_and_ends_with_0_when_told_to(
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_being_told_again_while_it_ends_changes_nothing(
-    tmp_path: Path, how: signal.Signals
-) -> None:
+def test_second_signal_changes_nothing(tmp_path: Path, how: signal.Signals) -> None:
     with running("--listen", "127.0.0.1:0", "--data", tmp_path / "d") as (process, _):
         deadline_s = time.monotonic() + DEADLINE_S
         while process.poll() is None and time.monotonic() < deadline_s:
@@ -102,7 +100,7 @@ def test_being_told_again_while_it_ends_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", ["text", "json"])
-def test_without_json_its_url_is_on_stderr(tmp_path: Path, kind: str) -> None:
+def test_url_is_on_stderr_without_json(tmp_path: Path, kind: str) -> None:
     words = ("--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), "--log-format", kind)
     process = subprocess.Popen(
         [*ENSUE, "serve", *words],
@@ -127,7 +125,7 @@ def test_without_json_its_url_is_on_stderr(tmp_path: Path, kind: str) -> None:
             process.kill()
 
 
-def test_what_keeps_it_from_starting_is_one_sentence_and_2(tmp_path: Path, shell: Shell) -> None:
+def test_failed_start_prints_one_sentence_and_exits_with_2(tmp_path: Path, shell: Shell) -> None:
     async def main() -> tuple[int, str, str, int, str]:
         async with serving(tmp_path / "d") as server:
             assert server.listener is not None
@@ -140,8 +138,8 @@ def test_what_keeps_it_from_starting_is_one_sentence_and_2(tmp_path: Path, shell
     assert (code, used_code) == (2, 2)
     assert err == f"ensue: can't listen on {address}: address already in use\n" or "in use" in err
     assert err.count("\n") == 1
-    assert not (tmp_path / "e").exists()  # Nothing is left of what never ran.
-    assert "a journal is for one process at a time" in used
+    assert not (tmp_path / "e").exists()  # Nothing was created.
+    assert "is open in another process: stop that process" in used
     assert used.count("\n") == 1
     ended = shell("serve", "--data", tmp_path / "f", "--listen", "0.0.0.0:0")
     assert ended.code == 2
@@ -161,7 +159,7 @@ def run(*words: object) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
-def test_a_disk_that_takes_no_more_ends_it_with_2_and_what_had_a_receipt_is_there(
+def test_full_disk_exits_with_2_and_keeps_confirmed_events(
     tmp_path: Path,
 ) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)); "
@@ -203,7 +201,7 @@ def test_a_disk_that_takes_no_more_ends_it_with_2_and_what_had_a_receipt_is_ther
         assert asyncio.run(look()) > receipts
 
 
-def test_a_damaged_segment_that_is_read_ends_it_with_2_and_two_lines(tmp_path: Path) -> None:
+def test_damaged_segment_exits_with_2_and_two_lines(tmp_path: Path) -> None:
     config = tmp_path / "ensue.toml"
     config.write_text(
         '[[servers]]\nname = "n1"\nlisten = "127.0.0.1:0"\ndata = "d"\n'
@@ -239,7 +237,7 @@ def test_a_damaged_segment_that_is_read_ends_it_with_2_and_two_lines(tmp_path: P
         assert "--accept-loss" in err.splitlines()[-1]
 
 
-def test_a_log_that_lost_its_tail_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
+def test_log_without_its_tail_is_rejected_until_the_loss_is_accepted(tmp_path: Path) -> None:
     words = ("--listen", "127.0.0.1:0", "--data", tmp_path / "d")
 
     async def publish(url: str) -> int | None:
@@ -279,24 +277,27 @@ def test_a_log_that_lost_its_tail_is_refused_until_that_is_accepted(tmp_path: Pa
         ),
         (("--data", "d", "--retain-age", "0s"), "retention.age_s must be above 0"),
         (("--data", "d", "--listen", "nowhere:x"), "the address to listen on 'nowhere:x'"),
-        (("--data", "d", "--config", "ensue.toml"), "--data: ensue.toml says it; leave --data out"),
+        (
+            ("--data", "d", "--config", "ensue.toml"),
+            "--data and --config exclude each other: ensue.toml sets it",
+        ),
         (("--config", "missing.toml"), "missing.toml: there is no such file"),
-        ((), "--data: name the directory"),
+        ((), "--data is missing: name a directory"),
         (("--data", "d", "--url", "foo://x"), "no transport for 'foo://'; expected a broker: nats"),
         (
             ("--url", "nats://127.0.0.1:1", "--data", "d", "--listen", "127.0.0.1:0"),
-            "--listen: on a broker a server has no port of its own; leave --listen out, or --url",
+            "--listen and --url exclude each other: a server on a broker has no port",
         ),
         (
             ("--url", "nats://127.0.0.1:1", "--data", "d", "--lease-lost", "1s"),
-            "--lease-lost: on a broker no server sees connections; leave --lease-lost out, or --url",
+            "--lease-lost and --url exclude each other: a server on a broker sees no connections",
         ),
         (("--data", "d", "--name", "a/b"), "the name of a server must not contain '/' or '~'"),
         (("--data", "d", "--name", "chain"), "the name 'chain' is reserved"),
         (("--data", "d", "--listen", "no.such.host.invalid:7"), "there is no host 'no.such.host"),
     ],
 )
-def test_a_bad_option_is_named(shell: Shell, words: tuple[str, ...], said: str) -> None:
+def test_error_names_the_invalid_option(shell: Shell, words: tuple[str, ...], said: str) -> None:
     ended = shell("serve", *words)
     assert ended.code == 2
     assert said in ended.stderr
@@ -332,7 +333,7 @@ def test_leases_are_options(
     assert leases == (lease_s * 10**9, lost_s * 10**9)
 
 
-def test_a_directory_is_of_one_server_for_good(tmp_path: Path) -> None:
+def test_directory_belongs_to_one_server_name(tmp_path: Path) -> None:
     words = ("--listen", "127.0.0.1:0", "--data", tmp_path / "d")
     with running(*words, "--name", "first") as (process, _):
         process.terminate()
@@ -346,7 +347,7 @@ def test_a_directory_is_of_one_server_for_good(tmp_path: Path) -> None:
         assert ready["server"] == "first"
 
 
-def test_a_file_that_is_missing_is_named_with_its_key(tmp_path: Path, shell: Shell) -> None:
+def test_error_of_a_missing_file_names_its_key(tmp_path: Path, shell: Shell) -> None:
     config = tmp_path / "ensue.toml"
     config.write_text(
         '[[servers]]\nname = "a"\nlisten = "127.0.0.1:0"\ndata = "a"\n'
@@ -358,7 +359,7 @@ def test_a_file_that_is_missing_is_named_with_its_key(tmp_path: Path, shell: She
     assert not (tmp_path / "a").exists()
 
 
-def test_a_server_of_a_file_is_picked_by_its_name(tmp_path: Path) -> None:
+def test_server_is_chosen_by_name_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "ensue.toml").write_text(
         'sync = "20ms"\n'
         '[[servers]]\nname = "a"\nlisten = "127.0.0.1:0"\ndata = "a"\ntopics = ["x"]\n'
@@ -369,7 +370,7 @@ def test_a_server_of_a_file_is_picked_by_its_name(tmp_path: Path) -> None:
         assert ready["data"] == str(tmp_path / "a")
 
 
-def test_a_token_is_shown_once_with_what_the_server_is_given(shell: Shell) -> None:
+def test_token_is_printed_with_its_configuration(shell: Shell) -> None:
     ended = shell("token", "alice")
     assert ended.code == 0
     lines = [line.strip() for line in ended.stdout.splitlines()]
@@ -388,7 +389,7 @@ def test_a_token_is_shown_once_with_what_the_server_is_given(shell: Shell) -> No
     assert Access().user_of(other["token"], ()) is None
 
 
-def test_the_secret_of_servers_comes_with_where_it_goes(shell: Shell, tmp_path: Path) -> None:
+def test_station_secret_is_printed_with_its_configuration(shell: Shell, tmp_path: Path) -> None:
     ended = shell("token", "station")
     assert "ENSUE_TOKEN" not in ended.stdout
     assert "[users" not in ended.stdout
@@ -404,7 +405,7 @@ def test_the_secret_of_servers_comes_with_where_it_goes(shell: Shell, tmp_path: 
     assert config.access.station_secret == secret
 
 
-def test_a_user_with_any_name_gets_a_key_that_toml_reads(shell: Shell) -> None:
+def test_user_name_is_quoted_for_toml(shell: Shell) -> None:
     ended = shell("token", "Zoë & co")
     lines = [line.strip() for line in ended.stdout.splitlines()]
     start = next(at for at, line in enumerate(lines) if line.startswith("[users"))

@@ -62,9 +62,9 @@ def audit(
 ) -> int:
     """Judge a large trace on Spark, by the order that was promised.
 
-    Its verdicts are those of [bold]ensue check[/bold], which holds a trace in memory. Runs on this
-    machine by default, on a cluster by its master URL. To judge causal order, which total order
-    implies, one task holds a whole run without true times; [bold]--no-causal[/bold] splits it.
+    Gives the same verdicts as [bold]ensue check[/bold], which holds a trace in memory. Runs on this
+    machine, or with --master on a cluster. Total order implies causal order, for which one task
+    holds a whole run without true times; [bold]--no-causal[/bold] splits it.
 
     Example: [bold]ensue audit runs/tuesday --order total[/bold]
     """
@@ -83,8 +83,8 @@ def audit(
     if is_local(directory):
         check_files(Path(directory))  # Spark takes seconds to start.
 
-    with on_spark(master, "ensue audit", reads=directory) as (_, work):
-        work.at("auditing")
+    with on_spark(master, "ensue audit", reads=directory) as (_, progress):
+        progress.stage("auditing")
         found = es.audit(
             directory,
             order,
@@ -102,5 +102,5 @@ def audit(
         output.print_json(report.to_dict())
     else:
         output.print_findings(report)
-        output.print_witnesses(report, every=every, more="--all explains every one")
+        output.print_witnesses(report, every=every, more="--all explains every violation")
     return output.exit_code(report.verdict)

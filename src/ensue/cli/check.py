@@ -1,4 +1,4 @@
-"""The command `check`: judge a trace that is on disk."""
+"""The command `check`: judge a trace on disk."""
 
 from pathlib import Path
 from typing import Annotated
@@ -39,25 +39,25 @@ PromiseOption = Annotated[
 
 
 def check_causal(order: str, causal: bool | None) -> None:
-    """Refuse `--causal` and `--no-causal` where they would change nothing."""
+    """Raise if `--causal` or `--no-causal` does not apply to an order."""
     promise = promise_of(order)
     if causal is False and not promise.causal_unless_lossy:
-        raise BadInput(f"--no-causal is for --order total alone, not for {order}")
+        raise BadInput(f"--no-causal is for --order total only, not for --order {order}")
     if causal and promise.check is not None:
-        raise BadInput(f"--causal does not go with --order {order}: it has rules of its own")
+        raise BadInput(f"--causal does not apply to --order {order}: leave it out")
 
 
 CausalOption = Annotated[
     bool | None,
     typer.Option(
         "--causal/--no-causal",
-        help="Check causal order too, or not. By default as the order promises: total order is "
-        "causal unless it is --lossy.",
+        help="Check causal order too, or not. The default is what the order promises: total "
+        "order is causal unless --lossy.",
         show_default=False,
     ),
 ]
 LossyOption = Annotated[
-    bool, typer.Option("--lossy", help="Accept that events are lost, and say how many.")
+    bool, typer.Option("--lossy", help="Accept lost events, and print their number.")
 ]
 SettleOption = Annotated[
     str | None,
@@ -80,7 +80,7 @@ WithinOption = Annotated[
     typer.Option(
         metavar="DURATION",
         help="Check that no delivery takes longer, such as 100ms. Merged order promises "
-        "delta + 3 epsilon, and a tick.",
+        "delta + 3 epsilon + one tick.",
     ),
 ]
 
@@ -130,5 +130,5 @@ def check(
         output.print_json(report.to_dict())
     else:
         output.print_findings(report)
-        output.print_witnesses(report, every=every, more="--all explains every one")
+        output.print_witnesses(report, every=every, more="--all explains every violation")
     return output.exit_code(report.verdict)

@@ -17,7 +17,7 @@ __all__ = ["Noise", "filtered"]
 IDLE_S = 0.5
 """How long to wait for the rest of a traceback."""
 LINES_MAX = 1_000
-"""A traceback of more lines is passed on, whatever it ends with."""
+"""A longer traceback is passed on, whatever its last line."""
 
 _DROPPED = (
     "WARNING: Using incubator modules",
@@ -57,13 +57,13 @@ class Noise:
             self.flush()
 
     def flush(self) -> None:
-        """Pass on held lines, which are no broken pipe of a daemon."""
+        """Pass on held lines: they are no broken-pipe traceback of a daemon."""
         held, self._held = self._held, []
         for line in held:
             self._write(line)
 
     def _ended(self) -> bool:
-        """Return whether all held lines are broken pipe tracebacks of daemons."""
+        """Return whether the held lines are complete broken-pipe tracebacks of daemons."""
         begun = sum(line.strip() == _TRACEBACK for line in self._held)
         ended = sum(line.startswith(_BROKEN_PIPE) for line in self._held)
         return begun == ended and any(_DAEMON in line for line in self._held)
@@ -71,34 +71,34 @@ class Noise:
 
 @contextmanager
 def filtered(write: Callable[[str], object] | None = None) -> Iterator[None]:
-    """Filter the stderr of processes started meanwhile, for as long as they live.
+    """Filter the stderr of processes that start in this context, until they end.
 
-    Other lines go to stderr, or to `write`, which must not use file descriptor 2. What this process
-    itself writes there meanwhile goes the same way.
+    Other lines go to stderr, or to `write`, which must not use file descriptor 2. Within the
+    context, the stderr of this process is filtered too.
     """
     reader, writer = os.pipe()
     sys.stderr.flush()
-    kept = os.dup(2)
-    mine = os.dup(2)
+    original = os.dup(2)
+    target = os.dup(2)
     os.dup2(writer, 2)
     os.close(writer)
     threading.Thread(
-        target=_pass_on, args=(reader, mine, write), name="ensue-stderr", daemon=True
+        target=_forward, args=(reader, target, write), name="ensue-stderr", daemon=True
     ).start()
     try:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(original, 2)
+        os.close(original)
 
 
-def _pass_on(reader: int, mine: int, write: Callable[[str], object] | None) -> None:
-    """Pass on lines until the last process has ended; `mine` is this process's stderr.
+def _forward(reader: int, target: int, write: Callable[[str], object] | None) -> None:
+    """Forward lines until the last process has ended; `target` is this process's stderr.
 
-    A closed stderr does not end it: the processes would block on a full pipe.
+    It keeps reading if stderr is closed: otherwise the processes would block on a full pipe.
     """
-    noise = Noise(write or (lambda line: os.write(mine, f"{line}\n".encode())))
+    noise = Noise(write or (lambda line: os.write(target, f"{line}\n".encode())))
     rest, ended = b"", False
     while not ended:
         if not select.select((reader,), (), (), IDLE_S)[0]:
@@ -114,4 +114,4 @@ def _pass_on(reader: int, mine: int, write: Callable[[str], object] | None) -> N
     with suppress(OSError):
         noise.flush()
     os.close(reader)
-    os.close(mine)
+    os.close(target)

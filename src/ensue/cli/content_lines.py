@@ -1,4 +1,4 @@
-"""Lines of `pub --where` as events by content, with attributes instead of a topic."""
+"""The lines of `pub --where`: events by content, with attributes instead of a topic."""
 
 import asyncio
 import re
@@ -16,11 +16,11 @@ from ensue.protocols.content.filters.parser import parse
 
 __all__ = ["ContentSource"]
 
-UNDER_WAY_MAX = 256
-"""Unacknowledged events at once."""
+UNACKNOWLEDGED_MAX = 256
+"""Events that may wait for the broker's acknowledgment at once."""
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _JsonLine(msgspec.Struct, forbid_unknown_fields=True):
     """One line of `--json`."""
 
     attributes: dict[str, bool | int | float | str]
@@ -28,28 +28,28 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _attributes = msgspec.json.Decoder(dict[str, bool | int | float | str]).decode
-_LINES = TableReader(_Line)
+_LINES = TableReader(_JsonLine)
 
 
 class ContentSource:
-    """A source of events by content; settled events have reached the broker."""
+    """A source of events by content."""
 
     def __init__(self, where: str, *, json: bool, what: str) -> None:
         parse(where)
         self.published = 0
-        """Events that have reached the broker."""
+        """Events that the broker has acknowledged."""
         self.line = 0
         self.timeout_s: float | None = None
         """How long a line waits to be published."""
         self._where = where
         self._json = json
         self._what = what
-        self._under_way: deque[tuple[int, asyncio.Task[Event]]] = deque()
+        self._unacknowledged: deque[tuple[int, asyncio.Task[Event]]] = deque()
 
     @property
     def settled(self) -> bool:
-        """Whether no other event may have been published."""
-        return not self._under_way
+        """Whether `published` is exact: no event waits for an acknowledgment."""
+        return not self._unacknowledged
 
     async def begin(self, bus: Bus) -> None:
         """Advertise the filter."""
@@ -62,10 +62,10 @@ class ContentSource:
             attributes, payload = self._read(line)
         except BadInput as error:
             await self.settle()
-            raise self.wrong(self.line, str(error)) from None
-        while len(self._under_way) >= UNDER_WAY_MAX:
+            raise self.line_error(self.line, str(error)) from None
+        while len(self._unacknowledged) >= UNACKNOWLEDGED_MAX:
             await self._settle_one()
-        self._under_way.append(
+        self._unacknowledged.append(
             (
                 self.line,
                 asyncio.ensure_future(bus.publish(attributes, payload, timeout=self.timeout_s)),
@@ -73,22 +73,22 @@ class ContentSource:
         )
 
     async def settle(self) -> None:
-        """Wait until all events have reached the broker."""
-        while self._under_way:
+        """Wait until the broker has acknowledged all events."""
+        while self._unacknowledged:
             await self._settle_one()
 
     async def _settle_one(self) -> None:
-        number, task = self._under_way[0]
+        number, task = self._unacknowledged[0]
         try:
             await task
         except (BadInput, EventRefused) as error:
-            for _, other in self._under_way:
+            for _, other in self._unacknowledged:
                 other.cancel()
-            raise self.wrong(number, str(error)) from None
-        self._under_way.popleft()
+            raise self.line_error(number, str(error)) from None
+        self._unacknowledged.popleft()
         self.published += 1
 
-    def wrong(self, number: int, why: str) -> BadInput:
+    def line_error(self, number: int, why: str) -> BadInput:
         """Return the error of an invalid line."""
         return BadInput(
             f"{self._what} {number}: {why}; {output.were(self.published)} published before it"
@@ -99,17 +99,17 @@ class ContentSource:
             try:
                 return _attributes(line), b""
             except msgspec.DecodeError:
-                raise BadInput(_wrong_with(line)) from None
+                raise BadInput(_describe_error(line)) from None
         read = _LINES.loads_json(line)
         value = read.payload
         payload = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         return read.attributes, payload
 
 
-def _wrong_with(line: bytes) -> str:
-    """Return what is wrong with a line of attributes, in the reader's words."""
+def _describe_error(line: bytes) -> str:
+    """Return the table reader's description of an invalid line of attributes."""
     try:
         _LINES.read({"attributes": parse_json(line)}, json=True)
     except BadInput as error:
         return re.sub(r"^attributes(\.|: )", "", str(error))
-    return "can't be read"
+    return "is not an object of attributes"

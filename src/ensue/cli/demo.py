@@ -1,4 +1,4 @@
-"""`ensue demo`: the problem and the cure, in less than a minute."""
+"""The command `demo`: run a workload without order and with total order."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -53,12 +53,12 @@ def demo(
     ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
-    """Show the problem and the cure: a busy shop, with no order and with total order.
+    """Run a busy shop twice: with no order, and with total order.
 
-    Eight services publish on eight topics, eight others listen to four topics each, over a
-    notification service that takes up to 60 ms for each notification. Without order, services
-    see the same events in opposite orders; with total order none do. Both halves run for real, in
-    this process, and both are recorded: a trace that you can check again, and the event log.
+    Eight services publish on eight topics, eight others subscribe to four topics each, and each
+    notification takes up to 60 ms. With no order, services see the same events in opposite
+    orders; with total order none do. Both halves run in this process and are recorded: a trace
+    that you can check again, and the event log.
 
     Example: [bold]ensue demo --seconds 5[/bold]
     """
@@ -222,7 +222,7 @@ def _show_audits(audits: Mapping[str, Report]) -> None:
 
 
 def _displaced(rows: Sequence[Row]) -> int:
-    """Count events that two subscribers saw on different sides of another event."""
+    """Count events that two subscribers delivered on different sides of another event."""
     runs, _ = histories(rows)
     count = 0
     for orders in map(Orders, runs):
@@ -237,7 +237,7 @@ def _displaced(rows: Sequence[Row]) -> int:
 
 
 def _out_of_place(events: list[int], rank: dict[int, int]) -> set[int]:
-    """Return events with one of higher rank before, or one of lower rank behind them."""
+    """Return events that follow one of higher rank, or precede one of lower rank."""
     found: set[int] = set()
     highest = -1
     for event in events:

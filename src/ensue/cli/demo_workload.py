@@ -1,9 +1,8 @@
 """The workload of the demo: services of a shop that publish and subscribe.
 
-Every publisher and every subscriber is a client of its own on one in-process hub. Notifications
-take up to `jitter_ms`, each its own time, so they overtake each other. The same workload runs once
-with no order and once with total order; both are recorded, and everything shown is read from the
-trace.
+Every publisher and every subscriber is a separate client of one in-process hub. Each notification
+takes a random time up to `jitter_ms`, so notifications overtake each other. The same workload runs
+with no order and with total order. Both runs are recorded, and all figures come from their traces.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ SUBSCRIBERS = (
     "accounts",
 )
 POLL_S = 0.05
-PATIENCE_S = 60.0
+DELIVERY_TIMEOUT_S = 60.0
 """How long deliveries may take after the last event."""
 
 
@@ -42,9 +41,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     publishers: int = 8
     subscribers: int = 8
     topics_each: int = 4
-    """Topics a subscriber listens to."""
+    """Topics per subscriber."""
     per_second: float = 25.0
-    """Events a publisher publishes."""
+    """Events per publisher."""
     jitter_ms: float = 60.0
     nodes: int = 3
     seed: int = 1
@@ -64,7 +63,7 @@ def run(
 
 
 def _services(names: tuple[str, ...], count: int) -> list[str]:
-    """Return `count` names of services: first the names, then `web-2` and so on."""
+    """Return `count` names of services: first `names`, then `web-2` and so on."""
     rounds = ((index // len(names), names[index % len(names)]) for index in range(count))
     return [f"{name}-{number + 1}" if number else name for number, name in rounds]
 
@@ -83,9 +82,9 @@ class _Demo:
         self._progress = progress
         self._published: dict[str, int] = dict.fromkeys(TOPICS, 0)
         self._delivered = 0
-        self._owed: int | None = None
-        """Expected deliveries; known once everything is published."""
-        self._all_here = asyncio.Event()
+        self._expected: int | None = None
+        """Number of deliveries; known once everything is published."""
+        self._all_delivered = asyncio.Event()
 
     def _connect(self, name: str, *, record: str | None = None) -> ensue.Bus:
         load = self._workload
@@ -130,8 +129,8 @@ class _Demo:
     async def _read(self, events: ensue.Subscription) -> None:
         async for _event in events:
             self._delivered += 1
-            if self._delivered == self._owed:
-                self._all_here.set()
+            if self._delivered == self._expected:
+                self._all_delivered.set()
 
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -142,11 +141,11 @@ class _Demo:
             await asyncio.sleep(POLL_S)
 
     async def _settle(self, subscriptions: list[ensue.Subscription]) -> None:
-        """Wait for all deliveries, or give up: the checkers report what is missing."""
-        owed = sum(self._published[topic] for each in subscriptions for topic in each.topics)
-        self._owed = owed
-        if self._delivered < owed:
+        """Wait for all deliveries, up to a timeout: the checkers report missing ones."""
+        expected = sum(self._published[topic] for each in subscriptions for topic in each.topics)
+        self._expected = expected
+        if self._delivered < expected:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PATIENCE_S):
-                    await self._all_here.wait()
+                async with asyncio.timeout(DELIVERY_TIMEOUT_S):
+                    await self._all_delivered.wait()
         self._progress(1.0, sum(self._published.values()), self._delivered)

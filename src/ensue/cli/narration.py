@@ -1,4 +1,4 @@
-"""Scenarios, and rows of a trace, in words."""
+"""Descriptions of scenarios, faults and rows of a trace, in words."""
 
 from collections.abc import Iterator, Sequence
 
@@ -36,13 +36,13 @@ def scenario_lines(scenario: Scenario) -> list[str]:
     )
     return [
         first,
-        *_people(scenario),
+        *_nodes(scenario),
         *_settings(scenario),
         *_faults(scenario),
     ]
 
 
-def _people(scenario: Scenario) -> Iterator[str]:
+def _nodes(scenario: Scenario) -> Iterator[str]:
     yield from orders.named(scenario.order).deployment().describe_nodes(scenario)
     for publisher in scenario.publishers:
         rates = [
@@ -59,7 +59,7 @@ def _people(scenario: Scenario) -> Iterator[str]:
             f"{listed(subscriber.topics)}"
         )
         for change in sorted(subscriber.changes, key=lambda one: one.at_ns):
-            # In this order, also where a topic is left and joined at once.
+            # In this order: a change may leave and join the same topic.
             parts = [f"leaves {listed(change.unsubscribe)}"] if change.unsubscribe else []
             if change.subscribe:
                 parts.append(f"joins {listed(change.subscribe)}")
@@ -102,11 +102,11 @@ def _delay(model: DelayModel) -> str:
 def _faults(scenario: Scenario) -> Iterator[str]:
     faults = [(fault.from_ns, _timed(fault)) for fault in scenario.faults.timed()]
     faults += [(fault.at_ns, _instant(fault)) for fault in scenario.faults.instant()]
-    faults += [(one.at_ns, f"{one.publisher} vanishes for ever") for one in scenario.vanish]
+    faults += [(one.at_ns, f"{one.publisher} vanishes permanently") for one in scenario.vanish]
     for at_ns, text in sorted(faults):
         yield f"  {at_ns / 1e9:9.6f}s {text}"
     if not faults:
-        yield "  no faults but those of the network"
+        yield "  no faults except those of the network"
 
 
 def _timed(fault: TimedFault) -> str:
@@ -114,7 +114,8 @@ def _timed(fault: TimedFault) -> str:
     match fault:
         case Partition(side=side, other=other, one_way=one_way):
             arrow = "to" if one_way else "from"
-            return f"{listed(side)} cut off {arrow} {listed(other, 'the others')} until {end}"
+            rest = listed(other, "the others")
+            return f"partition of {listed(side)} {arrow} {rest} until {end}"
         case Clog(sources=sources, targets=targets):
             return f"clog from {listed(sources, 'all')} to {listed(targets, 'all')} until {end}"
         case Noise(sources=sources, targets=targets):
@@ -124,7 +125,7 @@ def _timed(fault: TimedFault) -> str:
                 f"reordering {fault.reordering:.0%}"
             )
         case Pause(node=node):
-            return f"{node} stands still until {end}"
+            return f"{node} pauses until {end}"
 
 
 def _instant(fault: InstantFault) -> str:
@@ -134,7 +135,7 @@ def _instant(fault: InstantFault) -> str:
                 return f"{node} crashes until healed"
             return f"{node} crashes for {duration(restart_after_ns)}"
         case ClockJump(node=node, by_ns=by_ns, monotone=monotone):
-            back = "" if monotone else ", and may be seen to go back"
+            back = "" if monotone else ", and may go backwards"
             return f"clock of {node} jumps by {duration(by_ns)}{back}"
 
 

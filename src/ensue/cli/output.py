@@ -1,8 +1,7 @@
 """Output of commands: tables and sentences, JSON for programs, exit codes.
 
 Results go to stdout; progress and errors go to stderr. With `--json`, stdout gets exactly one
-object, also when the input was bad; where stdout or the input is events (`pub`, `sub`), errors are
-on stderr alone.
+object, also for bad input. `pub` and `sub` use stdout for events only, and stderr for errors.
 
 Exit codes: 0 valid, 1 a violation, 2 unknown, interrupted or bad input.
 """
@@ -44,13 +43,13 @@ __all__ = [
     "print_json",
     "print_lines",
     "print_statistics",
+    "print_stderr",
     "print_table",
     "print_witnesses",
     "program",
     "statistics_rows",
     "stream_command",
-    "tell",
-    "warnings_told",
+    "warnings_on_stderr",
     "were",
 ]
 
@@ -60,7 +59,7 @@ EXIT_UNKNOWN = 2
 
 _STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "stuck": "bold red"}
 
-WITNESSES_TOLD = 3
+WITNESSES_SHOWN = 3
 """Violations of each checker that are explained, unless all are requested."""
 
 _KINDS = {
@@ -82,7 +81,7 @@ _KINDS = {
     ),
     "dirty": ("event of no committed transaction", "events of no committed transaction"),
     "torn": ("event of a transaction missing", "events of transactions missing"),
-    "stale": ("event that should not have come", "events that should not have come"),
+    "stale": ("unexpected event", "unexpected events"),
     "sequential": ("operation out of order", "operations out of order"),
     "global": ("cycle of orders", "cycles of orders"),
     "cycle": ("disagreement about commits", "disagreements about commits"),
@@ -96,32 +95,32 @@ Parameters = ParamSpec("Parameters")
 
 
 class _Console(Console):
-    """A console that ignores a closed stdout, so that the exit code stays true."""
+    """A console that ignores a closed stdout: the exit code still gives the result."""
 
     def on_broken_pipe(self) -> None:
-        _silence()
+        _discard_stdout()
 
 
-def _silence() -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+def _discard_stdout() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
 
 
 def command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
-    """Turn a function that returns an exit code into a command that ends with it.
+    """Turn a function that returns an exit code into a command.
 
     Errors of the user or the system are printed in one line, without a traceback.
     """
-    return _command(function, tells_json=True)
+    return _command(function, json_errors=True)
 
 
 def stream_command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
-    """Turn a function into a command whose stdout is for events alone."""
-    return _command(function, tells_json=False)
+    """Turn a function into a command whose stdout is for events only."""
+    return _command(function, json_errors=False)
 
 
 def _command(
-    function: Callable[Parameters, int], *, tells_json: bool
+    function: Callable[Parameters, int], *, json_errors: bool
 ) -> Callable[Parameters, None]:
 
     @functools.wraps(function)
@@ -142,7 +141,7 @@ def _command(
         else:
             raise typer.Exit(code)
         print_error(problem)
-        if tells_json and options.get("json"):
+        if json_errors and options.get("json"):
             with suppress(OSError):  # A failing stdout may be the problem itself.
                 print_json({"error": problem})
         raise typer.Exit(EXIT_UNKNOWN)
@@ -213,31 +212,31 @@ def print_json(value: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        _silence()
+        _discard_stdout()
 
 
-def tell(line: str) -> None:
-    """Print a line on stderr; ignore an stderr that can't be written."""
+def print_stderr(line: str) -> None:
+    """Print a line on stderr; ignore a closed stderr."""
     with suppress(OSError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
 def print_error(line: str) -> None:
-    """Print an error or a state in one line on stderr."""
-    tell(f"ensue: {line}")
+    """Print an error or a notice on stderr, in one line."""
+    print_stderr(f"ensue: {line}")
 
 
 class _Warnings(logging.Handler):
     """A log handler that prints lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tell(self.format(record))
+        print_stderr(self.format(record))
 
 
 @contextmanager
-def warnings_told() -> Iterator[None]:
-    """Meanwhile, print warnings of the bus, and when a server is away and back."""
+def warnings_on_stderr() -> Iterator[None]:
+    """Print the bus's warnings, lost connections and reconnections in this context."""
     logger, link = logging.getLogger("ensue"), logging.getLogger("ensue.link")
     handler, level = _Warnings(), link.level
     handler.setFormatter(logging.Formatter("ensue: %(message)s"))
@@ -251,7 +250,7 @@ def warnings_told() -> Iterator[None]:
 
 
 def print_lines(lines: Iterable[str], *, style: str | None = None) -> None:
-    """Print sentences unwrapped, so that they can be searched for."""
+    """Print sentences unwrapped, so that they can be searched."""
     console = _Console(highlight=False)
     for line in lines:
         console.print(line, style=style, markup=False, emoji=False, soft_wrap=True)
@@ -270,7 +269,7 @@ def print_table(
     Columns in `right` are right-aligned figures; those in `whole` are never wrapped.
     """
     if title:
-        # A line of its own: Rich would wrap it where the table happens to end.
+        # Not as the table's title: Rich would wrap it to the table's width.
         print_lines([title], style="bold")
     named = any(headers)
     table = Table(
@@ -292,7 +291,7 @@ def print_statistics(title: str, statistics: RunStatistics, *more: tuple[str, st
 
 
 def print_findings(report: Report, title: str = "") -> None:
-    """Print what each checker found."""
+    """Print the findings of each checker."""
     rows = []
     for finding in report.findings:
         found = _counts(finding) or "; ".join((*finding.reasons, *finding.notes))
@@ -317,14 +316,14 @@ def _counts(finding: Finding) -> str:
 def print_witnesses(report: Report, *, every: bool, more: str) -> None:
     """Print the report in sentences, with the first or all witnesses of each checker.
 
-    `more` is the hint on how to get those that are left out.
+    `more` is a hint how to print all witnesses.
     """
     shown = report
     if not every:
         shown = msgspec.structs.replace(
             report,
             findings=tuple(
-                msgspec.structs.replace(each, violations=each.violations[:WITNESSES_TOLD])
+                msgspec.structs.replace(each, violations=each.violations[:WITNESSES_SHOWN])
                 for each in report.findings
             ),
         )

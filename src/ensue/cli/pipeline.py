@@ -1,4 +1,4 @@
-"""The command `pipeline`: a run as tables of a lake, on Spark."""
+"""The command `pipeline`: write a run to the tables of a lake, on Spark."""
 
 import signal
 import threading
@@ -32,7 +32,7 @@ LakeOption = Annotated[
     typer.Option(
         "--lake",
         metavar="OUT",
-        help="Where the tables go: a new directory, or that of a pipeline to continue.",
+        help="Directory of the tables: a new one, or that of a pipeline to continue.",
     ),
 ]
 TopicsOption = Annotated[
@@ -41,7 +41,7 @@ TopicsOption = Annotated[
         "--topics",
         metavar="A,B",
         help="The topics to put in one order.",
-        show_default="all in the log when it first starts",
+        show_default="all topics in the log at the first start",
     ),
 ]
 
@@ -66,15 +66,17 @@ def pipeline(
     ],
     *,
     lake: LakeOption,
-    once: Annotated[bool, typer.Option("--once", help="Process what is there, then stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process the current run, then stop.")] = (
+        False
+    ),
     every: Annotated[
-        str, typer.Option(metavar="DURATION", help="How often to look for more, such as 5s.")
+        str, typer.Option(metavar="DURATION", help="How often to poll for more, such as 5s.")
     ] = "30s",
     order: _PromiseOption = DEFAULT_ORDER,
     topics: TopicsOption = None,
     master: MasterOption = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object in the end instead.")
+        bool, typer.Option("--json", help="Print one JSON object at the end instead.")
     ] = False,
 ) -> int:
     """Turn a run into tables: ordered events, deliveries, violations, verdicts, metrics.
@@ -93,13 +95,16 @@ def pipeline(
     from ensue import spark as es  # noqa: PLC0415 - an extra
     from ensue.spark.lake.pipeline import check  # noqa: PLC0415 - as above
 
-    # Refuse bad input before Spark starts.
+    # Reject bad input before Spark starts.
     check(source, lake, order=order, topics=names, once=once)
 
-    with on_spark(master, "ensue pipeline") as (spark, work), _stopping(work.tell) as stop:
-        work.at("running the pipeline")
+    with (
+        on_spark(master, "ensue pipeline") as (spark, progress),
+        _stop_on_signal(progress.print_line) as stop,
+    ):
+        progress.stage("running the pipeline")
         if not once:
-            work.tell(f"looking for more every {every}; Ctrl-C ends it")
+            progress.print_line(f"polling every {every}; press Ctrl-C to stop")
         found = es.pipeline(
             spark,
             source,
@@ -108,7 +113,7 @@ def pipeline(
             topics=names,
             once=once,
             every_s=every_s,
-            progress=work.tell,
+            progress=progress.print_line,
             stop=stop,
         )
     if json:
@@ -116,7 +121,7 @@ def pipeline(
     else:
         _print(found)
     if once and stop.is_set():
-        output.print_error("interrupted: not all is in the lake; start it again to go on")
+        output.print_error("interrupted: the lake is incomplete; start it again to continue")
         return output.EXIT_UNKNOWN
     return output.EXIT_VALID if found.verdict is None else output.exit_code(found.verdict)
 
@@ -139,7 +144,7 @@ def _parse_topics(topics: str | None) -> list[str] | None:
 
 
 @contextmanager
-def _stopping(tell: Callable[[str], None]) -> Iterator[threading.Event]:
+def _stop_on_signal(print_line: Callable[[str], None]) -> Iterator[threading.Event]:
     """Let the first Ctrl-C set an event; the next one interrupts.
 
     It replaces Spark's own handler, which would cancel the current batches.
@@ -148,15 +153,15 @@ def _stopping(tell: Callable[[str], None]) -> Iterator[threading.Event]:
 
     stop = threading.Event()
 
-    def ask(number: int, frame: Any) -> None:
+    def handle(number: int, frame: Any) -> None:
         del number, frame
         if stop.is_set():
             raise KeyboardInterrupt
-        tell("ending after the current batches; Ctrl-C again ends at once")
+        print_line("stopping after the current batches; press Ctrl-C again to stop now")
         hush_py4j()  # Spark may have got the same signal.
         stop.set()
 
-    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     except SparkGone:
@@ -200,7 +205,7 @@ def _print(found: "Outcome") -> None:
         why.setdefault(reason, []).append(stage)
     output.print_lines(f"left out: {', '.join(each)}: {reason}" for reason, each in why.items())
     output.print_lines(f"failed: {stage}: {reason}" for stage, reason in found.failed.items())
-    output.print_lines(_told_order(found))
+    output.print_lines(_order_notes(found))
     if found.verdict is None:
         output.print_lines([f"done; nothing to judge: {found.left_out['audit']}"])
     else:
@@ -210,8 +215,8 @@ def _print(found: "Outcome") -> None:
         output.print_lines([f"{found.verdict}{because}"])
 
 
-def _told_order(found: "Outcome") -> Iterator[str]:
-    """Yield which events are not in order, and why."""
+def _order_notes(found: "Outcome") -> Iterator[str]:
+    """Yield notes on events that are not in order, and why."""
     from ensue.spark.lake.pipeline import cut_text  # noqa: PLC0415 - an extra
 
     if found.cut is not None and found.before_cut:

@@ -31,7 +31,7 @@ from ensue.transports.memory import MemoryOptions
 from ensue.transports.schemes import SERVED, BrokerOptions, parse_url
 from ensue.transports.tcp.options import TcpOptions, write_address
 
-__all__ = ["UrlOption", "connect_patiently", "parse_headers", "pub"]
+__all__ = ["UrlOption", "connect_with_retry", "parse_headers", "pub"]
 
 RETRY_S = 0.25
 NOTICE_S = 1.0
@@ -39,7 +39,7 @@ NOTICE_S = 1.0
 END_S = 5.0
 """How long to wait for receipts after a signal."""
 ATTEMPT_S_MIN = 2.0
-"""How long a connected server may take to answer, however short the wait."""
+"""How long a connected server may take to respond, even if --wait is shorter."""
 
 UrlOption = Annotated[
     str,
@@ -58,13 +58,13 @@ TimeoutOption = Annotated[
     typer.Option(
         metavar="SECONDS",
         min=0.0,
-        help="How long to wait for receipts after the end of the input, and for room for a line; "
-        "without it, for ever, and 5 s after a signal.",
+        help="How long to wait for receipts after the end of the input, and for room for a line. "
+        "Default: no limit, and 5 s after a signal.",
     ),
 ]
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _JsonLine(msgspec.Struct, forbid_unknown_fields=True):
     """One line of `--json`."""
 
     payload: Any = ""
@@ -73,7 +73,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     topic: str | None = None
 
 
-_LINES = TableReader(_Line)
+_LINES = TableReader(_JsonLine)
 
 
 SeparatorOption = Annotated[
@@ -84,8 +84,8 @@ JsonOption = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Each line is an object with payload (text, or any other JSON as it is), key, headers "
-        "and topic, all optional; with --where: attributes and payload.",
+        help="Each line is an object with payload (text, or any JSON value), key, headers and "
+        "topic, all optional; with --where: attributes and payload.",
     ),
 ]
 
@@ -117,12 +117,12 @@ def pub(
 ) -> int:
     """Publish each line of standard input as an event, in order.
 
-    Ends when all events are durable at the server or, in orders other than total, sent to the
-    subscribers; it waits for a server that restarts meanwhile. With `--timeout` it gives up after
-    that time, prints the events in doubt, and ends with 2; after SIGTERM or Ctrl-C, within 5 s.
+    Exits when all events are durable at the server or, in orders other than total, sent to the
+    subscribers. Waits if the server restarts meanwhile. With `--timeout` it gives up after that
+    time, prints the events in doubt, and exits with 2; after SIGTERM or Ctrl-C, within 5 s.
 
-    With `--where` there is no topic: lines are JSON objects, the attributes of events, which must
-    match the filter.
+    With `--where` there is no topic: each line is a JSON object with the attributes of an event,
+    which must match the filter.
 
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """
@@ -131,7 +131,7 @@ def pub(
     chosen = chosen_order(order, order_options)
     headers = parse_headers(header or [])
     if key_separator == "":
-        raise BadInput("--key-separator: expected a text that follows the key, such as '='; not ''")
+        raise BadInput("--key-separator is empty: give the text that follows a key, such as '='")
     if json and (key is not None or key_separator is not None):
         raise BadInput("--json lines have their own keys: leave --key and --key-separator out")
     what = "line" if message is None else "message"
@@ -154,25 +154,25 @@ def pub(
             json=json,
             what=what,
         )
-    with _telling(source, quiet=quiet), output.warnings_told():
+    with _summary(source, quiet=quiet), output.warnings_on_stderr():
         asyncio.run(_publish(source, url, chosen, name, wait, timeout, message))
     return output.EXIT_VALID
 
 
 @contextmanager
-def _telling(source: "_Source | ContentSource", *, quiet: bool) -> Iterator[None]:
-    """Print the number of published events, on a terminal and on an interrupt."""
-    tells = not quiet and sys.stderr.isatty()
+def _summary(source: "_Source | ContentSource", *, quiet: bool) -> Iterator[None]:
+    """Print the number of published events, on a terminal or on an interrupt."""
+    shown = not quiet and sys.stderr.isatty()
     try:
         yield
     except KeyboardInterrupt:
-        tells = False
+        shown = False
         least = "" if source.settled else "at least "
         published = output.counted(source.published, "event")
         raise KeyboardInterrupt(f"{least}{published} published") from None
     finally:
-        if tells:
-            output.tell(f"{output.counted(source.published, 'event')} published")
+        if shown:
+            output.print_stderr(f"{output.counted(source.published, 'event')} published")
 
 
 class _Source:
@@ -191,7 +191,7 @@ class _Source:
         self.published = 0
         """Events that the bus has accepted."""
         self.settled = True
-        """Whether no other event may have been published."""
+        """Whether `published` is exact."""
         self.timeout_s: float | None = None
         """How long a line waits for room."""
         self.line = 0
@@ -217,10 +217,10 @@ class _Source:
                 topic, payload, key=key, headers=headers, receipt=False, timeout=self.timeout_s
             )
         except BadInput as error:
-            raise self.wrong(self.line, str(error)) from None
+            raise self.line_error(self.line, str(error)) from None
         self.published += 1
 
-    def wrong(self, number: int, why: str) -> BadInput:
+    def line_error(self, number: int, why: str) -> BadInput:
         """Return the error of an invalid line."""
         return BadInput(
             f"{self._what} {number}: {why}; {output.were(self.published)} published before it"
@@ -233,7 +233,7 @@ class _Source:
                 found, separator, payload = line.partition(self._separator)
                 if not separator:
                     separator_text = self._separator.decode(errors="backslashreplace")
-                    raise BadInput(f"there is no {separator_text!r} after a key")
+                    raise BadInput(f"has no key separator {separator_text!r}")
                 key = found
             return self._topic, payload, key, self._headers
         read = _LINES.loads_json(line)
@@ -260,9 +260,9 @@ async def _publish(
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, signals.put_nowait, None)
     connecting = asyncio.ensure_future(
-        connect_patiently(url, order=order, name=name, wait_s=wait_s)
+        connect_with_retry(url, order=order, name=name, wait_s=wait_s)
     )
-    if not await _before(signals, _until_done(connecting)):
+    if not await _until_signal(signals, _until_done(connecting)):
         connecting.cancel()
         await asyncio.wait((connecting,))
         raise KeyboardInterrupt
@@ -270,11 +270,11 @@ async def _publish(
     given = _publish_lines(source, bus) if messages is None else _publish_all(source, bus, messages)
     interrupted = False
     try:
-        interrupted = not await _before(signals, given)
+        interrupted = not await _until_signal(signals, given)
     except ValueError as error:
         raise error if isinstance(error, EnsueError) else BadInput(str(error)) from None
     finally:
-        await _see_through(bus, signals, timeout_s, interrupted=interrupted)
+        await _finish(bus, signals, timeout_s, interrupted=interrupted)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -283,25 +283,23 @@ async def _until_done(future: "asyncio.Future[Bus]") -> None:
     await asyncio.wait((future,))
 
 
-async def _see_through(
+async def _finish(
     bus: Bus, signals: "asyncio.Queue[None]", timeout_s: float | None, *, interrupted: bool
 ) -> None:
     """Wait for all receipts, until a signal or a timeout, and close the bus."""
     if interrupted:
         timeout_s = END_S if timeout_s is None else min(timeout_s, END_S)
         if bus.unsettled:
-            are = "is" if bus.unsettled == 1 else "are"
             output.print_error(
-                f"waiting up to {timeout_s:g} s until {output.counted(bus.unsettled, 'event')} "
-                f"{are} safe; "
-                "Ctrl-C again gives up waiting"
+                f"waiting up to {timeout_s:g} s for {output.counted(bus.unsettled, 'receipt')}; "
+                "press Ctrl-C again to exit now"
             )
     flushed = False
     try:
         if timeout_s != 0:
             # `close` raises with the events in doubt.
             with contextlib.suppress(EventsInDoubt):
-                flushed = await _before(signals, bus.flush(timeout=timeout_s))
+                flushed = await _until_signal(signals, bus.flush(timeout=timeout_s))
     finally:
         await bus.close(timeout=None if flushed else 0.0)
 
@@ -314,7 +312,7 @@ async def _publish_lines(source: _Source | ContentSource, bus: Bus) -> None:
                 await source.publish(bus, line)
             await source.settle()
     except LineTooLong as error:
-        raise source.wrong(source.line + 1, str(error)) from None
+        raise source.line_error(source.line + 1, str(error)) from None
 
 
 async def _publish_all(source: _Source | ContentSource, bus: Bus, messages: list[str]) -> None:
@@ -324,8 +322,8 @@ async def _publish_all(source: _Source | ContentSource, bus: Bus, messages: list
     await source.settle()
 
 
-async def _before(signals: "asyncio.Queue[None]", work: Coroutine[Any, Any, None]) -> bool:
-    """Run a coroutine until it ends or a signal comes; return whether it ended."""
+async def _until_signal(signals: "asyncio.Queue[None]", work: Coroutine[Any, Any, None]) -> bool:
+    """Run a coroutine until it ends or a signal arrives; return whether it ended."""
     task = asyncio.ensure_future(work)
     stop = asyncio.ensure_future(signals.get())
     try:
@@ -339,24 +337,24 @@ async def _before(signals: "asyncio.Queue[None]", work: Coroutine[Any, Any, None
         await asyncio.gather(task, stop, return_exceptions=True)
 
 
-async def connect_patiently(
+async def connect_with_retry(
     url: str,
     *,
     order: Order | None,
     name: str | None,
     wait_s: float,
 ) -> Bus:
-    """Connect a bus; retry for a while if the server is not up."""
+    """Connect a bus; retry for up to `wait_s` if the server is not up."""
     options = parse_url(url, expected=SERVED)
     if isinstance(options, MemoryOptions):
         raise BadInput(
-            f"{url} is within one process: no other program would see its events; expected "
+            f"{url} is within one process, and no other program can see its events: use "
             "ensue://HOST:PORT or a broker"
         )
     loop = asyncio.get_running_loop()
-    begun_s = loop.time()
-    deadline_s = begun_s + wait_s
-    waiting = _Waiting(options, wait_s)
+    started_s = loop.time()
+    deadline_s = started_s + wait_s
+    notice = _WaitNotice(options, wait_s)
     try:
         while True:
             bus = connect(url, name=name, order=order)
@@ -364,21 +362,21 @@ async def connect_patiently(
                 async with asyncio.timeout(max(ATTEMPT_S_MIN, deadline_s - loop.time())):
                     await bus.__aenter__()
             except TimeoutError:
-                raise waiting.in_vain() from None
+                raise notice.timeout_error() from None
             except TransportError as error:
                 if not error.retriable or loop.time() + RETRY_S > deadline_s:
                     raise
-                if loop.time() - begun_s >= NOTICE_S:
-                    waiting.tell()
+                if loop.time() - started_s >= NOTICE_S:
+                    notice.show()
                 await asyncio.sleep(RETRY_S)
             else:
                 return bus
     finally:
-        waiting.end()
+        notice.cancel()
 
 
-class _Waiting:
-    """The notice, printed once, that a server does not answer."""
+class _WaitNotice:
+    """The notice that a server does not respond, printed once."""
 
     def __init__(self, options: TcpOptions | BrokerOptions, wait_s: float) -> None:
         self._options = options
@@ -388,10 +386,10 @@ class _Waiting:
         else:
             self._where = options.url
         self._printed = wait_s <= NOTICE_S
-        # No notice for a server that is up and slow: it answers soon.
-        self._timer = asyncio.get_running_loop().call_later(ATTEMPT_S_MIN, self.tell)
+        # Later than `NOTICE_S`: a server that is up may be slow to respond.
+        self._timer = asyncio.get_running_loop().call_later(ATTEMPT_S_MIN, self.show)
 
-    def tell(self) -> None:
+    def show(self) -> None:
         """Print the notice, once."""
         if not self._printed:
             self._printed = True
@@ -399,12 +397,12 @@ class _Waiting:
                 f"waiting up to {self._wait_s:g} s for {self._where} to answer (--wait)"
             )
 
-    def end(self) -> None:
+    def cancel(self) -> None:
         """Cancel the notice."""
         self._timer.cancel()
 
-    def in_vain(self) -> TransportError:
-        """Return the error of a wait without an answer."""
+    def timeout_error(self) -> TransportError:
+        """Return the error of a wait without a response."""
         waited = f"within {max(self._wait_s, ATTEMPT_S_MIN):g} s"
         if isinstance(self._options, TcpOptions):
             return TransportError(f"no answer from {self._where} {waited}")

@@ -57,17 +57,17 @@ def report(
     master: MasterOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as one object.")] = False,
 ) -> int:
-    """Draw what happened in a trace: one HTML page that needs nothing else.
+    """Draw a trace as one self-contained HTML page.
 
-    Latency, hold-back, stamp sizes, throughput, the verdict on each run, and a space-time diagram
-    of the first violation. Of a directory with several traces, the runs are compared. The exit code
-    is 0 if the page was written, whatever the verdict.
+    Shows latency, hold-back, stamp sizes, throughput, the verdict on each run, and a space-time
+    diagram of the first violation. Compares the runs of a directory with several traces. The exit
+    code is 0 if the page was written, whatever the verdict.
 
     Example: [bold]ensue report runs/tuesday -o tuesday.html[/bold]
     """
     begin_end_ms = _parse_window(window)
     if window is not None and around is not None:
-        raise BadInput("--window and --around: give one of them")
+        raise BadInput("--window and --around exclude each other: leave one of them out")
     _check_writable(out)
     if "://" not in directory and not Path(directory).exists():
         raise BadInput(f"{directory} does not exist; name a trace, or a directory of several")
@@ -77,14 +77,14 @@ def report(
     if is_local(directory):
         check_files(Path(directory))  # Spark takes seconds to start.
 
-    with on_spark(master, "ensue report", reads=directory) as (spark, work):
+    with on_spark(master, "ensue report", reads=directory) as (spark, progress):
         made = reports.report(
             spark,
             directory,
             order=order,
             span=None if begin_end_ms is None else reports.Span(*begin_end_ms),
             around=around,
-            progress=work.at,
+            progress=progress.stage,
         )
     made.write(out)
     if json:
@@ -111,7 +111,7 @@ def _parse_window(window: str | None) -> tuple[float, float] | None:
 
 
 def _check_writable(out: Path) -> None:
-    """Raise, before any work is done, if the page can't be written."""
+    """Raise before any work if the page can't be written."""
     if out.is_dir():
         raise BadInput(f"--output: {out} is a directory; name a file in it")
     if not out.parent.is_dir():

@@ -1,9 +1,9 @@
-"""Scenarios of many seeds, spread over processes or over Spark.
+"""A pool that plays many seeds, in processes or on Spark.
 
-Results come in the order of the seeds, whichever process finishes first, so that the first failure
-reported is the lowest failing seed, on every machine and with any number of processes.
+Results are in seed order, whichever process finishes first. So the first reported failure is the
+lowest failing seed, on every machine and with any number of processes.
 
-The death of a process is a failure too, reported for the lowest seed without a result.
+If a process dies, the lowest seed without a result fails.
 """
 
 import multiprocessing
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["parse_seeds", "play_all", "play_on_spark", "progress", "start_spark"]
 
 AHEAD = 4
-"""Seeds submitted for each process before the first result."""
+"""Seeds submitted per process before the first result."""
 PLAIN_SECONDS = 10.0
 """Interval between progress lines without a terminal."""
 
@@ -44,14 +44,13 @@ def parse_seeds(text: str) -> range:
     first, colon, last = text.partition(":")
     if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
         raise BadInput(
-            f"{text!r} are no seeds; write the first and the one after the last, such as 0:1000, "
-            "or one alone"
+            f"{text!r} is not a range of seeds; expected FIRST:END, such as 0:1000, or one seed"
         )
     return range(int(first), int(last))
 
 
 def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedResult]:
-    """Play many seeds, and yield their results in the order of the seeds."""
+    """Play many seeds, and yield their results in seed order."""
     if jobs == 1:
         yield from (play_seed(protocol, seed) for seed in seeds)
         return
@@ -66,13 +65,13 @@ def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedRe
             try:
                 yield future.result()
             except BrokenProcessPool:
-                why = f"the process that played it, or one of the {len(pending)} after it, died"
+                why = f"a process died while it played this seed or one of the next {len(pending)}"
                 yield SeedResult(seed=seed, failure=(why,))
                 return
             for following in islice(waiting, 1):
                 pending.append((following, executor.submit(play_seed, protocol, following)))
     finally:
-        # Running seeds are of no interest any more, and could take for ever.
+        # Running seeds are not needed any more, and may never end.
         for child in multiprocessing.active_children():
             child.terminate()
         executor.shutdown(cancel_futures=True)
@@ -81,7 +80,7 @@ def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedRe
 def start_spark(master: str) -> "SparkSession":
     """Start Spark for a search."""
     spark = start(master, "ensue swarm")
-    # Spark's own handler of Ctrl-C cancels every job with a long message each.
+    # Spark's handler of Ctrl-C prints a long message for every job that it cancels.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
 
@@ -93,14 +92,14 @@ def play_on_spark(
     watch: Callable[[SeedResult], bool],
     out: Path | None,
 ) -> None:
-    """Play many seeds on Spark, and call `watch` with results in order of the seeds."""
+    """Play many seeds on Spark, and call `watch` with each result, in seed order."""
     from ensue.spark.campaigns.swarm import play_seeds  # noqa: PLC0415 - as above
 
     play_seeds(spark, protocol, seeds, watch=watch, out=out)
 
 
 def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the parent, which ends its processes."""
+    """Ignore Ctrl-C: the parent handles it and ends its processes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -32,7 +32,7 @@ __all__ = ["serve", "token"]
 SECOND_NS = 1_000_000_000
 STOPS = (signal.SIGINT, signal.SIGTERM)
 STATIONS = "station"
-"""Not a user: stands for the servers of a chain."""
+"""Not a user: the servers of a chain."""
 
 _log = logging.getLogger("ensue")
 
@@ -80,14 +80,15 @@ InsecureAdminOption = Annotated[
     ),
 ]
 DataOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where events are kept; created on first use.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Directory for events; created on first use."),
 ]
 SyncOption = Annotated[
     str | None,
     typer.Option(
         metavar="always|SECONDS",
         help="When events are synced to disk: before each receipt (always), or at this interval, "
-        "such as 0.1 or 100ms; then a power failure may lose the events since.",
+        "such as 0.1 or 100ms; then a power failure may lose the events since the last sync.",
     ),
 ]
 ConfigOption = Annotated[
@@ -98,7 +99,8 @@ ConfigOption = Annotated[
     ),
 ]
 NameOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Its name; with --config, which one it is.")
+    str | None,
+    typer.Option(metavar="NAME", help="Name of this server; with --config, which one to run."),
 ]
 GraceOption = Annotated[
     str | None,
@@ -120,8 +122,8 @@ AcceptLossOption = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Recover, this once, what can be read of a damaged or incomplete journal: "
-        "subscribers are notified that the log was replaced.",
+        help="Recover, this once, what can be read of a damaged or incomplete journal; "
+        "subscribers get an error that the log was replaced.",
     ),
 ]
 RetainBytesOption = Annotated[
@@ -136,15 +138,15 @@ LeaseOption = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="How long a publisher may take to put out a stamped event; 10s. Others may wait that "
-        "long for a stalled publisher.",
+        help="How long a publisher may take to send a stamped event; 10s. Subscribers may wait "
+        "that long for a stalled publisher.",
     ),
 ]
 LeaseLostOption = Annotated[
     str | None,
     typer.Option(
         metavar="DURATION",
-        help="The same for a disconnected publisher, which has this long to reconnect; 1s.",
+        help="How long a disconnected publisher may take to reconnect; 1s.",
     ),
 ]
 
@@ -175,17 +177,17 @@ def serve(
         bool, typer.Option("--json", help="Print one JSON object when it is ready.")
     ] = False,
 ) -> int:
-    """Run a server until a signal stops it: on a port of its own, or on a broker.
+    """Run a server until a signal stops it: on a port, or on a broker.
 
-    Prints its URL on stderr when it accepts connections, and logs there. Ends with 0 on SIGINT and
-    SIGTERM, with everything written; with 2 if it can't start, or can't write.
+    Prints its URL on stderr when it accepts connections, and logs there. Exits with 0 on SIGINT and
+    SIGTERM, after writing everything; with 2 if it can't start, or can't write.
 
     Example: [bold]ensue serve --listen 127.0.0.1:7400 --data ensue-data[/bold]
     """
     ports = {"--listen": listen, "--insecure-listen-anyone": insecure_listen_anyone or None}
     if url is not None:
-        _exclude(ports, "--url", "on a broker a server has no port of its own")
-        _exclude({"--lease-lost": lease_lost}, "--url", "on a broker no server sees connections")
+        _exclude(ports, "--url", "a server on a broker has no port")
+        _exclude({"--lease-lost": lease_lost}, "--url", "a server on a broker sees no connections")
     if config is None:
         chosen = _from_options(
             listen, data, sync, retain_bytes, retain_age, name, insecure=insecure_listen_anyone
@@ -210,11 +212,11 @@ def serve(
             "--admin": admin,
             "--insecure-admin-anyone": insecure_admin_anyone or None,
         }
-        _exclude(given, "--config", f"{config} says it")
+        _exclude(given, "--config", f"{config} sets it")
         chosen = config_file.load(config, name=name)
     chosen = replace(chosen, accept_loss=accept_loss)
     start_logging(log_format.value, log_level.value)
-    with _signals_held():
+    with _ignore_late_signals():
         asyncio.run(_serve(chosen, url, json=json, logs_json=log_format is LogFormat.JSON))
     return output.EXIT_VALID
 
@@ -225,7 +227,7 @@ def token(
         str,
         typer.Argument(
             metavar="NAME",
-            help="The user it is for; station: the secret of the servers of a chain.",
+            help="The user; or station, for the secret of the servers of a chain.",
         ),
     ],
     *,
@@ -233,13 +235,13 @@ def token(
 ) -> int:
     """Create a token for a user.
 
-    Prints the token, which is stored nowhere, and the lines for the server's configuration, which
-    need not be kept secret.
+    Prints the token, which is not stored, and the lines for the server's configuration, which are
+    not secret.
 
     Example: [bold]ensue token alice[/bold]
     """
     if not name:
-        raise BadInput("NAME: a user needs a name")
+        raise BadInput("NAME is empty: name the user")
     made, stored = new_token()
     if json:
         output.print_json({"user": name, "token": made, "stored": stored})
@@ -247,11 +249,11 @@ def token(
     if name == STATIONS:
         output.print_lines(
             [
-                "A secret for the servers of a chain, shown this once:",
+                "A secret for the servers of a chain, shown only once:",
                 "",
                 f"    {made}",
                 "",
-                "Put this line alone into a file that only they can read, the same for all servers.",
+                "Put it into a file that only the servers can read, the same for all of them.",
                 "For their configuration:",
                 "",
                 "    [stations]",
@@ -263,11 +265,11 @@ def token(
     key = name if bare else msgspec.json.encode(name).decode()
     output.print_lines(
         [
-            f"The token of {name}, shown this once:",
+            f"The token of {name}, shown only once:",
             "",
             f"    {made}",
             "",
-            "Clients give it as ENSUE_TOKEN. For the server's configuration:",
+            "Clients set it as ENSUE_TOKEN. For the server's configuration:",
             "",
             f"    [users.{key}]",
             f'    token = "{stored}"',
@@ -282,7 +284,7 @@ def _exclude(given: Mapping[str, object], other: str, why: str) -> None:
     """Raise if an option is given that another one excludes."""
     for option, value in given.items():
         if value is not None:
-            raise BadInput(f"{option}: {why}; leave {option} out, or {other}")
+            raise BadInput(f"{option} and {other} exclude each other: {why}")
 
 
 def _from_options(
@@ -296,7 +298,7 @@ def _from_options(
     insecure: bool,
 ) -> ServerConfig:
     if data is None:
-        raise BadInput("--data: name the directory to keep events in, or a file with --config")
+        raise BadInput("--data is missing: name a directory for events, or a file with --config")
     with output.option("--sync"):
         try:
             plain = sync is not None and re.fullmatch(r"\d+(\.\d+)?", sync)
@@ -335,8 +337,8 @@ def _grace_s(given: str | None) -> float:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """Ignore further signals once a server has ended, so that it exits with 0."""
+def _ignore_late_signals() -> Iterator[None]:
+    """Ignore signals after the server has stopped, so that it exits with 0."""
     before = {number: signal.getsignal(number) for number in STOPS}
     try:
         yield
@@ -351,7 +353,7 @@ def _signals_held() -> Iterator[None]:
 def _stop_on_signals(stop_requested: asyncio.Event) -> None:
     """Set an event on the first signal, and ignore further ones.
 
-    The event loop's own handlers would be removed with it, before the process ends.
+    Not with `loop.add_signal_handler`: those handlers end with the loop, before the process.
     """
     loop = asyncio.get_running_loop()
 
@@ -379,9 +381,8 @@ async def _serve(
         where = f" in {config.site}" if config.site else ""
         ready_text = f"{config.name}{where} is ready: {server.url}"
         if logs_json:
-            _log.info(
-                "%s", ready_text, extra={"url": server.url}
-            )  # Programs read that line by line.
+            # A log line: programs parse every line of stderr.
+            _log.info("%s", ready_text, extra={"url": server.url})
         else:
             output.print_error(ready_text)
     ended = asyncio.ensure_future(server.wait())

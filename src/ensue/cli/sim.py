@@ -1,4 +1,4 @@
-"""The commands `sim`, `swarm` and `replay`: play one scenario, many, or one again."""
+"""The commands `sim`, `swarm` and `replay`: play a scenario file, many seeds, or one seed."""
 
 import os
 import shlex
@@ -25,9 +25,9 @@ from ensue.simulation.seeds import DRAWS, SeedResult, raised
 
 __all__ = ["replay", "sim", "swarm"]
 
-FAILURES_TOLD = 20
+FAILURES_SHOWN = 20
 """With `--keep-going`, failures that are explained; others are listed by seed."""
-SENTENCES_TOLD = 10
+SENTENCES_SHOWN = 10
 """Sentences printed of one failure."""
 
 
@@ -49,15 +49,15 @@ SwarmMasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help="Spread the seeds over Spark instead, by its master: local[*], or a cluster's URL.",
+        help="Run the seeds on Spark, by its master: local[*], or a cluster's URL.",
     ),
 ]
 OutOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="With --master: keep the outcome of every seed here, as Parquet. "
-        "Started again, the search continues where it was.",
+        help="With --master: write the outcome of every seed here, as Parquet. "
+        "Started again, the search resumes.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -73,8 +73,8 @@ def sim(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Record the run here: its trace and the event log. Events have their payload "
-            "only if the scenario's notification service keeps a log.",
+            help="Record the run here: its trace and the event log. Payloads are recorded only if "
+            "the scenario's topic logs keep events.",
         ),
     ] = None,
     frames: Annotated[
@@ -92,7 +92,7 @@ def sim(
     """
     scenario = reader.load(file)
     if trace is not None and record is not None:
-        raise BadInput("--record: a recorded run has its trace; leave --trace out")
+        raise BadInput("--record writes a trace too: leave --trace out")
     _check_free(trace)
     _check_free(record, "--record")
     try:
@@ -142,7 +142,7 @@ def swarm(
 ) -> int:
     """Play a random scenario with faults for each seed, until one fails.
 
-    Stops at the lowest seed that fails; prints the failure, and the command that plays it again.
+    Stops at the lowest seed that fails; prints the failure, and the command that replays it.
     --trace writes the trace of that seed.
 
     Example: [bold]ensue swarm total --seeds 0:10000[/bold]
@@ -151,15 +151,15 @@ def swarm(
         chosen = seed_pool.parse_seeds(seed_range)
     _check_master(master, jobs, out)
     _check_free(trace)
-    done = _Done()
+    totals = _Totals()
     started = time.monotonic()
     try:
         spark = None if master is None else seed_pool.start_spark(master)
         with seed_pool.progress(f"swarm {protocol}", len(chosen)) as show:
 
             def watch(result: SeedResult) -> bool:
-                done.add(result)
-                show(done.seeds, f"{len(done.failures)} failed")
+                totals.add(result)
+                show(totals.seeds, f"{len(totals.failures)} failed")
                 return bool(result.failure) and not keep_going
 
             if spark is not None:
@@ -169,18 +169,18 @@ def swarm(
                 with closing(seed_pool.play_all(protocol, chosen, processes)) as results:
                     any(map(watch, results))
     except KeyboardInterrupt:
-        done.interrupted = True
-    done.seconds = time.monotonic() - started
+        totals.interrupted = True
+    totals.seconds = time.monotonic() - started
     written, checked = None, ""
-    if trace is not None and done.failures:
-        written, checked = _write_again(protocol, done.failures[0].seed, trace)
+    if trace is not None and totals.failures:
+        written, checked = _replay_to_trace(protocol, totals.failures[0].seed, trace)
     if json:
-        output.print_json(done.to_dict(protocol, chosen, written))
+        output.print_json(totals.to_dict(protocol, chosen, written))
     else:
-        _print_done(done, protocol, chosen, written, checked)
-    if done.failures:
+        _print_totals(totals, protocol, chosen, written, checked)
+    if totals.failures:
         return output.EXIT_VIOLATION
-    return output.EXIT_UNKNOWN if done.interrupted else output.EXIT_VALID
+    return output.EXIT_UNKNOWN if totals.interrupted else output.EXIT_VALID
 
 
 @output.command
@@ -196,7 +196,7 @@ def replay(
 ) -> int:
     """Play one seed of a swarm again, and describe its scenario.
 
-    If it fails, it prints the rows around the failure.
+    If the seed fails, prints the rows around the failure.
 
     Example: [bold]ensue replay total --seed 1234 --trace runs/1234[/bold]
     """
@@ -227,7 +227,7 @@ def replay(
     return _swarm_exit_code(outcome)
 
 
-class _Done(msgspec.Struct):
+class _Totals(msgspec.Struct):
     """Totals of a swarm so far."""
 
     seeds: int = 0
@@ -287,36 +287,36 @@ def _check_line(trace: Path, scenario: Scenario, outcome: Outcome) -> str:
     return f"check: {shlex.join(words)}"
 
 
-def _print_done(
-    done: _Done, protocol: str, chosen: range, written: Path | None, checked: str
+def _print_totals(
+    totals: _Totals, protocol: str, chosen: range, written: Path | None, checked: str
 ) -> None:
-    for failure in done.failures[:FAILURES_TOLD]:
+    for failure in totals.failures[:FAILURES_SHOWN]:
         output.print_lines([f"seed {failure.seed} failed:"], style="bold red")
-        output.print_lines(f"  {line}" for line in failure.failure[:SENTENCES_TOLD])
-        if len(failure.failure) > SENTENCES_TOLD:
-            output.print_lines([f"  and {len(failure.failure) - SENTENCES_TOLD} more"])
+        output.print_lines(f"  {line}" for line in failure.failure[:SENTENCES_SHOWN])
+        if len(failure.failure) > SENTENCES_SHOWN:
+            output.print_lines([f"  and {len(failure.failure) - SENTENCES_SHOWN} more"])
         output.print_lines([f"replay: {_replay(protocol, failure.seed)}", ""])
-    untold = [str(failure.seed) for failure in done.failures[FAILURES_TOLD:]]
-    if untold:
-        output.print_lines([f"failed too: {', '.join(untold)}"])
+    others = [str(failure.seed) for failure in totals.failures[FAILURES_SHOWN:]]
+    if others:
+        output.print_lines([f"also failed: {', '.join(others)}"])
     if written is not None:
-        output.print_lines([f"trace of seed {done.failures[0].seed}: {written}", checked])
-    if done.interrupted:
+        output.print_lines([f"trace of seed {totals.failures[0].seed}: {written}", checked])
+    if totals.interrupted:
         output.print_lines(["interrupted; until then:"])
     rows = [
-        ("seeds", f"{done.seeds:,} of {len(chosen):,}"),
-        ("failed", f"{len(done.failures):,}"),
-        ("events", f"{done.events:,}"),
-        ("deliveries", f"{done.deliveries:,}"),
-        ("seeds per hour", f"{done.per_second(done.seeds) * 3_600:,.0f}"),
-        ("protocol events per second", f"{done.per_second(done.steps):,.0f}"),
-        ("time", f"{done.seconds:.1f} s"),
+        ("seeds", f"{totals.seeds:,} of {len(chosen):,}"),
+        ("failed", f"{len(totals.failures):,}"),
+        ("events", f"{totals.events:,}"),
+        ("deliveries", f"{totals.deliveries:,}"),
+        ("seeds per hour", f"{totals.per_second(totals.seeds) * 3_600:,.0f}"),
+        ("protocol events per second", f"{totals.per_second(totals.steps):,.0f}"),
+        ("time", f"{totals.seconds:.1f} s"),
     ]
     output.print_table(f"swarm {protocol}", ("", ""), rows, right=(1,))
 
 
-def _write_again(protocol: str, seed: int, directory: Path) -> tuple[Path | None, str]:
-    """Play a seed again to write its trace: rows don't travel between processes.
+def _replay_to_trace(protocol: str, seed: int, directory: Path) -> tuple[Path | None, str]:
+    """Play a seed again to write its trace; worker processes do not return rows.
 
     Return its directory, and the command that checks it.
     """
@@ -333,14 +333,14 @@ def _check_master(master: str | None, jobs: int | None, out: Path | None) -> Non
     """Raise if options contradict each other."""
     if master is not None and jobs is not None:
         raise BadInput(
-            "--jobs: Spark decides how many run at once; leave it out, or leave --master out"
+            "--jobs and --master exclude each other: Spark decides how many seeds run at once"
         )
     if master is None and out is not None:
-        raise BadInput("--out: only a search on Spark keeps its outcomes; add --master 'local[*]'")
+        raise BadInput("--out needs Spark: add --master 'local[*]', or leave --out out")
 
 
 def _write_log(outcome: Outcome, directory: Path) -> None:
-    """Write the events of a run that its notification service keeps."""
+    """Write the events that the topic logs of a run kept."""
     from ensue.store import LogSink  # noqa: PLC0415 - loads much that other commands don't need
 
     sink = LogSink(directory)
@@ -350,7 +350,7 @@ def _write_log(outcome: Outcome, directory: Path) -> None:
 
 
 def _check_free(directory: Path | None, option: str = "--trace") -> None:
-    """Raise, before the run, if a directory can't take its trace."""
+    """Raise before the run if a directory is in use."""
     if directory is None:
         return
     if directory.exists() and not directory.is_dir():
@@ -364,18 +364,18 @@ def _print_outcome(outcome: Outcome) -> None:
         f"{outcome.scenario}, seed {outcome.seed}",
         statistics(outcome.rows),
         ("simulated time", f"{outcome.simulated_ns / 1e9:.1f} s"),
-        ("of it after healing", f"{outcome.healed_ns / 1e9:.1f} s"),
+        ("of that, after healing", f"{outcome.healed_ns / 1e9:.1f} s"),
         ("protocol events", f"{outcome.steps:,}"),
     )
     output.print_findings(outcome.report)
     if outcome.stuck:
-        output.print_lines(["stuck: after healing, a node waits for ever"], style="bold red")
+        output.print_lines(["stuck: after healing, a node never stops waiting"], style="bold red")
     if not outcome.valid:
         output.print_lines(outcome.sentences())
 
 
 def _print_raised(error: Exception, scenario: str, seed: int, *, json: bool) -> int:
-    """Print that the run raised, a failure of the code and not of the input."""
+    """Print that the run raised: a fault of the code, not of the input."""
     line = raised(error)
     if json:
         output.print_json(
@@ -409,7 +409,7 @@ def _exit_code(outcome: Outcome) -> int:
 
 
 def _swarm_exit_code(outcome: Outcome) -> int:
-    """Return the exit code of one seed; as in a swarm, no deliveries are no fault."""
+    """Return the exit code of one seed; as in a swarm, zero deliveries are valid."""
     if outcome.valid:
         return output.EXIT_VALID
     invalid = outcome.stuck or outcome.report.verdict is Verdict.INVALID

@@ -19,29 +19,31 @@ from ensue.core.errors import BadInput
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Work", "on_spark", "start"]
+__all__ = ["CommandProgress", "on_spark", "start"]
 
-LOOK_S = 0.5
+REFRESH_S = 0.5
 """Interval between updates of the bar."""
 
 
-def start(master: str | None, app: str, work: "Work | None" = None) -> "SparkSession":
-    """Start Spark, without the noise on its processes' stderr."""
+def start(
+    master: str | None, app: str, progress: "CommandProgress | None" = None
+) -> "SparkSession":
+    """Start Spark, and filter noise from the stderr of its processes."""
     from ensue.spark import session  # noqa: PLC0415 - an extra
     from ensue.spark.failures import log_failures  # noqa: PLC0415 - as above
     from ensue.spark.masters import check_master  # noqa: PLC0415 - as above
 
     if master is not None:
         check_master(master, "--master")
-    with filtered(work.tell if work is not None and work.has_bar else None):
+    with filtered(progress.print_line if progress is not None and progress.has_bar else None):
         spark = session(master, app=app)
     # The command prints failures in one sentence.
     log_failures(spark, written=False)
     return spark
 
 
-class Work:
-    """The progress of a command: lines, and on a terminal a bar beneath them."""
+class CommandProgress:
+    """The progress of a command: lines and, on a terminal, a bar below them."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
@@ -53,7 +55,7 @@ class Work:
                 MofNCompleteColumn(),
                 TextColumn("tasks"),
                 TimeElapsedColumn(),
-                # A duplicate, as descriptor 2 is redirected while Spark starts.
+                # A duplicate: descriptor 2 is redirected while Spark starts.
                 console=Console(file=os.fdopen(os.dup(2), "w"), highlight=False),
                 transient=True,
             )
@@ -61,26 +63,26 @@ class Work:
 
     @property
     def has_bar(self) -> bool:
-        """Whether a bar is shown, on a terminal."""
+        """Whether a bar is shown: on a terminal."""
         return self._bar is not None
 
-    def tell(self, line: str) -> None:
-        """Print a line."""
+    def print_line(self, line: str) -> None:
+        """Print a line, above the bar if there is one."""
         if self._bar is None:
-            output.tell(line)
+            output.print_stderr(line)
         else:
             self._bar.console.print(line, markup=False, emoji=False, soft_wrap=True)
 
-    def at(self, what: str) -> None:
+    def stage(self, name: str) -> None:
         """Show the current stage."""
         if self._bar is None:
-            output.tell(f"{what} …")
+            output.print_stderr(f"{name} …")
         else:
-            self._bar.update(self._task, description=what)
+            self._bar.update(self._task, description=name)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the bar meanwhile, if there is one."""
+        """Show the bar, if there is one, in this context."""
         if self._bar is None:
             yield
             return
@@ -98,9 +100,9 @@ class Work:
 
     def _follow(self, tracker: Any) -> None:
         assert self._bar is not None
-        # Spark may end at any moment; the command itself reports that.
+        # Spark may end at any time; the command itself reports that.
         with suppress(Exception):
-            while not self._ended.wait(LOOK_S):
+            while not self._ended.wait(REFRESH_S):
                 stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
                 known = [each for each in stages if each is not None]
                 self._bar.update(
@@ -113,18 +115,18 @@ class Work:
 @contextmanager
 def on_spark(
     master: str | None, app: str, *, reads: str | None = None
-) -> Iterator[tuple["SparkSession", Work]]:
+) -> Iterator[tuple["SparkSession", CommandProgress]]:
     """Start Spark for a command, and show its progress.
 
     `reads` is a trace. If Spark fails and a file of the trace is damaged, the error names the file.
     """
-    work = Work()
-    with work.shown():
-        work.at("starting Spark")
-        spark = start(master, app, work)
-        work.follow(spark)
+    progress = CommandProgress()
+    with progress.shown():
+        progress.stage("starting Spark")
+        spark = start(master, app, progress)
+        progress.follow(spark)
         try:
-            yield spark, work
+            yield spark, progress
         except Exception as error:
             damage = None if reads is None else _damage(reads, error)
             if damage is None:

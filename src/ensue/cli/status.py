@@ -26,9 +26,7 @@ Json = dict[str, Any]
 @output.command
 def status(
     context: typer.Context,
-    where: Annotated[
-        str | None, typer.Argument(metavar="URL", help="The same as --url, in short.")
-    ] = None,
+    where: Annotated[str | None, typer.Argument(metavar="URL", help="Short for --url.")] = None,
     *,
     url: UrlOption = "ensue://127.0.0.1:7400",
     watch: Annotated[
@@ -45,15 +43,15 @@ def status(
 ) -> int:
     """Show the state of a chain, by the URL of any of its servers or of its broker.
 
-    Asks every server, and lists those that do not answer; then it ends with 2. With a login, it
-    shows the topics you may subscribe to.
+    Queries every server, and exits with 2 if one does not respond. With a login, it shows the
+    topics that you may subscribe to.
 
     Example: [bold]ensue status --url ensue://127.0.0.1:7400 --watch 2[/bold]
     """
     if where is not None:
         source = context.get_parameter_source("url")
         if source is not None and source.name == "COMMANDLINE":
-            raise BadInput("--url and an argument both name a server: leave one of them out")
+            raise BadInput("URL and --url both name a server: leave one of them out")
         url = where
     if not timeout > 0:
         raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
@@ -63,7 +61,7 @@ def status(
         return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
     if not watch >= WATCH_S_MIN:
         raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds, not {watch:g}")
-    with contextlib.suppress(KeyboardInterrupt):  # That is how it ends.
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the normal end.
         asyncio.run(_watch(url, watch, timeout, json=json))
     return output.EXIT_VALID
 
@@ -104,6 +102,7 @@ def _show(found: Json, *, json: bool) -> None:
     lines = []
     if "groups" in found:
         groups, errors = found["groups"], found["errors"]
+        rejected = ", ".join(f"{count:,} {kind}" for kind, count in errors.items()) or "nothing"
         are = "is" if groups["topics"] == 1 else "are"
         lines.append(
             f"{counted(groups['topics'], 'topic')} {are} ordered together with others; the largest "
@@ -112,11 +111,11 @@ def _show(found: Json, *, json: bool) -> None:
         lines.append(
             f"{counted(found['connections'], 'connection')}, "
             f"{counted(found['open_stamps'], 'stamp')} open, "
-            f"{counted(found['early_requests'], 'request')} held back for an earlier one; refused: "
-            + (", ".join(f"{count:,} {kind}" for kind, count in errors.items()) or "nothing")
+            f"{counted(found['early_requests'], 'request')} held back for an earlier one; "
+            f"rejected: {rejected}"
         )
     if not found["everything"]:
-        lines.append("shown is what you may subscribe to")
+        lines.append("only topics that you may subscribe to are shown")
     lines += [
         f"{each['server']} does not answer: {each['error']}"
         for each in found["servers"]
@@ -167,7 +166,7 @@ def _show_topics(found: Json) -> None:
     if topics:
         output.print_table(
             _title("topic", len(topics), found["topics_count"]),
-            ("topic", "server", "first", "next", "kept", "listeners"),
+            ("topic", "server", "first", "next", "events", "listeners"),
             [
                 (
                     _plain(each["topic"]),
@@ -205,12 +204,12 @@ def _show_subscriptions(found: Json) -> None:
 
 
 def _show_rooms(found: Json) -> None:
-    """Print the clients of relayed orders, by order and server."""
+    """Print relayed orders, by server, and their clients."""
     rooms = found.get("rooms", ())
     if rooms:
         output.print_table(
-            "orders that clients keep among themselves",
-            ("order", "server", "clients", "numbers given", "events carried"),
+            "relayed orders",
+            ("order", "server", "clients", "numbers used", "events relayed"),
             [
                 (
                     each["order"],

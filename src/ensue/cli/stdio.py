@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class LineTooLong(Exception):
-    """A line beyond `LINE_BYTES_MAX`, after the yielded ones."""
+    """Raised for a line beyond `LINE_BYTES_MAX`."""
 
 
 async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Yield the lines of a file, pipe or terminal as they come, without newlines.
+    """Yield the lines of a file, pipe or terminal as they arrive, without newlines.
 
-    A thread reads, so that it works for every kind of file.
+    A thread reads, because the event loop can't wait for every kind of file.
     """
     rest = b""
     while True:
@@ -37,19 +37,19 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
         if whole:
             yield [line.removesuffix(b"\r") if line.endswith(b"\r") else line for line in whole]
         if len(rest) > LINE_BYTES_MAX:
-            raise LineTooLong(f"has more than {LINE_BYTES_MAX} bytes")
+            raise LineTooLong(f"has more than {LINE_BYTES_MAX} bytes: split it")
     if rest:
         yield [rest]
 
 
 def as_bytes(text: str) -> bytes:
-    """Return the value of an option as bytes, also if it is not valid text."""
+    """Return the value of an option as bytes, even if it is not valid text."""
     return text.encode("utf-8", "surrogateescape")
 
 
 @contextlib.contextmanager
-def _called(name: str) -> Iterator[None]:
-    """Name the stream in errors of the system."""
+def _named_in_errors(name: str) -> Iterator[None]:
+    """Set the stream's name in system errors."""
     try:
         yield
     except OSError as error:
@@ -58,12 +58,12 @@ def _called(name: str) -> Iterator[None]:
 
 
 async def _read(descriptor: int) -> bytes:
-    with _called("standard input"):
+    with _named_in_errors("standard input"):
         return await _in_thread(lambda: os.read(descriptor, CHUNK_BYTES))
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """Call a function in a daemon thread, which may block while the program ends."""
+    """Call a function in a daemon thread, which may still block when the program exits."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 
@@ -91,9 +91,9 @@ async def _in_thread(call: Callable[[], T]) -> T:
 class Output:
     """Standard output for bytes.
 
-    A slow reader makes `flush` wait while the event loop goes on: a pager that shows its first page
-    for an hour must not cost a subscription. When the reader closes the pipe, `broken` is set and
-    output is discarded.
+    If the reader is slow, `flush` waits without blocking the event loop: a pager that shows its
+    first page for an hour must not lose the subscription. When the reader closes the pipe, `broken`
+    is set and output is discarded.
     """
 
     def __init__(self) -> None:
@@ -102,17 +102,17 @@ class Output:
 
     @property
     def full(self) -> bool:
-        """Whether enough is buffered to be flushed."""
+        """Whether the buffer should be flushed."""
         return len(self._data) >= CHUNK_BYTES
 
     def write(self, data: bytes) -> None:
         """Buffer data for the next flush."""
         self._data += data
 
-    def when_gone(self, tell: Callable[[], object]) -> None:
+    def on_closed(self, callback: Callable[[], object]) -> None:
         """Call back when the reader of a pipe closes it, even without output.
 
-        Works for pipes alone: the system then reports the writing end as readable.
+        Works only for pipes: the system then reports the writing end as readable.
         """
         try:
             descriptor = sys.stdout.fileno()
@@ -123,12 +123,12 @@ class Output:
             return
         loop = asyncio.get_running_loop()
 
-        def gone() -> None:
+        def closed() -> None:
             loop.remove_reader(descriptor)
             self.broken = True
-            tell()
+            callback()
 
-        loop.add_reader(descriptor, gone)
+        loop.add_reader(descriptor, closed)
 
     async def flush(self) -> None:
         """Write all buffered data."""
@@ -139,12 +139,12 @@ class Output:
         try:
             descriptor = sys.stdout.fileno()
         except OSError:
-            # Captured by a program, which does not block.
+            # Captured by a program: writing does not block.
             sys.stdout.buffer.write(data)
             return
         try:
-            with _called("standard output"):
-                if len(data) <= select.PIPE_BUF and _takes(descriptor):
+            with _named_in_errors("standard output"):
+                if len(data) <= select.PIPE_BUF and _is_writable(descriptor):
                     os.write(descriptor, data)
                 else:
                     await _in_thread(lambda: _write(descriptor, data))
@@ -152,7 +152,7 @@ class Output:
             self.broken = True
 
 
-def _takes(descriptor: int) -> bool:
+def _is_writable(descriptor: int) -> bool:
     """Return whether a few bytes can be written without waiting."""
     return bool(select.select((), (descriptor,), (), 0)[1])
 

@@ -1,4 +1,4 @@
-"""The command `sub`: print events as they come."""
+"""The command `sub`: print events as they arrive."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ from ensue.cli.order_options import (
     check_kept,
     chosen_order,
 )
-from ensue.cli.pub import UrlOption, WaitOption, connect_patiently
+from ensue.cli.pub import UrlOption, WaitOption, connect_with_retry
 from ensue.cli.stdio import Output, as_bytes
 from ensue.client.validation import PENDING_MAX, Start, check_topics
 from ensue.core.errors import BadInput
@@ -31,7 +31,7 @@ from ensue.protocols.content.filters.parser import parse
 
 __all__ = ["formatter", "sub"]
 
-ENOUGH = 0
+UNLIMITED = 0
 """No limit on the number of events."""
 
 _FIELDS: dict[str, Callable[[ReceivedEvent], bytes]] = {
@@ -59,10 +59,10 @@ def formatter(template: str) -> Callable[[ReceivedEvent], bytes]:
         if not found[2]:
             if field is None:
                 continue  # A literal brace.
-            raise BadInput(f"--format: {{{found[1]} has no end; write {{{found[1]}}}")
+            raise BadInput(f"--format: {{{found[1]} is not closed; write {{{found[1]}}}")
         if field is None:
             raise BadInput(
-                f"--format has no {{{found[1]}}}; expected one of "
+                f"--format: unknown field {{{found[1]}}}; expected one of "
                 + ", ".join(f"{{{name}}}" for name in _FIELDS)
             )
         parts += (as_bytes(text[at : found.start()]), field)
@@ -111,8 +111,8 @@ def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
 DurableOption = Annotated[
     str | None,
     typer.Option(
-        help="Name of a durable subscription: run again, on any machine, it continues after the "
-        "last printed event; after a kill -9 the last few may be printed again."
+        help="Name of a durable subscription. Run again, on any machine, it resumes after the last "
+        "printed event; after a kill -9 it may print the last few again."
     ),
 ]
 StartOption = Annotated[
@@ -120,8 +120,8 @@ StartOption = Annotated[
     typer.Option(
         "--from",
         metavar="earliest|latest|PLACE",
-        help="Where to begin: with the oldest event, with new ones, or at a place in the "
-        "server's log. An existing durable subscription continues where it was.",
+        help="Where to start: at the oldest event, at new ones, or at a place in the server's "
+        "log. An existing durable subscription resumes instead.",
     ),
 ]
 AcceptLossOption = Annotated[
@@ -133,7 +133,7 @@ AcceptLossOption = Annotated[
 ]
 TimeoutOption = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="End with code 2 after this long without an event."),
+    typer.Option(metavar="SECONDS", help="Exit with code 2 after this long without an event."),
 ]
 PendingOption = Annotated[
     int,
@@ -141,14 +141,14 @@ PendingOption = Annotated[
         "--pending-max",
         metavar="EVENTS",
         min=1,
-        help="Events that may wait to be printed (pending_max); with --where, more end it with 2.",
+        help="Events that may wait to be printed; with --where, it exits with 2 beyond that.",
     ),
 ]
 JsonOption = Annotated[
     bool,
     typer.Option(
         "--json",
-        help="Print one JSON object a line for each event; a key or payload that is not text is "
+        help="Print each event as one line of JSON. A key or payload that is not text is "
         "key_base64 or payload_base64.",
     ),
 ]
@@ -172,8 +172,9 @@ def sub(
     order_options: OrderOptions = NO_OPTIONS,
     name: DurableOption = None,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="End after this many events; 0: never.")
-    ] = ENOUGH,
+        int,
+        typer.Option("--count", "-n", min=0, help="Exit after this many events; 0 for no limit."),
+    ] = UNLIMITED,
     start: StartOption = "latest",
     accept_loss: AcceptLossOption = False,
     template: FormatOption = None,
@@ -182,17 +183,17 @@ def sub(
     wait: WaitOption = 10.0,
     timeout: TimeoutOption = None,
 ) -> int:
-    """Print the events of topics as they come, one payload a line, in one order.
+    """Print the events of topics as they arrive, in order, one payload per line.
 
     With `--where` there are no topics: it prints attributes of matching events, as JSON objects.
 
-    Ends after `--count` events, on Ctrl-C (with 2 before that count, or before the server
-    answered), or when the reader of its output closes the pipe.
+    Exits after `--count` events, when the reader of its output closes the pipe, or on Ctrl-C: with
+    2 before that count, or before the server has responded.
 
     Example: [bold]ensue sub orders payments --name billing --json[/bold]
     """
     if json and template is not None:
-        raise BadInput("--json and --format exclude each other")
+        raise BadInput("--json and --format exclude each other: leave one of them out")
     if timeout is not None and not timeout > 0:
         raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
     wanted = chosen_order(order, order_options)
@@ -201,7 +202,7 @@ def sub(
         usual, as_json = r"{attributes}\n", _content_as_json
     write = as_json if json else formatter(usual if template is None else template)
     what = ", ".join(topics or ()) if where is None else f"--where {where!r}"
-    reading = _Reading(write, what=what, count=count, timeout_s=timeout)
+    printer = _Printer(write, what=what, count=count, timeout_s=timeout)
     begin = _start(start)
     if where is not None:
         check_content(
@@ -212,21 +213,22 @@ def sub(
         with output.option("--where"):
             parse(where)
         following = _follow(
-            reading, url, None, wait, lambda bus: bus.subscribe(where=where, pending_max=pending)
+            printer, url, None, wait, lambda bus: bus.subscribe(where=where, pending_max=pending)
         )
     else:
         if not topics:
             raise BadInput("TOPIC is missing: name the topics to read, or use --where")
         check_topics(tuple(topics))
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
-        options = _Topics(tuple(topics), name, begin, pending, accept_loss)
-        following = _follow(reading, url, wanted, wait, options.subscribe)
-    with output.warnings_told():
+        options = _TopicOptions(tuple(topics), name, begin, pending, accept_loss)
+        following = _follow(printer, url, wanted, wait, options.subscribe)
+    with output.warnings_on_stderr():
         asyncio.run(following)
-    if reading.interrupted and not reading.output.broken and (count or not reading.begun):
+    if printer.interrupted and not printer.output.broken and (count or not printer.subscribed):
         raise KeyboardInterrupt
-    if reading.timed_out:
-        raise BadInput(f"no event came for {timeout:g} s; {output.were(reading.printed)} printed")
+    if printer.timed_out:
+        printed = output.were(printer.printed)
+        raise BadInput(f"no event for {timeout:g} s (--timeout); {printed} printed")
     return output.EXIT_VALID
 
 
@@ -236,11 +238,11 @@ def _start(text: str) -> Start:
     if text == "latest":
         return "latest"
     if not text.isdecimal() or int(text) < 1:
-        raise BadInput(f"--from {text!r}: expected earliest, latest or a place, counted from 1")
+        raise BadInput(f"--from {text!r}: expected earliest, latest or a place from 1 on")
     return int(text)
 
 
-class _Topics(msgspec.Struct, frozen=True):
+class _TopicOptions(msgspec.Struct, frozen=True):
     """The options of a subscription by topic."""
 
     topics: tuple[str, ...]
@@ -251,7 +253,7 @@ class _Topics(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.accept_loss and self.name is None:
-            raise BadInput("--accept-loss is for a durable subscription: give its --name")
+            raise BadInput("--accept-loss is for a durable subscription: add its --name")
 
     def subscribe(self, bus: Bus) -> Subscription:
         """Return the subscription."""
@@ -266,8 +268,8 @@ class _Topics(msgspec.Struct, frozen=True):
         )
 
 
-class _Reading:
-    """Printing of events up to a count or a timeout."""
+class _Printer:
+    """Prints events up to a count or a timeout."""
 
     def __init__(
         self,
@@ -279,8 +281,8 @@ class _Reading:
     ) -> None:
         self.output = Output()
         self.printed = 0
-        self.begun = False
-        """Whether the server has answered."""
+        self.subscribed = False
+        """Whether the server has responded."""
         self.interrupted = False
         self.timed_out = False
         self._write = write
@@ -288,10 +290,10 @@ class _Reading:
         self._count = count
         self._timeout_s = timeout_s
 
-    async def read(self, events: Subscription) -> None:
+    async def run(self, events: Subscription) -> None:
         """Print, flush and acknowledge events, in this order, in batches."""
-        self.begun = True
-        output.print_error(f"listening to {self._what}")
+        self.subscribed = True
+        output.print_error(f"subscribed to {self._what}")
         unacknowledged: list[int] = []
         while not self.output.broken:
             if unacknowledged and (self.output.full or not events.waiting):
@@ -320,32 +322,32 @@ class _Reading:
 
 
 async def _follow(
-    reading: _Reading,
+    printer: _Printer,
     url: str,
     order: Order | None,
     wait_s: float,
     subscribe: Callable[[Bus], Subscription],
 ) -> None:
-    """Subscribe and print until the count, a timeout, a signal or a closed pipe."""
+    """Subscribe, and print until the count, a timeout, a signal or a closed pipe."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
-        reading.interrupted = True
+        printer.interrupted = True
         task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, interrupt)
-    reading.output.when_gone(task.cancel)
+    printer.output.on_closed(task.cancel)
     bus = None
     try:
-        bus = await connect_patiently(url, order=order, name=None, wait_s=wait_s)
+        bus = await connect_with_retry(url, order=order, name=None, wait_s=wait_s)
         async with subscribe(bus) as events:
-            await reading.read(events)
+            await printer.run(events)
     except asyncio.CancelledError:
-        if not reading.interrupted and not reading.output.broken:
+        if not printer.interrupted and not printer.output.broken:
             raise
     finally:
         if bus is not None:
@@ -353,7 +355,7 @@ async def _follow(
 
 
 async def _close(bus: Bus) -> None:
-    """Close the bus; a signal ends the wait for a server that does not answer."""
+    """Close the bus; a signal stops waiting for a server that does not respond."""
     closing = asyncio.ensure_future(bus.close())
     try:
         await asyncio.shield(closing)

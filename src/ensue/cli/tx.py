@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from ensue.cli import output
-from ensue.cli.pub import UrlOption, WaitOption, connect_patiently
+from ensue.cli.pub import UrlOption, WaitOption, connect_with_retry
 from ensue.client.content.plan import PlannedClient, PlannedTransaction
 from ensue.core.errors import BadInput
 from ensue.core.toml_file import TableReader, read_text
@@ -25,7 +25,7 @@ CHANGES = ("advertise", "unadvertise", "subscribe", "unsubscribe")
 
 
 class Operation(msgspec.Struct, forbid_unknown_fields=True):
-    """One operation of a plan: exactly one of the first five fields is set."""
+    """One operation of a plan. Exactly one of the first five fields is set."""
 
     publish: dict[str, bool | int | float | str] | None = None
     """The attributes of an event."""
@@ -37,9 +37,9 @@ class Operation(msgspec.Struct, forbid_unknown_fields=True):
     unsubscribe: str | None = None
     payload: str = ""
     client: str = ""
-    """The client whose operation it is; empty: this command."""
+    """The client that runs the operation; empty for this command."""
     together: bool = False
-    """Whether it is unordered among adjacent operations with this flag."""
+    """Whether it has no order relative to adjacent operations with this flag."""
 
 
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,18 +66,18 @@ def tx(
     wait: WaitOption = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
-    """Run a planned transaction: all operations of all clients happen, or none does.
+    """Run a planned transaction: all operations of all clients, or none.
 
     The file has an `[[operations]]` for each operation, with one of `publish`, `advertise`,
     `unadvertise`, `subscribe` or `unsubscribe`, and optionally `client` (the name of a connected
-    program whose operation it is; `ensue sub` has none), `payload` and `together`. They run one
-    after the other.
+    client that runs it; `ensue sub` has none), `payload` and `together`. Operations run in their
+    order.
 
     Example: [bold]ensue tx examples/plans/prices.toml --url ensue://127.0.0.1:7400[/bold]
     """
     plan = read_plan(file)
-    with output.warnings_told():
-        committed = asyncio.run(_carry_out(plan, url, name, timeout, wait))
+    with output.warnings_on_stderr():
+        committed = asyncio.run(_run_plan(plan, url, name, timeout, wait))
     if json:
         output.print_json({"transaction": committed, "outcome": "committed"})
     else:
@@ -86,7 +86,7 @@ def tx(
 
 
 def read_plan(file: Path) -> Plan:
-    """Read a plan; errors name the file and the operation."""
+    """Read a plan file; raise `BadInput` with the file and the operation."""
     text = read_text(file, what="a plan", hint="name the file of a plan")
     try:
         plan = _decode(text, json=file.suffix == ".json")
@@ -124,9 +124,9 @@ def _check(one: Operation) -> None:
     given = [each for each in ("publish", *CHANGES) if getattr(one, each) is not None]
     if len(given) != 1:
         found = " and ".join(given) or "none"
-        raise BadInput(f"expected one of publish, {', '.join(CHANGES)}; this has {found}")
+        raise BadInput(f"needs exactly one of publish, {', '.join(CHANGES)}; got {found}")
     if one.payload and one.publish is None:
-        raise BadInput("payload is for publish alone; leave it out")
+        raise BadInput("payload is for publish only; leave it out")
     if one.publish is not None:
         event_of(one.publish)
     if not one.client and (one.subscribe is not None or one.unsubscribe is not None):
@@ -138,7 +138,7 @@ def _check(one: Operation) -> None:
 
 
 def _check_names(one: Operation) -> None:
-    """Raise if a filter is given where a name is expected."""
+    """Raise if an operation has a filter where a name is expected."""
     for what, name in (("unadvertise", one.unadvertise), ("unsubscribe", one.unsubscribe)):
         if name is None:
             continue
@@ -146,33 +146,27 @@ def _check_names(one: Operation) -> None:
             parse(name)
         except BadInput:
             continue
+        source = "advertise()" if what == "unadvertise" else "bus.content_name(events)"
         raise BadInput(
-            f"{what} takes a name, not a filter such as {name!r}: the one that "
-            + (
-                "advertise() returned"
-                if what == "unadvertise"
-                else "bus.content_name(events) returns"
-            )
+            f"{what} takes a name, got the filter {name!r}: use the name that {source} returns"
         )
 
 
-async def _carry_out(
-    plan: Plan, url: str, name: str | None, timeout_s: float, wait_s: float
-) -> str:
-    bus = await connect_patiently(url, order=None, name=name, wait_s=wait_s)
+async def _run_plan(plan: Plan, url: str, name: str | None, timeout_s: float, wait_s: float) -> str:
+    bus = await connect_with_retry(url, order=None, name=name, wait_s=wait_s)
     try:
         async with bus.transaction(isolation="planned", timeout=timeout_s) as planned:
             for group in _groups(plan.operations):
                 with planned.together() if group[0].together else nullcontext():
                     for one in group:
-                        await _note(planned, one)
+                        await _add(planned, one)
         return planned.name
     finally:
         await bus.close()
 
 
 def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:
-    """Group adjacent operations that are unordered; other groups have one operation."""
+    """Group adjacent operations with `together`; any other operation is a group."""
     groups: list[list[Operation]] = []
     for one in operations:
         if groups and one.together and groups[-1][0].together:
@@ -182,18 +176,18 @@ def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:
     return groups
 
 
-async def _note(planned: PlannedTransaction, one: Operation) -> None:
+async def _add(planned: PlannedTransaction, one: Operation) -> None:
     """Add an operation to the plan."""
-    who: PlannedTransaction | PlannedClient = planned
+    client: PlannedTransaction | PlannedClient = planned
     if one.client:
-        who = planned.client(one.client)
+        client = planned.client(one.client)
     if one.publish is not None:
-        await who.publish(one.publish, one.payload.encode())
+        await client.publish(one.publish, one.payload.encode())
     elif one.advertise is not None:
-        await who.advertise(one.advertise)
+        await client.advertise(one.advertise)
     elif one.unadvertise is not None:
-        await who.unadvertise(one.unadvertise)
+        await client.unadvertise(one.unadvertise)
     elif one.subscribe is not None:
-        await who.subscribe(one.subscribe)
-    elif isinstance(who, PlannedClient) and one.unsubscribe is not None:
-        await who.unsubscribe(one.unsubscribe)
+        await client.subscribe(one.subscribe)
+    elif isinstance(client, PlannedClient) and one.unsubscribe is not None:
+        await client.unsubscribe(one.unsubscribe)
