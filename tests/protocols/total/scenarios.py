@@ -124,7 +124,7 @@ class Scenario:
         return tuple(action for action in self.actions if isinstance(action, Publish))
 
 
-# Both subscriptions start at T3. The wide one continues to T1 by way of T2, the narrow one directly,
+# Both subscriptions start at T3. The wide one visits T2 before T1, the narrow one only T1,
 # and so T3 counts the wide one first, T1 the narrow one.
 TWO_SUBSCRIPTIONS_CROSS = Scenario(
     name="two subscriptions cross",

@@ -124,7 +124,7 @@ def writes_no_topics(
 def believes_the_first(self: Retrieval, topic: str, source: int, *, now_ns: int) -> int:
     """One who does not keep an event speaks for all."""
     search = self._searches.get((topic, source))
-    if search is not None and any(search.said.values()):
+    if search is not None and any(search.absent.values()):
         return search.up_to if self._causality.topic(topic).have(source) < search.up_to else 0
     return real_in_vain(self, topic, source, now_ns=now_ns)
 
@@ -161,7 +161,9 @@ MUTANTS = (
         "writes no topics", 2, patches=((dirty_records.DirtyRecords, "take", writes_no_topics),)
     ),
     Mutant(
-        "never forgives", 51, patches=((failure_detector.FailureDetector, "heard", never_forgives),)
+        "never forgives",
+        51,
+        patches=((failure_detector.FailureDetector, "received_from", never_forgives),),
     ),
     Mutant(
         "one digest for all", 67, patches=((membership.Membership, "digest", lambda _self: b""),)
