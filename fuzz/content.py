@@ -1,9 +1,9 @@
 """A fuzz target for content: a broker raises `RemoteProtocolError` or nothing.
 
-Input chooses frames, their fields and their senders. Frames of clients pass the admission check of a
-server; frames of neighbors do not, because neighbors are servers of the same chain, which a broker
-trusts. The broker is in the middle of a tree. Frames that it sends must encode, and a restart from
-its records must give the same state.
+Input chooses frames, their fields and their senders. Frames of clients pass the admission check of
+a server; frames of neighbors do not, because neighbors are servers of the same chain, which a
+broker trusts. The broker is in the middle of a tree. Frames that it sends must encode, and a
+restart from its records must give the same state.
 """
 
 from contextlib import suppress

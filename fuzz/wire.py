@@ -1,8 +1,8 @@
 """A fuzz target for the wire: input raises `RemoteProtocolError` or nothing.
 
-`make fuzz` runs it under atheris (`fuzz/__main__.py`), which searches for bytes that reach new code.
-Input takes three ways: as a stream of bytes through `Framer` and both decoders; as the body of a
-control message or a bundle; and as choices of frames and their fields. Decoded frames go to a
+`make fuzz` runs it under atheris (`fuzz/__main__.py`), which searches for bytes that reach new
+code. Input takes three ways: as a stream of bytes through `Framer` and both decoders; as the body
+of a control message or a bundle; and as choices of frames and their fields. Decoded frames go to a
 station, alone or in the middle of a chain, from clients and neighbors; or to another node: a
 fan-out, a registry, a node of a cube, a broker. Frames that a node sends must encode, and a node
 must restart from its records.

@@ -404,7 +404,8 @@ EXPERIMENTS = (
         setting=(
             COST,
             (
-                "Every node answers one question, or ten, after a wait of 180 units on average. The "
+                "Every node answers one question, or ten, after a wait of 180 units on average. "
+                "The "
                 "paper does not say how waits are drawn. Here they are exponential, which fits its "
                 "figures for ten questions; a uniform distribution does not."
             ),
@@ -508,9 +509,12 @@ EXPERIMENTS = (
         setting=(
             COST,
             (
-                "4,096 nodes. Events of random subscribers are about 500 units apart: 32 events in the "
-                "quick form, 128 in the full form, as in the paper. A subscriber of a broker publishes "
-                "through its broker, which forwards to the root. x is the number of brokers; systems "
+                "4,096 nodes. Events of random subscribers are about 500 units apart: 32 events "
+                "in the "
+                "quick form, 128 in the full form, as in the paper. A subscriber of a broker "
+                "publishes "
+                "through its broker, which forwards to the root. x is the number of brokers; "
+                "systems "
                 "without brokers are at 4,096."
             ),
         ),

@@ -218,8 +218,10 @@ EXPERIMENTS = (
         setting=(
             WORLD,
             (
-                "Half of all stamps are tampered with until 300 ms, when the memory of every node is "
-                "corrupted. Recovery time is from then to the publication of the last event that is "
+                "Half of all stamps are tampered with until 300 ms, when the memory of every node "
+                "is "
+                "corrupted. Recovery time is from then to the publication of the last event that "
+                "is "
                 "missing or out of order at any subscriber; the slowest run counts."
             ),
         ),
@@ -244,7 +246,8 @@ EXPERIMENTS = (
         setting=(
             (
                 "Every process makes an event in each tick, after it received the last event of "
-                "another. Stamps are encoded as they are sent, clocks modulo 2ε + δ + 1. There are ten "
+                "another. Stamps are encoded as they are sent, clocks modulo 2ε + δ + 1. There "
+                "are ten "
                 "processes while ε varies, and ε is 10 while the number of processes varies."
             ),
         ),
@@ -276,7 +279,8 @@ EXPERIMENTS = (
         setting=(
             (
                 "Three processes, epsilon 5; a message circulates from the clock that is ahead to "
-                "those that are behind. In a window of 2ε ticks, which recurs periodically, no process "
+                "those that are behind. In a window of 2ε ticks, which recurs periodically, no "
+                "process "
                 "makes an event."
             ),
         ),
