@@ -84,8 +84,7 @@ def main() -> None:
     few, many = sizes[1], sizes[2]
     print(
         f"{many / few:.0f} times as many subscriptions take {rates[few] / rates[many]:.1f} times "
-        "as long; "
-        f"goal: {GOAL_RATIO} times the loop at 10,000, and slower growth than theirs"
+        f"as long; goal: {GOAL_RATIO} times the loop at 10,000, and slower growth than theirs"
     )
 
 

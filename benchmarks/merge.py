@@ -179,8 +179,7 @@ def speed(*, quick: bool) -> None:
         merged = median(merge_speed(count, array=array) for _ in range(3))
         print(
             f"{name}: {merged:,.0f} events/s from {PUBLISHERS} publishers through each of "
-            f"{MERGERS} mergers "
-            f"on one core, {merged * MERGERS:,.0f} deliveries/s",
+            f"{MERGERS} mergers on one core, {merged * MERGERS:,.0f} deliveries/s",
             flush=True,
         )
 

@@ -98,8 +98,7 @@ def measure_cube(nodes: int, events: int) -> None:
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{nodes:5} nodes, a cube : {run.world.steps / elapsed_s:9,.0f} protocol events a second "
-        "of CPU, "
-        f"{len(run.latencies):,} deliveries, peak memory {peak_mib:,.0f} MiB"
+        f"of CPU, {len(run.latencies):,} deliveries, peak memory {peak_mib:,.0f} MiB"
     )
 
 

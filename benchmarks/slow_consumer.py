@@ -130,11 +130,9 @@ async def main(rounds: int, events: int) -> int:
         beside_good = 1 - middle[kind].rate / middle["good"].rate
         print(
             f"goal, {kind}: the others lose at most {LOSS_MAX:.0%}: {lost:.1%} of what they have "
-            "without "
-            f"a third one, {beside_good:.1%} of what they have beside a good one; the server's "
-            "memory "
-            f"grows by no more than {MEMORY_MAX / 1e6:.0f} MB: {more / 1e6:.0f} MB; "
-            f"{'met' if met else 'not met'}"
+            f"without a third one, {beside_good:.1%} of what they have beside a good one; the "
+            f"server's memory grows by no more than {MEMORY_MAX / 1e6:.0f} MB: {more / 1e6:.0f} "
+            f"MB; {'met' if met else 'not met'}"
         )
     return 0
 

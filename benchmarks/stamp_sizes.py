@@ -264,8 +264,8 @@ def main() -> None:
     )
     print(
         f"{size.topics:,} topics, {size.subscribers:,} subscribers of {size.each} topics each, "
-        f"{size.events:,} events"
-        f"{' (quick: scaled down, not comparable with Figure 7)' if arguments.quick else ''}"
+        f"{size.events:,} "
+        f"events{' (quick: scaled down, not comparable with Figure 7)' if arguments.quick else ''}"
     )
     if arguments.laws:
         print_laws(Size().topics)

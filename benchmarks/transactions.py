@@ -248,8 +248,7 @@ async def measure(options: argparse.Namespace) -> None:
         beside = await regular(urls, rate, seconds, 6)
         print(
             f"regular traffic at {rate} events/s: {alone:.1f} alone, {beside:.1f} beside planned "
-            "transactions: "
-            f"{100 * (1 - beside / alone):.1f} % less"
+            f"transactions: {100 * (1 - beside / alone):.1f} % less"
         )
     with ExitStack() as stack:
         (url,) = serve(stack, 1, options.sync).urls

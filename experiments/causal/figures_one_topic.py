@@ -282,10 +282,8 @@ EXPERIMENTS = (
             COPY,
             (
                 "All nodes publish once within 1,000 units. The queue of a node has the copies "
-                "that it "
-                "is sending or has yet to send. Its length is averaged from the first publication "
-                "to "
-                "the last delivery; acknowledgements take no time in it."
+                "that it is sending or has yet to send. Its length is averaged from the first "
+                "publication to the last delivery; acknowledgements take no time in it."
             ),
             _LOADS,
         ),

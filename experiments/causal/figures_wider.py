@@ -405,9 +405,8 @@ EXPERIMENTS = (
             COST,
             (
                 "Every node answers one question, or ten, after a wait of 180 units on average. "
-                "The "
-                "paper does not say how waits are drawn. Here they are exponential, which fits its "
-                "figures for ten questions; a uniform distribution does not."
+                "The paper does not say how waits are drawn. Here they are exponential, which "
+                "fits its figures for ten questions; a uniform distribution does not."
             ),
         ),
         cases=_answers_cases,
@@ -510,12 +509,9 @@ EXPERIMENTS = (
             COST,
             (
                 "4,096 nodes. Events of random subscribers are about 500 units apart: 32 events "
-                "in the "
-                "quick form, 128 in the full form, as in the paper. A subscriber of a broker "
-                "publishes "
-                "through its broker, which forwards to the root. x is the number of brokers; "
-                "systems "
-                "without brokers are at 4,096."
+                "in the quick form, 128 in the full form, as in the paper. A subscriber of a "
+                "broker publishes through its broker, which forwards to the root. x is the number "
+                "of brokers; systems without brokers are at 4,096."
             ),
         ),
         cases=_brokers_cases,

@@ -212,9 +212,9 @@ EXPERIMENTS = (
             (
                 "The other system is deadline-constrained causal order among all members over a "
                 "reliable group, with the matrix encoded as brokers encode theirs. The paper "
-                "prints "
-                "curves without numbers. Measured here: the share of published events that a "
-                "subscriber receives in order and on time, and their rate (of about 100 a second)."
+                "prints curves without numbers. Measured here: the share of published events that "
+                "a subscriber receives in order and on time, and their rate (of about 100 a "
+                "second)."
             ),
         ),
         cases=_throughput_cases,

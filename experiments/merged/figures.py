@@ -219,10 +219,8 @@ EXPERIMENTS = (
             WORLD,
             (
                 "Half of all stamps are tampered with until 300 ms, when the memory of every node "
-                "is "
-                "corrupted. Recovery time is from then to the publication of the last event that "
-                "is "
-                "missing or out of order at any subscriber; the slowest run counts."
+                "is corrupted. Recovery time is from then to the publication of the last event "
+                "that is missing or out of order at any subscriber; the slowest run counts."
             ),
         ),
         cases=_recovery_cases,
@@ -247,8 +245,8 @@ EXPERIMENTS = (
             (
                 "Every process makes an event in each tick, after it received the last event of "
                 "another. Stamps are encoded as they are sent, clocks modulo 2ε + δ + 1. There "
-                "are ten "
-                "processes while ε varies, and ε is 10 while the number of processes varies."
+                "are ten processes while ε varies, and ε is 10 while the number of processes "
+                "varies."
             ),
         ),
         cases=_sizes_cases,
@@ -280,8 +278,7 @@ EXPERIMENTS = (
             (
                 "Three processes, epsilon 5; a message circulates from the clock that is ahead to "
                 "those that are behind. In a window of 2ε ticks, which recurs periodically, no "
-                "process "
-                "makes an event."
+                "process makes an event."
             ),
         ),
         cases=_growth_cases,

@@ -270,9 +270,8 @@ def _judge_subscriptions(table: Table) -> list[Claim]:
         ),
         claim(
             "14",
-            "more subscriptions lower throughput if topics are popular everywhere, because stamps "
-            "then "
-            "involve several sites",
+            "more subscriptions lower throughput if topics are popular everywhere, because "
+            "stamps then involve several sites",
             "at most 0.8 times the throughput, 50,000 subscribed topics against 10,000",
             [table.at("14", spread, x) for x in (10, 50)],
             lambda a, b: f"{a:,.0f} and {b:,.0f} stamps a second",
@@ -332,8 +331,8 @@ EXPERIMENTS = (
                 "10,000 subscribers, 1,000 topics, one server. Entries are counted from the "
                 "subscriptions; no node runs. A test compares the counts with the stamps of a "
                 "production node with groups by two. The mean over topics, without the topic "
-                "itself, "
-                "matches Figure 7. *Ours* is the long-run mean if unchanged entries are omitted."
+                "itself, matches Figure 7. *Ours* is the long-run mean if unchanged entries are "
+                "omitted."
             ),
         ),
         cases=_sizes_cases,
@@ -379,8 +378,7 @@ EXPERIMENTS = (
             SYSTEMS,
             (
                 "Latency is measured in the second half of a run; under overload it grows as long "
-                "as "
-                "the run lasts. *Ours, placed* uses the placement that `ensue.spark.placement` "
+                "as the run lasts. *Ours, placed* uses the placement that `ensue.spark.placement` "
                 "computes; the quick form runs it once, because it takes a minute."
             ),
         ),

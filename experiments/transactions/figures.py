@@ -288,10 +288,9 @@ EXPERIMENTS = (
         setting=(
             MODEL,
             (
-                "1,000 regular events a second, which take a broker a tenth of a millisecond each. "
-                "Four instances are dispatched at once after every 1,000 events (20,000 in the "
-                "full "
-                "form and in the paper). Results are means over four seeds."
+                "1,000 regular events a second, which take a broker a tenth of a millisecond "
+                "each. Four instances are dispatched at once after every 1,000 events (20,000 in "
+                "the full form and in the paper). Results are means over four seeds."
             ),
         ),
         cases=_regular_cases,
