@@ -173,7 +173,7 @@ class BusSuite(RemoteSuite):
                 with pytest.raises(ensue.SubscriptionLost, match=r"a message of \d+ bytes exceeds"):
                     async with asyncio.timeout(30), bus.subscribe(*topics, **kept):  # type: ignore[arg-type]
                         pass
-                await bus.publish(fresh("t"), b"the bus goes on")
+                await bus.publish(fresh("t"), b"the bus continues")
 
         monkeypatch.setattr(base, "MESSAGE_BYTES_MAX", 20_000)
         asyncio.run(main())

@@ -92,8 +92,8 @@ class TestRedisStreams(RedisSuite):
                     await b.shut("shut")
                     assert await self.ask(a, "EXISTS", f"{prefix}:i:shut") == 0
                 assert await self.ask(a, "EXISTS", f"{prefix}:i:closed") == 0
-                a.send("shut", b"to nobody")
-                a.multicast("topic", b"to nobody")
+                a.send("shut", b"without a reader")
+                a.multicast("topic", b"without a reader")
                 await a.open("a", inbox)
                 a.send("a", b"out")
                 await inbox.wait_for(b"out")

@@ -61,8 +61,8 @@ class EnsueServers:
     """Ensue servers.
 
     One server has a proxy for each client, so that one client's connection can be bad alone. In a
-    chain the servers tell clients where the others are, so each server has one for everybody,
-    its neighbours included.
+    chain the servers announce the addresses of the others, so each server has one proxy for all,
+    including its neighbors.
     """
 
     def __init__(self, directory: Path, *, count: int, sync_s: float) -> None:

@@ -53,7 +53,7 @@ async def line_of(process: Process, word: str) -> str:
                 return line
         assert process.running, process.tail()
         await asyncio.sleep(0.02)
-    raise AssertionError(f"{process.name} never said {word!r}: {process.tail()}")
+    raise AssertionError(f"{process.name} never printed {word!r}: {process.tail()}")
 
 
 class Run:
@@ -188,7 +188,7 @@ async def _nothing(_events: ensue.Subscription) -> None:
 async def _until_all_have(run: Run, mark: bytes) -> None:
     deadline = time.monotonic() + 120
     while not all(mark in run.came.get(f"w{number}", ()) for number in range(len(SERVERS))):
-        assert time.monotonic() < deadline, f"{mark!r} did not come to everybody"
+        assert time.monotonic() < deadline, f"{mark!r} did not reach all clients"
         await asyncio.sleep(0.02)
 
 

@@ -36,7 +36,7 @@ class TimelyPeers(Peers):
 
     @property
     def _enough(self) -> Path:
-        """A file that is there when nobody has to publish any more."""
+        """A file that exists once no process has to publish any more."""
         return self.directory / "enough"
 
     async def _happens(self, count: int) -> None:

@@ -29,7 +29,7 @@ READ = (TOPICS, TOPICS[:2], TOPICS[1:], (TOPICS[0], TOPICS[2]))
 
 
 class Peers:
-    """Four processes, whoever carries their events, and what they have seen."""
+    """Four processes, their servers, and the rows they recorded."""
 
     def __init__(self, url: str, order: str, seed: int, directory: Path) -> None:
         self.order = order
@@ -130,9 +130,9 @@ class Peers:
     async def run(self) -> list[Row]:
         marker = self._process("marker", (), 0)
         calm = self._process("calm", TOPICS, CALM)
-        everybody = [*self.peers, marker, calm]
+        processes = [*self.peers, marker, calm]
         try:
-            await self.backend.start([process.name for process in everybody])
+            await self.backend.start([process.name for process in processes])
             for process in self.peers:
                 process.start()
             await self.until(lambda: all(map(self.joined, self.peers)), "all have joined")
@@ -147,13 +147,13 @@ class Peers:
             calm.start()
             await self.until(lambda: self._have_all_of(calm, CALM), "all have what came last")
             if self.order == "causal":
-                await self.until(self._is_complete, "nobody lacks anything")
-            for process in everybody:
+                await self.until(self._is_complete, "all events are delivered")
+            for process in processes:
                 # In a thread, as above: it disconnects through the proxies of this process.
                 assert await asyncio.to_thread(process.end) == 0, process.tail()
             assert await self.backend.stop() == []
         finally:
-            for process in (*everybody, *self.backend.servers):
+            for process in (*processes, *self.backend.servers):
                 process.kill()
             await self.backend.close()
         return self.rows()

@@ -123,7 +123,7 @@ class Torture:
         self._noted_s = 0.0
 
     async def run(self) -> Result:
-        clients = [each.name for each in self._everybody] + [MARKERS]
+        clients = [each.name for each in self._clients] + [MARKERS]
         try:
             await self._backend.start(clients)
             await self._go()
@@ -131,7 +131,7 @@ class Torture:
             wrong = await self._backend.stop()
             wrong += await asyncio.to_thread(judge, self.records)
         finally:
-            for process in (*self._everybody, *self._backend.servers):
+            for process in (*self._clients, *self._backend.servers):
                 process.kill()
             await self._backend.close()
         if wrong:
@@ -145,7 +145,7 @@ class Torture:
         )
 
     @property
-    def _everybody(self) -> list[Process]:
+    def _clients(self) -> list[Process]:
         return [*self._publishers, *self._subscribers, self._latecomer]
 
     async def _go(self) -> None:
@@ -253,12 +253,12 @@ class Torture:
         for process in (*self._subscribers, self._latecomer):
             process.signal(signal.SIGUSR1)
         await asyncio.sleep(TELL_S)
-        everybody = (*self._everybody, *self._backend.servers)
-        return [f"-- {each.name} ({each.code}):\n{each.tail()}" for each in everybody]
+        processes = (*self._clients, *self._backend.servers)
+        return [f"-- {each.name} ({each.code}):\n{each.tail()}" for each in processes]
 
     def _look_after(self) -> None:
         """Restart processes that lost their subscription; no other may end by itself."""
-        for process in (*self._everybody, *self._backend.servers):
+        for process in (*self._clients, *self._backend.servers):
             down = self._chaos is not None and self._chaos.is_down(process)
             if process.code is None or down:
                 continue
@@ -279,7 +279,7 @@ class Torture:
         had = self.records.deliveries
         self.records.read()
         if had != self.records.deliveries:
-            raise Failure("somebody got something when all had everything")
+            raise Failure("a subscriber got an event after all had everything")
 
     def _subscriber(self, name: str, index: int) -> Process:
         random = Random(f"{self.plan.seed}/{name}")

@@ -360,7 +360,7 @@ def test_multicast_topic_is_joined_before_the_request() -> None:
         await turn()
         ((_, data),) = wire.sent
         wire.deliver("*t", data)
-        # Together, as they came: whoever is woken for each of them pays for each of them.
+        # Delivered together, as received: one call of the receiver, not one for each.
         assert heard_a.calls == heard_b.calls == [(notes, "b")]
         # The last to leave leaves it there, too.
         ask(a, Detach("t"))
@@ -494,7 +494,7 @@ def test_bundle_reaches_only_its_target() -> None:
         _, (a, b), (heard_a, heard_b) = await opened(wire, "a", "b")
         a.send("b", note(1))
         a.send("b", note(2))
-        a.send("nobody", note(3))
+        a.send("unknown", note(3))
         await turn()
         for _, data in wire.sent:
             wire.deliver("a", data)  # A carrier may have one inbox for all names.

@@ -124,7 +124,7 @@ def test_ensue_server_is_identified(tmp_path: Path) -> None:
 
 def test_refused_connection_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(_host: str, _port: int) -> str:
-        raise AssertionError("nobody is there")
+        raise AssertionError("no probe is expected")
 
     monkeypatch.setattr(peer_probe, "identify", ask)
 
@@ -198,8 +198,8 @@ def test_tls_failure_behind_a_library_error_is_final() -> None:
     async def main() -> None:
         with pytest.raises(HandshakeFailed, match=r"self-signed certificate: .*ca=FILE"):
             await within(Broken(failure).start())
-        with pytest.raises(TransportError, match=r"answers there \(nobody\)") as caught:
-            await within(Broken(RuntimeError("nobody")).start())
+        with pytest.raises(TransportError, match=r"answers there \(away\)") as caught:
+            await within(Broken(RuntimeError("away")).start())
         assert caught.value.retriable
 
     asyncio.run(main())
