@@ -1,4 +1,4 @@
-"""The comparison with peers: that it runs, that it would see a wrong order, and that it ends everything."""
+"""The comparison with peers: it runs, detects a wrong order, and ends all its processes."""
 
 import asyncio
 import os

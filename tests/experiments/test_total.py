@@ -1,4 +1,4 @@
-"""Experiments on stamps: popularity laws, sizes of stamps, and servers that answer every request."""
+"""Experiments on stamps: popularity laws, stamp sizes, and servers that answer every request."""
 
 import numpy as np
 import pytest

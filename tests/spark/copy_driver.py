@@ -1,8 +1,8 @@
 """A driver that copies a log by two streaming queries: to a Parquet table, and to another log.
 
-Run as a process, to be killed. It prints `started` when both queries run, the name of a query for each
-micro-batch that it has finished, and `done` when the source log says that no more comes and both have everything.
-By then `table.json` says which events are in the table.
+Run as a process, to be killed. It prints `started` when both queries run, the name of a query for
+each micro-batch that it has finished, and `done` when the source log says that no more comes and
+both have everything. By then `table.json` says which events are in the table.
 """
 
 import json

@@ -25,8 +25,8 @@ def shell(
 def damage(path: Path, *, header: bool) -> None:
     """Flip 16 bytes of a page: in its header, or in its dictionary indices.
 
-    Spark's reader fails on a damaged header, and names the file. Wrong indices fail later, when they
-    are looked up, and that error names no file.
+    Spark's reader fails on a damaged header, and names the file. Wrong indices fail later, when
+    they are looked up, and that error names no file.
     """
     pq.write_table(pq.read_table(path), path, compression="none")
     with pq.ParquetFile(path) as file:

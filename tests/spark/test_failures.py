@@ -12,7 +12,8 @@ from ensue.spark import session
 from ensue.spark.failures import is_of_spark, sentence
 from ensue.spark.masters import check_master
 
-IN_A_TASK = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure:
+IN_A_TASK = """Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent \
+failure:
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "/opt/spark/python/pyspark/worker.py", line 1, in main
     {}
@@ -46,7 +47,10 @@ Caused by: java.io.IOException: bad page"""
             "/t/a.parquet can't be read: bad page",
         ),
         (
-            "An error occurred while calling None.JavaSparkContext.\n: java.lang.Exception: no\n\tat x",
+            (
+                "An error occurred while calling None.JavaSparkContext.\n"
+                ": java.lang.Exception: no\n\tat x"
+            ),
             "no",
         ),
         ("whatever\nit is", "whatever"),

@@ -1,4 +1,4 @@
-"""Merged order on Spark: the order that live subscribers delivered, row for row, in batches and in streams."""
+"""Merged order on Spark: row for row as live subscribers delivered, in batches and streams."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ SCHEMA = "event string, publisher string, stamp map<string,bigint>"
 
 
 def simulated(seed: int, *, array: bool) -> Outcome:
-    """Four publishers with clocks that differ, one that answers early, and two subscribers of everything."""
+    """Four publishers with different clocks, one that answers early, and two subscribers."""
     rate = Rate(topics=TOPICS[:2], per_second=60)
     names = [f"p{number}" for number in range(3)] + ["s", "t", "ö"]
     random = Random(seed)
@@ -111,7 +111,7 @@ def test_a_log_is_merged_into_the_order_that_live_subscribers_delivered(
 
 
 def cut_up(monkeypatch: pytest.MonkeyPatch, *, sampled: float) -> None:
-    """Have small batches sorted as large ones are: in many ranges, with counts that don't fit their bits."""
+    """Sort small batches like large ones: in many ranges, with counts that exceed their bits."""
     monkeypatch.setattr(order_rules, "ROWS_MIN", 20)
     monkeypatch.setattr(order_rules, "ROWS_MAX", 40)
     monkeypatch.setattr(merged_order, "SAMPLED", sampled)
@@ -141,7 +141,7 @@ def test_a_large_log_is_merged_in_ranges_into_the_same_order(
 def test_how_a_batch_is_cut_and_packed_does_not_matter(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, sampled: float, far: tuple[int, ...]
 ) -> None:
-    """Against a plain sort, with many events a tick and ties broken by the publisher and the index."""
+    """Compare with a plain sort, with many events per tick; publisher and index break ties."""
     random = Random(5)
     ticks = [1_000 + random.randrange(60) for _ in range(600)]
     rows = [
@@ -254,7 +254,7 @@ def test_traces_of_clients_of_a_server_are_audited_and_merged_as_one_run(
 def test_a_stream_emits_what_the_delivery_rule_allows_in_the_same_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Three micro-batches, then one that only moves the clock on: all but that leaves, in order, once."""
+    """After three micro-batches and one that only advances the clock, all but that is out, once."""
     outcome = simulated(3, array=False)
     events = [event for _, event in outcome.events]
     events.sort(key=lambda event: event.published_at_ns)
@@ -323,7 +323,7 @@ def test_what_can_not_be_merged_is_refused_in_words(spark: SparkSession) -> None
 def test_an_audit_says_of_merged_order_what_a_check_says(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Right as it was; and with two deliveries swapped, and a bound that is too tight, wrong in the same way."""
+    """Valid as recorded; invalid alike with two deliveries swapped, or with too tight a bound."""
     outcome = simulated(7, array=False)
     whole = tmp_path / "whole"
     write(outcome.rows, whole)
@@ -352,7 +352,7 @@ def test_an_audit_says_of_merged_order_what_a_check_says(
     }
 
 
-# -- The queue of a stream, without Spark -------------------------------------------------------------
+# -- The queue of a stream, without Spark ---------------------------------------------------------
 
 
 def batch(*ticks: int, name: str = "p") -> pa.RecordBatch:

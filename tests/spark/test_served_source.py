@@ -1,4 +1,4 @@
-"""`format("ensue")` reads a served bus: many partitions at once, streams across a server's death."""
+"""`format("ensue")` reads a served bus: partitions in parallel, streams across server crashes."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
 """Offsets survive `kill -9` of the driver: nothing is lost and nothing repeated.
 
-One driver runs two queries over a growing log, to a Parquet table and to another log. It is killed at
-random moments, and started again from its checkpoints each time.
+One driver runs two queries over a growing log, to a Parquet table and to another log. It is killed
+at random moments, and started again from its checkpoints each time.
 
 It takes as long as many other tests together, and needs no session of its own: it runs beside them.
 """

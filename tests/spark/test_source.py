@@ -22,7 +22,7 @@ from ensue.store import COLUMNS, LogWriter
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[LogWriter]:
-    """Make a log of topics a (0 to 9), b (0 to 4) and c.d (0 to 1), in segments of five or fewer."""
+    """Write a log of topics a (0 to 9), b (0 to 4) and c.d (0 to 1), in segments of up to five."""
     with LogWriter(tmp_path / "log") as writer:
         writer.append(rows("a", range(1, 6), stamp={"a": 1}) + rows("b", range(1, 6)))
         writer.append(rows("a", range(6, 11), key=b"k", headers={"x": "y"}) + rows("c.d", [1, 2]))
@@ -43,7 +43,7 @@ def places(frame: DataFrame) -> dict[str, list[int]]:
 
 
 class Stream:
-    """Streaming queries over a log, one after the other from one checkpoint, into a Parquet table."""
+    """Streaming queries over a log into a Parquet table, one after the other, one checkpoint."""
 
     def __init__(self, spark: SparkSession, log: LogWriter, place: Path) -> None:
         self.spark = spark

@@ -280,8 +280,8 @@ def test_a_valid_trace_in_many_tiles_is_valid(spark: SparkSession, tmp_path: Pat
     report = audit(tmp_path / "trace", causal=True, sizes=sizes).report()
     assert report.sentences() == [
         (
-            f"valid: checked fifo, total, causal, positions, complete on {report.delivery_count} deliveries "
-            f"of {report.event_count} events to 12 subscribers"
+            "valid: checked fifo, total, causal, positions, complete on "
+            f"{report.delivery_count} deliveries of {report.event_count} events to 12 subscribers"
         )
     ]
 

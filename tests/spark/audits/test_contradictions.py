@@ -1,4 +1,4 @@
-"""Runs that can't be believed, and rows of which little is known: the audit says what the checkers say."""
+"""Contradictory runs and incomplete rows: the audit agrees with the checkers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ CUT_UP = Sizes(whole_rows=0, tile_rows=2)
 
 
 class Told(Script):
-    """Rows as recorders write them: ids say publisher, topic and number, and deliveries have positions."""
+    """Return rows as recorders write them: ids of publisher, topic and number; positions."""
 
     def publish(self, node: str, event: str, topic: str = "x") -> "Told":
         super().publish(node, event, topic)

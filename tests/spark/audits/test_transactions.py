@@ -30,10 +30,17 @@ def runs() -> list[Row]:
 def told(report: Report) -> list[tuple[object, ...]]:
     """Return all that a report says, in one sequence."""
     return sorted(
-        (one.checker, each.anomaly, str(each.subscribers), each.first_event, str(each.second_event), each.because)
+        (
+            one.checker,
+            each.anomaly,
+            str(each.subscribers),
+            each.first_event,
+            str(each.second_event),
+            each.because,
+        )
         for one in report.findings
         for each in one.violations
-    )  # fmt: skip
+    )
 
 
 def assert_same(mine: Report, theirs: Report) -> None:
@@ -191,7 +198,8 @@ def orphan(rows: list[Row], random: Random) -> list[Row]:
 
 
 BREAKS: tuple[Break, ...] = (
-    split, dirty, duplicate, torn, unread, dropped, mixed, stale, sequential, cycle, behind, tables, orphan,
+    split, dirty, duplicate, torn, unread, dropped, mixed, stale, sequential, cycle, behind, tables,
+    orphan,
 )  # fmt: skip
 ANOMALIES = {
     "split", "dirty", "duplicate", "torn", "mixed", "stale", "sequential", "cycle", "behind",
@@ -229,9 +237,25 @@ def test_the_audit_says_of_broken_runs_what_the_checker_says(
 
 def test_what_is_not_a_trace_of_content_is_not_judged(spark: SparkSession, tmp_path: Path) -> None:
     rows = [
-        Row(run="r", node="c", step=1, at_ns=1, action="subscribed", topic="orders", subscription="c.s"),
-        Row(run="r", node="p", step=1, at_ns=2, action="published", event="p/orders/1", topic="orders"),
-    ]  # fmt: skip
+        Row(
+            run="r",
+            node="c",
+            step=1,
+            at_ns=1,
+            action="subscribed",
+            topic="orders",
+            subscription="c.s",
+        ),
+        Row(
+            run="r",
+            node="p",
+            step=1,
+            at_ns=2,
+            action="published",
+            event="p/orders/1",
+            topic="orders",
+        ),
+    ]
     trace.write(rows, tmp_path / "runs")
     assert_same(audit(tmp_path / "runs", "transactions").report(), check(rows, "transactions"))
     trace.write([], tmp_path / "empty")

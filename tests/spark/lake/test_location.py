@@ -1,4 +1,4 @@
-"""A lake that was moved or copied goes on where it is, or is refused: it never says less than it knew."""
+"""A moved or copied lake continues from its new place, or is refused; it loses no result."""
 
 import shutil
 from pathlib import Path

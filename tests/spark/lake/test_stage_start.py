@@ -1,6 +1,6 @@
-"""A pipeline on a machine that is too busy: it starts little at once, waits longer each time, gives up.
+"""A pipeline on a busy machine: it starts few stages at once, backs off, and gives up.
 
-The queries are played: what is tested is when they are started.
+The queries are fakes: the tests check when they are started.
 """
 
 import threading
@@ -27,8 +27,9 @@ TIMED_OUT = (
 
 
 PYTHON_FAILED = (
-    "[STREAM_FAILED] x [PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback "
-    '(most recent call last):\n  File "bus.py", line 1\nNameError: no name\n SQLSTATE: 38000\n'
+    "[STREAM_FAILED] x [PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+    'Traceback (most recent call last):\n  File "bus.py", line 1\nNameError: no name\n'
+    " SQLSTATE: 38000\n"
     "\tat org.apache.spark.SparkException: other\n"
 )
 
