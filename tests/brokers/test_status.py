@@ -10,7 +10,7 @@ from tests.brokers.servers import Server
 from tests.transports.stations import StationThread
 
 import ensue
-from ensue.runtime.status import look
+from ensue.runtime.status import chain_status
 from ensue.server import ServerConfig
 from ensue.server.brokered import BrokeredServer
 from ensue.transports.tcp.messages import Member
@@ -34,7 +34,7 @@ def test_status_shows_stations_on_a_broker_and_which_is_away(
                 await bus.publish(topic, b"1")
 
     with pytest.raises(ensue.TransportError, match=r"no station answers on .* within 0\.5 s"):
-        asyncio.run(look(url, answer_s=0.5))
+        asyncio.run(chain_status(url, answer_s=0.5))
     with ExitStack() as stack:
         stations = []
         for member in members:
@@ -44,7 +44,7 @@ def test_status_shows_stations_on_a_broker_and_which_is_away(
             station.start()
             stations.append(station)
         asyncio.run(publish())
-        found = asyncio.run(look(url))
+        found = asyncio.run(chain_status(url))
         assert found["complete"]
         assert [(each["server"], each["health"]) for each in found["servers"]] == [
             ("a", "ok"),
@@ -57,7 +57,7 @@ def test_status_shows_stations_on_a_broker_and_which_is_away(
         (desk,) = found["subscriptions"]
         assert (desk["name"], desk["lag"], desk["lag_is_least"]) == ("desk", 3, False)
         stations[1].stop()
-        found = asyncio.run(look(url, answer_s=0.5))
+        found = asyncio.run(chain_status(url, answer_s=0.5))
         assert not found["complete"]
         assert found["servers"][0]["health"] == "ok"
         assert found["servers"][1]["error"] == "no answer within 0.5 s"

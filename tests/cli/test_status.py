@@ -17,7 +17,7 @@ import ensue
 from ensue.cli import status as command
 from ensue.protocols.total.frames import OrderRequest
 from ensue.runtime import status
-from ensue.runtime.status import look
+from ensue.runtime.status import chain_status
 from ensue.server import Server, ServerConfig
 from ensue.server import status as state
 from ensue.transports.tcp.messages import Member
@@ -194,7 +194,7 @@ def test_held_back_requests_are_shown(shell: Shell, tmp_path: Path) -> None:
             node = server.station.node
             await until(lambda: node.early_count == 1)
             shown = await asyncio.to_thread(shell, "status", server.url)
-            found = await look(server.url)
+            found = await chain_status(server.url)
             raw.close()
             return shown, found
 
@@ -211,9 +211,9 @@ def test_ended_subscription_is_not_shown(shell: Shell, tmp_path: Path, stack: Ex
     async def main() -> tuple[dict[str, Any], dict[str, Any]]:
         async with ensue.connect(server.url) as bus:
             async with bus.subscribe("orders"), bus.subscribe("orders"):
-                before = await look(server.url)
+                before = await chain_status(server.url)
             async with bus.subscribe("orders"):
-                return before, await look(server.url)
+                return before, await chain_status(server.url)
 
     before, after = asyncio.run(main())
     assert before["subscriptions_count"] == 2
@@ -332,7 +332,7 @@ def test_user_sees_topics_it_may_subscribe_to(
             bus.subscribe("orders", "secret", name="both", durable=True),
             bus.subscribe("orders", name="one", durable=True),
         ):
-            return await look(shop), await look(clerk)
+            return await chain_status(shop), await chain_status(clerk)
 
     of_shop, of_clerk = asyncio.run(main())
     assert {each["topic"] for each in of_shop["topics"]} == {"orders", "secret", "audit.a"}

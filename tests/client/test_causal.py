@@ -1,4 +1,4 @@
-"""Causal order through the client, in process: no effect before its cause, whatever the transport does."""
+"""Causal order through the client, in process: no effect before its cause."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ async def read(events: ensue.Subscription, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_answer_never_precedes_its_question(seed: int, tmp_path: Path) -> None:
+def test_reply_never_precedes_its_question(seed: int, tmp_path: Path) -> None:
     url, order = ROUGH.format("room", seed), ensue.Causal()
 
     async def main() -> list[str]:
@@ -106,7 +106,7 @@ def test_topics_are_joined_with_the_first_share_and_left_with_the_last() -> None
     run_bus(program)
 
 
-def test_buses_come_and_go() -> None:
+def test_buses_join_and_leave() -> None:
     async def main() -> None:
         url = "memory://many"
         async with ensue.connect(url, order=ensue.Causal()) as stays, stays.subscribe("t") as heard:
@@ -143,7 +143,7 @@ def test_publishing_waits_for_a_slow_reader() -> None:
     run_bus(program)
 
 
-def test_within_topics_the_trace_says_so(tmp_path: Path) -> None:
+def test_trace_names_order_within_topics(tmp_path: Path) -> None:
     async def main() -> None:
         order = ensue.Causal(across_topics=False)
         async with (
@@ -160,7 +160,7 @@ def test_within_topics_the_trace_says_so(tmp_path: Path) -> None:
     assert check(rows, order="causal-topic").verdict is Verdict.VALID
 
 
-def test_a_recorded_run_has_its_events(tmp_path: Path) -> None:
+def test_recorded_run_has_its_events(tmp_path: Path) -> None:
     async def main() -> None:
         record = str(tmp_path / "run")
         async with (
@@ -186,8 +186,8 @@ def test_orders_must_agree_on_a_hub() -> None:
             with pytest.raises(ensue.UnsupportedOrder) as caught:
                 bus.subscribe("t", order=ensue.Total())
             assert str(caught.value) == (
-                "this bus publishes in causal order, so nothing on it has total order: leave order=… out "
-                "here, or have a bus of connect(…, order=ensue.Total())"
+                "this bus publishes in causal order, so none of its events has total order: leave "
+                "order=… out, or use a bus of connect(…, order=ensue.Total())"
             )
             async with bus.subscribe("t", order=None) as anyhow:
                 await bus.publish("t", b"m")
@@ -197,12 +197,12 @@ def test_orders_must_agree_on_a_hub() -> None:
 
 
 @pytest.mark.parametrize("field", [{"across_topics": 1}, {"held_max": 0}, {"held_max": True}])
-def test_a_causal_order_is_checked(field: dict[str, object]) -> None:
+def test_invalid_causal_order_is_refused(field: dict[str, object]) -> None:
     with pytest.raises(ensue.BadInput, match=next(iter(field))):
         ensue.Causal(**field)  # type: ignore[arg-type]
 
 
-def test_who_gives_up_while_it_connects_is_not_waited_for(tmp_path: Path) -> None:
+def test_members_do_not_wait_for_client_that_gave_up_connecting(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -212,7 +212,7 @@ def test_who_gives_up_while_it_connects_is_not_waited_for(tmp_path: Path) -> Non
             for number in range(3):
                 bus = ensue.connect(server.url, order=ensue.Causal())
                 entering = asyncio.create_task(bus.__aenter__())
-                # At several moments: the registry has just numbered it, or the others are being greeted.
+                # At several times: just after the registry numbered it, or while it greets others.
                 async with asyncio.timeout(60):
                     while len(registry.names) < number + 2:  # noqa: ASYNC110 - to be just in time
                         await asyncio.sleep(0)
@@ -227,7 +227,7 @@ def test_who_gives_up_while_it_connects_is_not_waited_for(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_who_is_not_told_in_time_that_it_is_in_is_not_waited_for(
+def test_members_do_not_wait_for_client_whose_registration_timed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:

@@ -39,7 +39,7 @@ def test_publishers_wait_for_a_reader_that_has_no_room() -> None:
     asyncio.run(main())
 
 
-def test_a_reader_that_leaves_lets_publishers_go_on() -> None:
+def test_reader_that_leaves_unblocks_publishers() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             async with bus.subscribe("a", pending_max=1):
@@ -53,7 +53,7 @@ def test_a_reader_that_leaves_lets_publishers_go_on() -> None:
     asyncio.run(main())
 
 
-def test_a_long_wait_is_logged_with_the_name_of_the_slow_subscription(
+def test_long_wait_is_logged_with_the_name_of_the_slow_subscription(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backpressure, "PATIENCE_S", 0.01)
@@ -133,7 +133,7 @@ def test_cancelling_a_publish_does_not_take_the_event_back() -> None:
     asyncio.run(main())
 
 
-def test_an_event_that_lost_its_place_is_reported_to_its_publisher() -> None:
+def test_event_that_lost_its_place_is_reported_to_its_publisher() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             waiting = asyncio.create_task(bus.publish("a", b"1"))
@@ -153,7 +153,7 @@ def test_an_event_that_lost_its_place_is_reported_to_its_publisher() -> None:
     asyncio.run(main())
 
 
-def test_a_run_writes_a_trace_that_the_checkers_accept(tmp_path: Path) -> None:
+def test_run_writes_a_trace_that_the_checkers_accept(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
 
     async def main() -> None:
@@ -184,7 +184,7 @@ def test_a_run_writes_a_trace_that_the_checkers_accept(tmp_path: Path) -> None:
         assert row.stamp
 
 
-def test_a_trace_needs_a_directory_of_its_own(tmp_path: Path) -> None:
+def test_trace_needs_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "something").write_text("")
 
     async def main() -> None:
@@ -194,7 +194,7 @@ def test_a_trace_needs_a_directory_of_its_own(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_client_names_are_given_once_on_a_hub() -> None:
+def test_client_name_is_used_once_on_a_hub() -> None:
     async def main() -> None:
         async with ensue.connect("memory://n", name="alice"):
             async with ensue.connect("memory://n", name="bob"):
@@ -206,7 +206,7 @@ def test_client_names_are_given_once_on_a_hub() -> None:
     asyncio.run(main())
 
 
-def test_subscribing_without_order_on_an_ordered_bus_gives_events_as_they_arrive() -> None:
+def test_subscription_without_order_gets_events_of_ordered_bus_as_they_arrive() -> None:
     async def main() -> None:
         async with (
             ensue.connect("memory://") as bus,
@@ -228,7 +228,7 @@ def test_total_order_on_a_bus_without_order_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_a_bus_and_a_subscription_say_what_they_are() -> None:
+def test_repr_of_bus_and_subscription_shows_their_state() -> None:
     async def main() -> None:
         bus = ensue.connect("memory://", name="desk")
         assert repr(bus) == "<ensue.Bus 'desk', order=ensue.Total(), not entered>"

@@ -55,7 +55,7 @@ def known_to_the_chain(bus: ensue.Bus) -> list[str]:
 @pytest.mark.usefixtures("slow_hub")
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize("turns", range(1, 16))
-def test_a_subscription_closed_at_any_moment_leaves_the_chain(nodes: int, turns: int) -> None:
+def test_subscription_closed_at_any_moment_leaves_the_chain(nodes: int, turns: int) -> None:
     async def main() -> None:
         async with ensue.connect(f"memory://?nodes={nodes}") as bus:
             events = bus.subscribe("a", "b", "c")
@@ -78,7 +78,7 @@ def test_a_subscription_closed_at_any_moment_leaves_the_chain(nodes: int, turns:
 
 
 @pytest.mark.usefixtures("slow_hub")
-def test_a_leave_under_way_ends_with_its_hub() -> None:
+def test_unconfirmed_leave_ends_with_its_hub() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             events = bus.subscribe("a")
@@ -96,7 +96,7 @@ def test_a_leave_under_way_ends_with_its_hub() -> None:
 
 
 @pytest.mark.usefixtures("slow_hub")
-def test_closing_tells_whoever_waits_to_join() -> None:
+def test_closing_fails_tasks_that_wait_to_join() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
             joining = asyncio.create_task(events.subscribe("b", "c"))
@@ -110,7 +110,7 @@ def test_closing_tells_whoever_waits_to_join() -> None:
 
 
 @pytest.mark.usefixtures("slow_hub")
-def test_leaving_a_topic_tells_whoever_waits_to_join_it() -> None:
+def test_leaving_a_topic_fails_tasks_that_wait_to_join_it() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
             joining = asyncio.create_task(events.subscribe("b"))
@@ -126,7 +126,7 @@ def test_leaving_a_topic_tells_whoever_waits_to_join_it() -> None:
     asyncio.run(main())
 
 
-def test_several_refused_topics_are_one_error_and_no_noise() -> None:
+def test_several_refused_topics_raise_one_error() -> None:
     noise: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -147,7 +147,7 @@ def test_several_refused_topics_are_one_error_and_no_noise() -> None:
     assert noise == []
 
 
-def test_a_cancelled_close_fails_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_close_fails_unsettled_events(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         bus = ensue.connect("memory://h")
         await bus.__aenter__()
@@ -170,7 +170,7 @@ def test_a_cancelled_close_fails_what_is_not_settled(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("slow_hub")
-def test_closing_twice_at_a_time_leaves_the_hub_once() -> None:
+def test_concurrent_closes_leave_the_hub_once() -> None:
     async def main() -> None:
         async with ensue.connect("memory://h") as keeper:
             bus = ensue.connect("memory://h")
@@ -187,7 +187,7 @@ def test_closing_twice_at_a_time_leaves_the_hub_once() -> None:
 
 
 @pytest.mark.parametrize("reader", ["own", "other"])
-def test_a_publish_that_waits_for_room_hears_of_the_closing(reader: str) -> None:
+def test_publish_that_waits_for_room_fails_on_close(reader: str) -> None:
     async def main() -> None:
         async with ensue.connect("memory://h") as other:
             bus = ensue.connect("memory://h")
@@ -207,7 +207,7 @@ def test_a_publish_that_waits_for_room_hears_of_the_closing(reader: str) -> None
     asyncio.run(main())
 
 
-def test_warnings_say_how_long_a_publish_has_waited_in_all(
+def test_warnings_give_the_total_wait_of_a_publish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backpressure, "PATIENCE_S", 0.02)

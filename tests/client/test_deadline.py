@@ -33,7 +33,7 @@ def counts_of(events: ensue.Subscription) -> DeadlineCounts:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_answer_never_precedes_its_question_and_losses_are_repaired(
+def test_reply_never_precedes_its_question_and_losses_are_repaired(
     seed: int, tmp_path: Path
 ) -> None:
     url = f"memory://room?jitter_ms=20&loss=0.2&seed={seed}"
@@ -74,7 +74,7 @@ def test_an_answer_never_precedes_its_question_and_losses_are_repaired(
 
 
 @pytest.mark.parametrize("on_late", ["drop", "tag"])
-def test_what_comes_too_late_is_dropped_or_tagged(on_late: str, tmp_path: Path) -> None:
+def test_late_event_is_dropped_or_tagged(on_late: str, tmp_path: Path) -> None:
     """Events take up to 80 ms, and are of use for 1 ms: nearly all of another bus are late."""
     order = ensue.Deadline(ms=1, on_late=on_late)
     url = "memory://slow?jitter_ms=80&seed=3"
@@ -107,7 +107,7 @@ def test_what_comes_too_late_is_dropped_or_tagged(on_late: str, tmp_path: Path) 
     assert batch.num_rows == 20
 
 
-def test_subscriptions_of_one_bus_share_its_node_and_choose_what_becomes_of_what_is_late() -> None:
+def test_subscriptions_share_the_node_and_choose_on_late() -> None:
     async def main() -> None:
         url = "memory://both?jitter_ms=60&seed=1"
         order = ensue.Deadline(ms=1)
@@ -129,7 +129,7 @@ def test_subscriptions_of_one_bus_share_its_node_and_choose_what_becomes_of_what
     asyncio.run(main())
 
 
-def test_buses_come_and_go_and_hear_their_own_events() -> None:
+def test_buses_join_and_leave_and_get_their_own_events() -> None:
     async def main() -> None:
         url = "memory://many"
         async with ensue.connect(url, order=LONG) as stays, stays.subscribe("t") as heard:
@@ -158,13 +158,13 @@ def test_buses_come_and_go_and_hear_their_own_events() -> None:
         ({"ms": 200, "held_max": 0}, "held_max must be at least 1"),
     ],
 )
-def test_deadlines_that_can_not_be_are_refused(wrong: dict[str, object], said: str) -> None:
+def test_invalid_deadlines_are_refused(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ensue.BadInput, match=said):
         ensue.Deadline(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ms", [1, 86_400_000])
-def test_the_shortest_and_the_longest_deadline_can_be_used(ms: float) -> None:
+def test_shortest_and_longest_deadline_are_accepted(ms: float) -> None:
     async def main() -> list[str]:
         order = ensue.Deadline(ms=ms, on_late="tag")
         async with ensue.connect("memory://", order=order) as bus, bus.subscribe("t") as events:
@@ -174,12 +174,12 @@ def test_the_shortest_and_the_longest_deadline_can_be_used(ms: float) -> None:
     assert asyncio.run(main()) == ["own"]
 
 
-def test_orders_that_do_not_go_together_are_refused_by_name() -> None:
+def test_incompatible_orders_are_refused_by_name() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=LONG) as bus:
             for wanted, said in (
                 (ensue.Total(), "publishes in deadline order"),
-                (ensue.Deadline(ms=7), "of use for 5000 ms"),
+                (ensue.Deadline(ms=7), "lifetime of 5000 ms"),
             ):
                 with pytest.raises(ensue.UnsupportedOrder, match=said):
                     bus.subscribe("t", order=wanted)
@@ -189,7 +189,7 @@ def test_orders_that_do_not_go_together_are_refused_by_name() -> None:
     asyncio.run(main())
 
 
-def test_the_room_that_watches_together_never_undoes_a_pause_or_goes_back() -> None:
+def test_watch_party_never_undoes_a_pause_or_rewinds() -> None:
     """Players apply commands in order, though some are dropped; without order they do not."""
     players = asyncio.run(watch_together.watch(ensue.Deadline(ms=watch_together.USEFUL_MS)))
     assert sum(player.applied for player in players) > 0
@@ -200,7 +200,7 @@ def test_the_room_that_watches_together_never_undoes_a_pause_or_goes_back() -> N
 
 
 @pytest.mark.parametrize("order", [ensue.Deadline(ms=1_000), ensue.Causal()])
-def test_a_bus_hears_itself_whatever_a_hub_does_to_others(order: ensue.Order) -> None:
+def test_bus_gets_its_own_events_despite_losses(order: ensue.Order) -> None:
     """As the reference says."""
 
     async def main() -> None:
@@ -214,10 +214,13 @@ def test_a_bus_hears_itself_whatever_a_hub_does_to_others(order: ensue.Order) ->
 
     asyncio.run(main())
     page = (Path(__file__).parents[2] / "docs" / "reference" / "bus.md").read_text()
-    assert "In causal order and with deadlines a bus hears itself at once" in page
+    assert (
+        "In causal and deadline order a bus delivers its own events to its subscriptions at once"
+        in page
+    )
 
 
-# -- Unread ---------------------------------------------------------------------------------------
+# -- Unread ----------------------------------------------------------------------------------------
 
 
 class Late:
@@ -245,7 +248,7 @@ async def until_waiting(events: ensue.Subscription, count: int) -> None:
 
 @pytest.mark.parametrize("on_late", ["drop", "tag"])
 @pytest.mark.parametrize("by", ["anext", "run"])
-def test_what_lies_unread_until_its_deadline_is_late_when_it_is_handed_over(
+def test_event_unread_at_its_deadline_is_late_at_hand_over(
     on_late: str, by: str, tmp_path: Path
 ) -> None:
     order = ensue.Deadline(ms=60_000, on_late=on_late)
@@ -309,7 +312,7 @@ def _check_deadlines(directory: Path) -> None:
     assert report.verdict is Verdict.VALID, report.sentences()
 
 
-def test_a_handler_whose_turn_comes_after_the_deadline_is_not_called(tmp_path: Path) -> None:
+def test_handler_is_not_called_after_the_deadline(tmp_path: Path) -> None:
     """A run reads ahead: an event may be in time when it is read, and late when its turn comes."""
     order = ensue.Deadline(ms=60_000)
 
@@ -341,7 +344,7 @@ def test_a_handler_whose_turn_comes_after_the_deadline_is_not_called(tmp_path: P
     _check_deadlines(tmp_path)
 
 
-def test_what_is_never_read_breaks_no_promise(tmp_path: Path) -> None:
+def test_unread_events_violate_no_rule(tmp_path: Path) -> None:
     """Topics are left, and a subscription is closed, with events in it whose time is over."""
     order = ensue.Deadline(ms=60_000)
 

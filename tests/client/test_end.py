@@ -16,7 +16,7 @@ from ensue.server import Server, ServerConfig
 from ensue.server.config import Limits
 
 
-def test_a_subscription_that_was_closed_leaves_no_name_behind(tmp_path: Path) -> None:
+def test_closed_subscription_releases_its_name(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(names_per_connection=5)
         async with (
@@ -35,7 +35,7 @@ def test_a_subscription_that_was_closed_leaves_no_name_behind(tmp_path: Path) ->
     asyncio.run(main())
 
 
-def test_a_durable_subscription_that_never_got_its_records_can_be_entered_again(
+def test_durable_subscription_that_never_got_its_records_can_be_entered_again(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -86,7 +86,7 @@ async def refused_later(data: Path) -> tuple[ensue.Bus, Server]:
 
 
 @pytest.mark.usefixtures("refused_for_good")
-def test_whoever_is_refused_hears_that_its_events_may_not_be_out(tmp_path: Path) -> None:
+def test_refused_client_learns_that_its_events_are_in_doubt(tmp_path: Path) -> None:
     async def main() -> None:
         bus, server = await refused_later(tmp_path / "d")
         for _ in range(5):
@@ -106,7 +106,7 @@ def test_whoever_is_refused_hears_that_its_events_may_not_be_out(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("refused_for_good")
-def test_a_bus_that_was_refused_closes_all_the_same(tmp_path: Path) -> None:
+def test_refused_bus_can_be_closed(tmp_path: Path) -> None:
     async def main() -> None:
         bus, server = await refused_later(tmp_path / "d")
         hub = bus._hub
@@ -123,7 +123,7 @@ def test_a_bus_that_was_refused_closes_all_the_same(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_bus_whose_refusal_comes_before_it_is_entered_is_refused_all_the_same(
+def test_bus_refused_before_it_is_entered_raises_on_entry(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -143,7 +143,7 @@ def test_a_bus_whose_refusal_comes_before_it_is_entered_is_refused_all_the_same(
     asyncio.run(main())
 
 
-def test_a_name_that_is_refused_on_coming_back_says_why(tmp_path: Path) -> None:
+def test_name_refused_on_reconnection_reports_the_reason(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -160,7 +160,7 @@ def test_a_name_that_is_refused_on_coming_back_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["node-1", DISCOVERY_NAME])
-def test_a_subscription_is_not_called_as_the_chain_is(tmp_path: Path, name: str) -> None:
+def test_subscription_cannot_have_the_name_of_a_server(tmp_path: Path, name: str) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             assert server.config.name == "node-1"
@@ -170,7 +170,7 @@ def test_a_subscription_is_not_called_as_the_chain_is(tmp_path: Path, name: str)
     asyncio.run(main())
 
 
-def test_a_durable_subscription_to_nothing_can_be_forgotten(tmp_path: Path) -> None:
+def test_durable_subscription_without_topics_can_be_forgotten(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -187,7 +187,7 @@ def test_a_durable_subscription_to_nothing_can_be_forgotten(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_an_entry_that_is_cancelled_while_the_name_is_left_does_not_keep_it(
+def test_entry_cancelled_while_the_name_is_left_releases_it(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:

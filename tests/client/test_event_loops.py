@@ -10,7 +10,7 @@ import ensue
 from ensue.runtime import hub_memory as hub_module
 
 
-def test_event_loops_are_not_kept_alive_by_buses_that_were_never_closed() -> None:
+def test_unclosed_buses_do_not_keep_event_loops_alive() -> None:
     loops: list[weakref.ref[asyncio.AbstractEventLoop]] = []
 
     async def main() -> None:
@@ -23,7 +23,7 @@ def test_event_loops_are_not_kept_alive_by_buses_that_were_never_closed() -> Non
     assert [loop() for loop in loops] == [None, None, None]
 
 
-def test_a_bus_of_another_event_loop_is_refused() -> None:
+def test_bus_of_another_event_loop_is_refused() -> None:
     kept: list[tuple[ensue.Bus, ensue.Subscription, ensue.ReceivedEvent]] = []
 
     async def enter() -> None:
@@ -61,7 +61,7 @@ def test_a_bus_of_another_event_loop_is_refused() -> None:
     asyncio.run(use())
 
 
-def test_leaving_a_hub_never_takes_down_the_one_of_another_event_loop() -> None:
+def test_leaving_a_hub_never_closes_that_of_another_event_loop() -> None:
     kept: list[hub_module.Hub] = []
 
     async def enter() -> None:

@@ -1,7 +1,7 @@
 """Handlers in parallel, keys in order: `Subscription.run`.
 
-Every handler waits at a gate that the test opens, and every back-off is a fake, so that a schedule is
-what the test says it is. "At rest" means that the event loop has turned until nothing moves.
+Every handler waits at a gate that the test opens, and every back-off is a fake, so that a schedule
+is what the test says it is. "At rest" means that the event loop has turned until nothing moves.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ async def rest() -> None:
 
 @asynccontextmanager
 async def filled(keys: str, **options: Any) -> AsyncIterator[ensue.Subscription]:
-    """A subscription that has received an event for each letter, at positions 1, 2, 3, …; - has no key."""
+    """A subscription with an event for each letter, at positions 1, 2, 3, …; - has no key."""
     async with ensue.connect("memory://") as bus, bus.subscribe("t", **options) as events:
         for key in keys:
             await bus.publish("t", b"", key=None if key == "-" else key.encode())
@@ -233,7 +233,7 @@ def test_as_many_handlers_run_at_once_as_there_are_workers() -> None:
     asyncio.run(main())
 
 
-def test_one_at_a_time_and_all_in_order_unless_told_otherwise() -> None:
+def test_default_is_one_handler_at_a_time_in_order() -> None:
     async def main() -> None:
         async with filled("abc") as events:
             gate = Gate()
@@ -246,7 +246,7 @@ def test_one_at_a_time_and_all_in_order_unless_told_otherwise() -> None:
     asyncio.run(main())
 
 
-def test_events_with_no_key_are_of_one_key() -> None:
+def test_events_without_key_share_one_key() -> None:
     async def main() -> None:
         async with filled("--a-") as events:
             gate = Gate()
@@ -258,7 +258,7 @@ def test_events_with_no_key_are_of_one_key() -> None:
     asyncio.run(main())
 
 
-def test_a_key_function_decides_what_is_kept_in_order() -> None:
+def test_key_function_defines_the_keys() -> None:
     async def main() -> None:
         async with filled("aAbB") as events:
             gate = Gate()
@@ -271,7 +271,7 @@ def test_a_key_function_decides_what_is_kept_in_order() -> None:
     asyncio.run(main())
 
 
-def test_a_hot_key_takes_turns_with_the_others() -> None:
+def test_hot_key_takes_turns_with_the_others() -> None:
     async def main() -> None:
         async with filled("aaabc") as events:
             gate = Gate()
@@ -283,7 +283,7 @@ def test_a_hot_key_takes_turns_with_the_others() -> None:
     asyncio.run(main())
 
 
-def test_a_stuck_key_holds_up_the_others_when_it_fills_what_may_be_read_ahead() -> None:
+def test_stuck_key_blocks_others_when_it_fills_pending_max() -> None:
     async def main() -> None:
         async with filled("aabaacd") as events:
             gate = Gate()
@@ -303,7 +303,7 @@ def test_a_stuck_key_holds_up_the_others_when_it_fills_what_may_be_read_ahead() 
 # Acknowledging and back-pressure
 
 
-def test_nothing_counts_as_acknowledged_before_all_that_came_earlier() -> None:
+def test_acknowledgement_counts_after_all_earlier_ones() -> None:
     async def main() -> None:
         async with filled("abcd", acknowledge="manual") as events:
             gate = Gate()
@@ -319,7 +319,7 @@ def test_nothing_counts_as_acknowledged_before_all_that_came_earlier() -> None:
     asyncio.run(main())
 
 
-def test_a_run_takes_acknowledging_over_from_a_subscription_that_does_it_by_itself() -> None:
+def test_run_takes_over_automatic_acknowledgement() -> None:
     async def main() -> None:
         async with filled("abcd", acknowledge="auto") as events:
             await take(events, 1)
@@ -336,7 +336,7 @@ def test_a_run_takes_acknowledging_over_from_a_subscription_that_does_it_by_itse
     asyncio.run(main())
 
 
-def test_what_was_read_by_hand_before_a_run_waits_for_its_own_acknowledgement() -> None:
+def test_event_read_before_a_run_needs_its_own_acknowledgement() -> None:
     async def main() -> None:
         async with filled("ab", acknowledge="manual") as events:
             (first,) = await take(events, 1)
@@ -378,7 +378,7 @@ def test_publishers_wait_for_handlers() -> None:
 # Ending
 
 
-def test_a_run_ends_with_its_subscription_when_all_that_was_received_is_handled() -> None:
+def test_run_ends_after_close_when_received_events_are_handled() -> None:
     async def main() -> None:
         async with filled("aab") as events:
             gate = Gate()
@@ -393,7 +393,7 @@ def test_a_run_ends_with_its_subscription_when_all_that_was_received_is_handled(
     asyncio.run(main())
 
 
-def test_a_handler_may_publish_on_its_bus_and_close_its_subscription() -> None:
+def test_handler_may_publish_on_its_bus_and_close_its_subscription() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus, bus.subscribe("t") as events:
 
@@ -412,7 +412,7 @@ def test_a_handler_may_publish_on_its_bus_and_close_its_subscription() -> None:
     asyncio.run(main())
 
 
-def test_cancelling_cancels_the_handlers_and_acknowledges_what_was_completed() -> None:
+def test_cancelling_cancels_handlers_and_acknowledges_completed_events() -> None:
     async def main() -> None:
         async with filled("abac", acknowledge="manual") as events:
             gate = Gate()
@@ -433,7 +433,7 @@ def test_cancelling_cancels_the_handlers_and_acknowledges_what_was_completed() -
     asyncio.run(main())
 
 
-def test_cancelling_waits_for_handlers_that_tidy_up_and_counts_those_that_complete() -> None:
+def test_cancelling_waits_for_cleanup_and_counts_completed_handlers() -> None:
     async def main() -> None:
         async with filled("abb") as events:
             tidied = asyncio.Event()
@@ -463,7 +463,7 @@ def test_cancelling_waits_for_handlers_that_tidy_up_and_counts_those_that_comple
     asyncio.run(main())
 
 
-def test_cancelling_again_hurries_handlers_that_tidy_up() -> None:
+def test_second_cancel_interrupts_cleanup_of_handlers() -> None:
     async def main() -> None:
         async with filled("a") as events:
             hurried = False
@@ -491,7 +491,7 @@ def test_cancelling_again_hurries_handlers_that_tidy_up() -> None:
 
 
 @pytest.mark.parametrize("turns", range(4))
-def test_the_next_run_begins_with_what_the_last_one_left(turns: int) -> None:
+def test_next_run_begins_with_unfinished_events(turns: int) -> None:
     async def main() -> None:
         async with filled("abab", acknowledge="manual") as events:
             gate = Gate()
@@ -517,7 +517,7 @@ def test_the_next_run_begins_with_what_the_last_one_left(turns: int) -> None:
 # Failing
 
 
-def test_stop_lets_running_handlers_finish_and_begins_nothing_more() -> None:
+def test_stop_lets_running_handlers_finish_and_starts_no_more() -> None:
     async def main() -> None:
         async with filled("abcab", acknowledge="manual") as events:
             gate = Gate()
@@ -553,7 +553,7 @@ def test_stop_ends_a_run_that_waits_for_events_and_one_that_waits_for_room() -> 
     asyncio.run(main("aaa"))
 
 
-def test_an_event_that_is_acknowledged_after_a_stop_is_left_out() -> None:
+def test_event_acknowledged_after_a_stop_is_skipped() -> None:
     async def main() -> None:
         async with filled("aaa", acknowledge="auto") as events:
             gate = Gate()
@@ -574,7 +574,7 @@ class End(BaseException):
     """Says that the program is to end."""
 
 
-def test_what_fails_while_a_run_is_ending_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_while_a_run_ends_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with filled("abc") as events:
             gate = Gate()
@@ -621,7 +621,7 @@ async def start_retrying(
     return task
 
 
-def test_nothing_of_its_key_overtakes_an_event_that_is_tried_again() -> None:
+def test_no_event_of_its_key_overtakes_a_retried_event() -> None:
     async def main() -> None:
         async with filled("aab", acknowledge="manual") as events:
             gate, waits = Gate(), Waits()
@@ -641,7 +641,7 @@ def test_nothing_of_its_key_overtakes_an_event_that_is_tried_again() -> None:
     asyncio.run(main())
 
 
-def test_waits_grow_up_to_the_longest_and_then_the_event_is_given_up() -> None:
+def test_backoff_grows_to_its_maximum_and_then_attempts_end() -> None:
     async def main() -> None:
         async with filled("a", acknowledge="manual") as events:
             gate, waits = Gate(), Waits()
@@ -659,12 +659,12 @@ def test_waits_grow_up_to_the_longest_and_then_the_event_is_given_up() -> None:
     asyncio.run(main())
 
 
-def test_waits_have_no_overflow() -> None:
+def test_backoff_does_not_overflow() -> None:
     assert ensue.Retry(10_000).wait_s(9_999) == 30.0
     assert ensue.Retry(10_000, backoff_s=0).wait_s(9_999) == 0.0
 
 
-def test_stop_does_not_wait_for_what_waits_to_be_tried_again() -> None:
+def test_stop_does_not_wait_for_retries() -> None:
     async def main() -> None:
         async with filled("ab", acknowledge="manual") as events:
             gate, waits = Gate(), Waits()
@@ -704,7 +704,7 @@ def test_later_events_of_a_key_are_parked_behind_the_one_that_failed() -> None:
     asyncio.run(main())
 
 
-def test_the_rest_of_a_key_goes_on_when_told_so() -> None:
+def test_rest_of_a_key_is_handled_with_rest_of_key_false() -> None:
     async def main() -> None:
         async with filled("aab") as events:
             gate = Gate()
@@ -719,7 +719,7 @@ def test_the_rest_of_a_key_goes_on_when_told_so() -> None:
     asyncio.run(main())
 
 
-def test_all_events_are_of_one_key_when_they_are_handled_one_at_a_time() -> None:
+def test_sequential_events_share_one_key() -> None:
     async def main() -> None:
         async with filled("abc") as events:
             gate = Gate()
@@ -739,7 +739,7 @@ class Shelf(Gate):
         await self(parked.event)
 
 
-def test_what_is_parked_is_acknowledged_when_it_has_been_taken() -> None:
+def test_parked_event_is_acknowledged_when_park_to_returns() -> None:
     async def main() -> None:
         async with filled("aaba", acknowledge="manual") as events:
             gate, shelf = Gate(), Shelf()
@@ -760,7 +760,7 @@ def test_what_is_parked_is_acknowledged_when_it_has_been_taken() -> None:
     asyncio.run(main())
 
 
-def test_parking_takes_a_worker() -> None:
+def test_parking_occupies_a_worker() -> None:
     async def main() -> None:
         async with filled("abc") as events:
             gate, shelf = Gate(), Shelf()
@@ -775,7 +775,7 @@ def test_parking_takes_a_worker() -> None:
     asyncio.run(main())
 
 
-def test_what_can_not_be_parked_ends_the_run() -> None:
+def test_failure_to_park_ends_the_run() -> None:
     async def main() -> None:
         async with filled("ab", acknowledge="manual") as events:
             gate, shelf = Gate(), Shelf()
@@ -799,7 +799,7 @@ def test_what_can_not_be_parked_ends_the_run() -> None:
         ("aba", ensue.Park(keys_max=1), "keys_max", 2, 1),
     ],
 )
-def test_a_limit_of_parking_ends_the_run(
+def test_limit_of_parking_ends_the_run(
     keys: str, policy: ensue.Park, limit: str, stopped_at: int, attempts: int
 ) -> None:
     async def fail(_event: ensue.ReceivedEvent) -> None:
@@ -833,7 +833,7 @@ def cancelling_itself() -> Awaitable[object]:
 
 
 @pytest.mark.parametrize("fault", [cancelled_by_itself, cancelling_itself])
-def test_a_handler_that_is_cancelled_by_nobody_else_has_failed(
+def test_handler_that_cancels_itself_has_failed(
     fault: Callable[[], Awaitable[object]],
 ) -> None:
     async def main() -> None:
@@ -856,7 +856,7 @@ def test_a_handler_that_is_cancelled_by_nobody_else_has_failed(
 
 
 @pytest.mark.parametrize("kind", [End, KeyboardInterrupt, SystemExit])
-def test_what_is_to_end_the_program_is_no_failure_of_a_handler(kind: type[BaseException]) -> None:
+def test_base_exception_is_no_failure_of_a_handler(kind: type[BaseException]) -> None:
     calls: list[int] = []
     acknowledged: list[int] = []
 
@@ -897,7 +897,7 @@ async def key_of(event: ensue.ReceivedEvent) -> bytes | None:
         (key_of, "must be a plain function, not an async one"),
     ],
 )
-def test_a_key_function_that_gives_no_key_ends_the_run(key: Any, complaint: str) -> None:
+def test_key_function_without_a_key_ends_the_run(key: Any, complaint: str) -> None:
     async def main() -> None:
         async with filled("aba") as events:
             gate = Gate()
@@ -916,7 +916,7 @@ def test_a_key_function_that_gives_no_key_ends_the_run(key: Any, complaint: str)
     asyncio.run(main())
 
 
-def test_a_subscription_has_one_run_at_a_time_and_one_reader() -> None:
+def test_subscription_has_one_run_at_a_time_and_one_reader() -> None:
     async def main() -> None:
         async with filled("a") as events:
             gate = Gate()
@@ -935,7 +935,7 @@ def test_a_subscription_has_one_run_at_a_time_and_one_reader() -> None:
     asyncio.run(main())
 
 
-def test_running_what_was_never_entered_is_refused() -> None:
+def test_running_a_subscription_that_was_never_entered_is_refused() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             events = bus.subscribe("t")
@@ -954,7 +954,7 @@ def test_handlers_are_async_functions() -> None:
 
     async def main() -> None:
         async with filled("ab") as events:
-            plain: Any = lambda _event: None  # noqa: E731 - a plain function says at once what it is
+            plain: Any = lambda _event: None  # noqa: E731 - known not to be async
             with pytest.raises(ensue.BadInput, match="this one returned NoneType"):
                 await events.run(plain, on_failure=ensue.Park())
             with pytest.raises(ensue.BadInput, match=r"Park\.to must be an async function"):
@@ -978,7 +978,7 @@ def test_handlers_are_async_functions() -> None:
         ),
     ],
 )
-def test_what_a_run_can_not_be_is_refused(given: dict[str, Any], complaint: str) -> None:
+def test_invalid_options_of_a_run_are_refused(given: dict[str, Any], complaint: str) -> None:
     async def main() -> None:
         async with filled("ab") as events:
             await take(events, 1)
@@ -1017,7 +1017,7 @@ untyped: Any = ensue
         (lambda: untyped.Retry(then=ensue.Retry()), "then must be ensue.Stop"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(make: Callable[[], object], complaint: str) -> None:
+def test_invalid_values_of_policies_are_refused(make: Callable[[], object], complaint: str) -> None:
     with pytest.raises(ensue.BadInput, match=complaint):
         make()
 
@@ -1035,7 +1035,7 @@ class Broken:
         raise OSError("told nobody")
 
 
-def test_a_run_that_can_not_acknowledge_fails_and_does_not_hang() -> None:
+def test_run_that_can_not_acknowledge_fails() -> None:
     async def main() -> None:
         async with filled("ab") as events:
             gate = Gate()
@@ -1053,7 +1053,7 @@ def test_a_run_that_can_not_acknowledge_fails_and_does_not_hang() -> None:
     asyncio.run(main())
 
 
-# -- Topics that are left -----------------------------------------------------------------------------
+# -- Topics that are left --------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -1067,7 +1067,7 @@ async def on_two_topics(count: int) -> AsyncIterator[tuple[ensue.Bus, ensue.Subs
 
 
 @pytest.mark.parametrize("concurrency", [ensue.Sequential(), ensue.PerKey(2)])
-def test_what_was_read_of_a_topic_that_a_handler_leaves_is_passed_over(
+def test_events_of_a_topic_that_a_handler_leaves_are_skipped(
     concurrency: ensue.Sequential | ensue.PerKey,
 ) -> None:
     seen: dict[str, list[bytes]] = {"a": [], "b": []}
@@ -1093,7 +1093,7 @@ def test_what_was_read_of_a_topic_that_a_handler_leaves_is_passed_over(
     assert seen == {"a": [b"0", b"1", b"new"], "b": [b"0", b"1", b"2", b"3", b"4"]}
 
 
-def test_no_run_begins_with_what_the_last_one_left_of_a_topic_that_was_left_meanwhile() -> None:
+def test_next_run_skips_unfinished_events_of_a_left_topic() -> None:
     seen: list[tuple[str, bytes]] = []
 
     async def main() -> None:

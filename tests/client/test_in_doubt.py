@@ -46,10 +46,10 @@ def ids(bus: ensue.Bus, count: int) -> tuple[str, ...]:
     return tuple(f"{bus.name}/t/{number}" for number in range(1, count + 1))
 
 
-# -- Leaving ------------------------------------------------------------------------------------------
+# -- Leaving ---------------------------------------------------------------------------------------
 
 
-def test_leaving_a_bus_whose_server_is_gone_ends_and_names_what_is_in_doubt(tmp_path: Path) -> None:
+def test_leaving_without_a_server_ends_and_names_events_in_doubt(tmp_path: Path) -> None:
     async def main() -> None:
         async with away(tmp_path) as bus:
 
@@ -72,7 +72,7 @@ def test_leaving_a_bus_whose_server_is_gone_ends_and_names_what_is_in_doubt(tmp_
 
 @pytest.mark.parametrize("ended_by", ["exception", "timeout", "cancel", "close"])
 @pytest.mark.parametrize("receipt", [True, False])
-def test_leaving_with_an_exception_ends_too_and_logs_what_is_in_doubt(
+def test_leaving_with_an_exception_logs_events_in_doubt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, ended_by: str, receipt: bool
 ) -> None:
     async def work(bus: ensue.Bus) -> None:
@@ -110,7 +110,7 @@ def test_leaving_with_an_exception_ends_too_and_logs_what_is_in_doubt(
     asyncio.run(main())
 
 
-def test_a_close_that_is_cancelled_says_what_is_in_doubt(
+def test_cancelled_close_reports_events_in_doubt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -128,7 +128,7 @@ def test_a_close_that_is_cancelled_says_what_is_in_doubt(
     asyncio.run(main())
 
 
-def test_whoever_waits_for_a_receipt_is_told_of_the_closing(tmp_path: Path) -> None:
+def test_close_fails_tasks_that_wait_for_a_receipt(tmp_path: Path) -> None:
     async def main() -> None:
         async with away(tmp_path) as bus:
             await bus.__aenter__()
@@ -143,7 +143,7 @@ def test_whoever_waits_for_a_receipt_is_told_of_the_closing(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_closing_says_that_it_waits(
+def test_long_close_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receipts, "QUIET_S", 0)
@@ -174,7 +174,7 @@ def test_leaving_is_bounded_in_every_order(tmp_path: Path, order: ensue.Order | 
     asyncio.run(main())
 
 
-def test_leaving_does_not_wait_for_a_broker_that_says_nothing(
+def test_leaving_does_not_wait_for_a_silent_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker may be silent while its connection stands."""
@@ -198,7 +198,7 @@ def test_leaving_does_not_wait_for_a_broker_that_says_nothing(
     asyncio.run(main())
 
 
-def test_an_event_that_nobody_waited_for_and_that_failed_is_logged(
+def test_failure_of_event_without_receipt_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -211,7 +211,9 @@ def test_an_event_that_nobody_waited_for_and_that_failed_is_logged(
     assert "publish_failed receipt=False error='client~1/t/1 lost its place" in caplog.text
 
 
-def test_a_lost_connection_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_connection_is_logged_as_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
             hub = bus._hub
@@ -225,10 +227,10 @@ def test_a_lost_connection_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptur
     assert record.levelno == logging.WARNING
 
 
-# -- A timeout of one's own ---------------------------------------------------------------------------
+# -- A timeout of one's own ------------------------------------------------------------------------
 
 
-def test_a_publish_waits_no_longer_than_it_was_told_and_the_event_is_in_doubt(
+def test_publish_times_out_and_its_event_is_in_doubt(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -254,7 +256,7 @@ def test_a_publish_waits_no_longer_than_it_was_told_and_the_event_is_in_doubt(
     asyncio.run(main())
 
 
-def test_a_publish_in_time_returns_its_receipt() -> None:
+def test_publish_in_time_returns_its_receipt() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             assert (await bus.publish("t", timeout=30)).slot == 1
@@ -262,7 +264,7 @@ def test_a_publish_in_time_returns_its_receipt() -> None:
     asyncio.run(main())
 
 
-def test_a_publish_that_finds_no_room_in_time_publishes_nothing(
+def test_publish_without_room_times_out_and_publishes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
@@ -281,7 +283,7 @@ def test_a_publish_that_finds_no_room_in_time_publishes_nothing(
     asyncio.run(main())
 
 
-def test_events_by_content_are_in_doubt_as_others_are(tmp_path: Path) -> None:
+def test_events_by_content_can_be_in_doubt(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server:
             bus = await ensue.connect(server.url, name="p", close_timeout=SHORT_S).__aenter__()
@@ -300,7 +302,7 @@ def test_events_by_content_are_in_doubt_as_others_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ended_by", ["exception", "commit"])
-def test_leaving_a_transaction_whose_server_is_gone_ends(tmp_path: Path, ended_by: str) -> None:
+def test_leaving_a_transaction_without_a_server_ends(tmp_path: Path, ended_by: str) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server:
             bus = await ensue.connect(server.url, close_timeout=SHORT_S).__aenter__()
@@ -319,7 +321,7 @@ def test_leaving_a_transaction_whose_server_is_gone_ends(tmp_path: Path, ended_b
     asyncio.run(main())
 
 
-def test_an_error_names_a_bounded_number_of_events() -> None:
+def test_error_names_a_bounded_number_of_events() -> None:
     many = tuple(f"p/t/{number}" for number in range(1, 5_001))
     error = receipts.events_in_doubt("it was closed", many, 20_000)
     assert len(error.events) == ensue.EventsInDoubt.IDS_MAX
@@ -328,7 +330,7 @@ def test_an_error_names_a_bounded_number_of_events() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), True, "5", None])
-def test_what_is_no_time_to_wait_is_refused(wrong: Any) -> None:
+def test_invalid_timeout_is_refused(wrong: Any) -> None:
     with pytest.raises(BadInput, match="close_timeout must be a finite number of seconds, 0 or mo"):
         ensue.connect("memory://", close_timeout=wrong)
 

@@ -56,7 +56,7 @@ def subscribe(bus: ensue.Bus, *topics: str) -> ensue.Subscription:
     return bus.subscribe(*topics, name="reader", durable=True, acknowledge="manual")
 
 
-def test_what_waits_for_the_state_store_is_not_handed_out_once_its_topic_is_left(
+def test_events_that_wait_for_the_state_store_are_not_delivered_after_leaving(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -83,7 +83,7 @@ def test_what_waits_for_the_state_store_is_not_handed_out_once_its_topic_is_left
     asyncio.run(main())
 
 
-def test_what_was_left_does_not_come_behind_a_new_subscription(tmp_path: Path) -> None:
+def test_events_before_a_leave_are_not_delivered_after_rejoining(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path) as server,
@@ -109,7 +109,7 @@ def test_what_was_left_does_not_come_behind_a_new_subscription(tmp_path: Path) -
     asyncio.run(main())
 
 
-def test_a_join_that_was_taken_back_does_not_pass_for_the_next_one(tmp_path: Path) -> None:
+def test_cancelled_join_does_not_confirm_the_next_one(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path) as server,
@@ -132,7 +132,7 @@ def test_a_join_that_was_taken_back_does_not_pass_for_the_next_one(tmp_path: Pat
     asyncio.run(main())
 
 
-def test_closing_waits_until_the_server_knows_what_was_left(tmp_path: Path) -> None:
+def test_closing_waits_until_the_server_knows_left_topics(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
             events = await subscribe(bus, "a", "b").__aenter__()
@@ -148,7 +148,7 @@ def test_closing_waits_until_the_server_knows_what_was_left(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_closing_says_which_topics_the_server_may_not_know_to_be_left(
+def test_closing_logs_unconfirmed_left_topics(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

@@ -23,7 +23,7 @@ from ensue.transports.tcp.messages import Member
 NO_LOGIN = Access()
 
 
-def test_a_certificate_that_is_missing_for_a_while_ends_no_connection_for_good(
+def test_connection_survives_a_certificate_that_is_missing_for_a_while(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = make(tmp_path / "c")
@@ -46,7 +46,7 @@ def test_a_certificate_that_is_missing_for_a_while_ends_no_connection_for_good(
         asyncio.run(main())
 
 
-def test_a_fault_of_whoever_hears_of_a_reconnection_does_not_end_the_connection(
+def test_exception_in_on_reconnect_does_not_end_the_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -75,7 +75,7 @@ def test_a_fault_of_whoever_hears_of_a_reconnection_does_not_end_the_connection(
     assert "a fault" in caplog.text
 
 
-# -- Servers of a chain -------------------------------------------------------------------------------
+# -- Servers of a chain ----------------------------------------------------------------------------
 
 
 def two_servers(
@@ -99,7 +99,7 @@ def two_servers(
     ]
 
 
-def test_a_server_that_is_away_holds_up_nobody_who_does_not_need_it(tmp_path: Path) -> None:
+def test_absent_server_does_not_block_clients_of_other_servers(tmp_path: Path) -> None:
     async def main() -> None:
         one, other = two_servers(tmp_path)
         async with running(one), ensue.connect(f"ensue://{one.config.listen}") as bus:
@@ -117,10 +117,10 @@ def test_a_server_that_is_away_holds_up_nobody_who_does_not_need_it(tmp_path: Pa
     asyncio.run(main())
 
 
-# -- Refusals -----------------------------------------------------------------------------------------
+# -- Refusals --------------------------------------------------------------------------------------
 
 
-def test_a_client_outlasts_a_login_that_is_wrong_for_a_while(
+def test_client_survives_a_login_that_is_wrong_for_a_while(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     people = People(somebody=(["*"], ["*"]))
@@ -143,7 +143,7 @@ def test_a_client_outlasts_a_login_that_is_wrong_for_a_while(
         asyncio.run(main())
 
 
-def test_a_server_of_a_chain_outlasts_every_refusal(
+def test_server_of_a_chain_survives_every_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensue.transports.tcp.link.REFUSED_S", 0.0)
@@ -175,7 +175,7 @@ def test_a_server_of_a_chain_outlasts_every_refusal(
     asyncio.run(main())
 
 
-def test_a_client_that_another_server_of_the_chain_never_knew_is_refused(tmp_path: Path) -> None:
+def test_client_unknown_to_another_server_of_the_chain_is_refused(tmp_path: Path) -> None:
     people = People(somebody=(["*"], ["*"]))
 
     async def main() -> None:

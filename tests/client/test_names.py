@@ -7,7 +7,7 @@ from tests.transports.suite import take
 import ensue
 
 
-def test_nobody_can_take_a_generated_name_and_be_answered_in_its_place() -> None:
+def test_generated_name_can_not_be_claimed() -> None:
     async def main() -> None:
         async with ensue.connect("memory://h", name="keeper") as keeper:
             async with ensue.connect("memory://h") as first:
@@ -38,15 +38,13 @@ def test_nobody_can_take_a_generated_name_and_be_answered_in_its_place() -> None
         ("\ud800", "half a surrogate pair"),
     ],
 )
-def test_a_client_name_that_can_not_be_used_is_refused_when_connecting(
-    name: Any, complaint: str
-) -> None:
+def test_invalid_client_name_is_refused_when_connecting(name: Any, complaint: str) -> None:
     with pytest.raises(ensue.BadInput, match=complaint):
         ensue.connect("memory://", name=name)
 
 
 @pytest.mark.parametrize("name", ["ens", "node-1", "node-2"])
-def test_the_names_of_the_hub_itself_are_refused(name: str) -> None:
+def test_names_of_the_hub_are_refused(name: str) -> None:
     async def main() -> None:
         with pytest.raises(ensue.BadInput, match=f"'{name}' belongs to the hub itself"):
             await ensue.connect("memory://?nodes=2", name=name).__aenter__()
@@ -54,7 +52,7 @@ def test_the_names_of_the_hub_itself_are_refused(name: str) -> None:
     asyncio.run(main())
 
 
-def test_a_name_of_a_bigger_chain_is_free_on_a_smaller_one() -> None:
+def test_name_of_a_bigger_chain_is_free_on_a_smaller_one() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", name="node-2") as bus:
             event = await bus.publish("a", b"")
@@ -67,7 +65,7 @@ def test_a_name_of_a_bigger_chain_is_free_on_a_smaller_one() -> None:
     ("name", "complaint"),
     [(7, "a subscription's name is a str, not int"), ("", "a subscription's name has 1 to 255")],
 )
-def test_a_subscription_name_that_can_not_be_used_is_refused(name: Any, complaint: str) -> None:
+def test_invalid_subscription_name_is_refused(name: Any, complaint: str) -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             with pytest.raises(ensue.BadInput, match=complaint):
@@ -76,7 +74,7 @@ def test_a_subscription_name_that_can_not_be_used_is_refused(name: Any, complain
     asyncio.run(main())
 
 
-def test_topics_that_no_wire_can_carry_are_refused() -> None:
+def test_topics_that_are_not_utf8_are_refused() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             with pytest.raises(ensue.BadInput, match="a topic must be text that UTF-8 can carry"):

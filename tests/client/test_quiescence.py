@@ -1,4 +1,4 @@
-"""Durable subscriptions that are closed: what is acknowledged late counts, and nobody waits for ever."""
+"""Closed durable subscriptions: late acknowledgements count, and no task waits forever."""
 
 import asyncio
 import logging
@@ -52,10 +52,10 @@ async def fill(bus: ensue.Bus, count: int) -> None:
         await bus.publish("t", b"%d" % number, key=b"%d" % (number % 8))
 
 
-# -- Acknowledged after closing ------------------------------------------------------------------
+# -- Acknowledged after closing --------------------------------------------------------------------
 
 
-def test_a_run_that_ends_because_a_handler_closes_repeats_nothing(tmp_path: Path) -> None:
+def test_no_event_is_repeated_after_a_handler_closes_the_subscription(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
             handled: list[bytes] = []
@@ -77,7 +77,7 @@ def test_a_run_that_ends_because_a_handler_closes_repeats_nothing(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_bus_that_is_closed_waits_for_a_run(tmp_path: Path) -> None:
+def test_closing_a_bus_waits_for_a_run(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as other:
             bus = ensue.connect(server.url)
@@ -99,7 +99,7 @@ def test_a_bus_that_is_closed_waits_for_a_run(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_handler_that_closes_its_bus_does_not_wait_for_itself(tmp_path: Path) -> None:
+def test_handler_that_closes_its_bus_does_not_deadlock(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server:
             bus = ensue.connect(server.url)
@@ -115,7 +115,7 @@ def test_a_handler_that_closes_its_bus_does_not_wait_for_itself(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_what_is_read_and_acknowledged_after_closing_does_not_come_again(tmp_path: Path) -> None:
+def test_event_acknowledged_after_closing_is_not_delivered_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
             events = bus.subscribe("t", name="reader", durable=True, acknowledge="manual")
@@ -132,7 +132,7 @@ def test_what_is_read_and_acknowledged_after_closing_does_not_come_again(tmp_pat
     asyncio.run(main())
 
 
-def test_whoever_leaves_in_peace_after_closing_has_handled_the_last_event(tmp_path: Path) -> None:
+def test_block_that_ends_normally_acknowledges_the_last_event(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
             async with bus.subscribe("t", name="reader", durable=True) as events:
@@ -144,7 +144,7 @@ def test_whoever_leaves_in_peace_after_closing_has_handled_the_last_event(tmp_pa
     asyncio.run(main())
 
 
-def test_a_subscription_that_has_nothing_left_to_acknowledge_leaves_its_name(
+def test_closed_subscription_leaves_its_name_when_all_is_acknowledged(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_a_subscription_that_has_nothing_left_to_acknowledge_leaves_its_name(
     asyncio.run(main())
 
 
-def test_whoever_acknowledges_too_late_is_told_that_the_event_may_come_again(
+def test_late_acknowledgement_raises(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -174,14 +174,14 @@ def test_whoever_acknowledges_too_late_is_told_that_the_event_may_come_again(
                 first, second = await within(anext(events)), await within(anext(events))
                 await within(first.ack())
             await first.ack()  # Harmless: it is safe.
-            with pytest.raises(ensue.LocalProtocolError, match="may come again"):
+            with pytest.raises(ensue.LocalProtocolError, match="may be delivered again"):
                 await within(second.ack())
             assert await left(bus) == [b"1"]
 
     asyncio.run(main())
 
 
-def test_a_name_is_entered_again_over_one_that_is_closed_and_has_events_open(
+def test_name_of_closed_subscription_with_open_events_is_entered_again(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -194,17 +194,17 @@ def test_a_name_is_entered_again_over_one_that_is_closed_and_has_events_open(
             events.close()
             events.acknowledge(taken[1].position)
             assert await left(bus) == [b"2"]
-            with pytest.raises(ensue.LocalProtocolError, match="may come again"):
+            with pytest.raises(ensue.LocalProtocolError, match="may be delivered again"):
                 await within(taken[2].ack())
 
     asyncio.run(main())
 
 
-# -- The server is away --------------------------------------------------------------------------
+# -- The server is away ----------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("impatient")
-def test_whoever_waits_for_an_acknowledgement_is_told_when_it_is_closed(tmp_path: Path) -> None:
+def test_close_fails_tasks_that_wait_for_an_acknowledgement(tmp_path: Path) -> None:
     async def main() -> None:
         async with away(tmp_path) as (bus, server):
             events = bus.subscribe("t", name="reader", durable=True, acknowledge="manual")
@@ -215,16 +215,16 @@ def test_whoever_waits_for_an_acknowledgement_is_told_when_it_is_closed(tmp_path
             acknowledging = asyncio.create_task(first.ack())
             await asyncio.sleep(0.05)
             events.close()
-            with pytest.raises(ensue.LocalProtocolError, match="may come again"):
+            with pytest.raises(ensue.LocalProtocolError, match="may be delivered again"):
                 await within(acknowledging, 10)
-            with pytest.raises(ensue.LocalProtocolError, match="may come again"):
+            with pytest.raises(ensue.LocalProtocolError, match="may be delivered again"):
                 await within(second.ack(), 10)
 
     asyncio.run(main())
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_run_ends_and_says_so_although_nothing_gets_through(
+def test_run_ends_and_logs_when_acknowledgements_are_not_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -238,16 +238,17 @@ def test_a_run_ends_and_says_so_although_nothing_gets_through(
 
             with caplog.at_level(logging.WARNING, "ensue"):
                 assert (await within(events.run(handle), 10)).handled == 1
-            assert "'reader' was over: the event may come again" in caplog.text
+            assert (
+                "subscription 'reader' ended before its acknowledgement was stored: the event may "
+                "be delivered again"
+            ) in caplog.text
 
     asyncio.run(main())
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("entered", [False, True])
-def test_whoever_enters_or_forgets_while_the_bus_is_closed_is_told(
-    tmp_path: Path, entered: bool
-) -> None:
+def test_close_fails_tasks_that_enter_or_forget(tmp_path: Path, entered: bool) -> None:
     async def main() -> None:
         async with away(tmp_path) as (bus, server):
             events = bus.subscribe("t", name="reader", durable=True)
@@ -268,7 +269,7 @@ async def _enter(events: ensue.Subscription) -> None:
     await events.__aenter__()
 
 
-def test_a_close_that_is_cancelled_closes_everything_at_once(tmp_path: Path) -> None:
+def test_cancelled_close_closes_everything_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with away(tmp_path) as (bus, server):
             opened = [
@@ -300,7 +301,7 @@ async def _next(events: ensue.Subscription) -> bytes:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_close_waits_for_all_subscriptions_at_once(tmp_path: Path) -> None:
+def test_close_waits_for_all_subscriptions_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         async with away(tmp_path) as (bus, server):
@@ -315,7 +316,7 @@ def test_a_close_waits_for_all_subscriptions_at_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_name_can_be_entered_again_after_its_block_was_left_in_a_hurry(tmp_path: Path) -> None:
+def test_name_can_be_entered_again_after_a_cancelled_block(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:
 
@@ -334,10 +335,10 @@ def test_a_name_can_be_entered_again_after_its_block_was_left_in_a_hurry(tmp_pat
     asyncio.run(main())
 
 
-# -- Forgetting ----------------------------------------------------------------------------------
+# -- Forgetting ------------------------------------------------------------------------------------
 
 
-def test_a_subscription_whose_forgetting_was_given_up_is_over_once_it_is_forgotten(
+def test_subscription_ends_when_a_cancelled_forget_completes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -355,6 +356,6 @@ def test_a_subscription_whose_forgetting_was_given_up_is_over_once_it_is_forgott
                 async with bus.subscribe("t", name="reader", durable=True) as again:
                     await fill(bus, 1)
                     assert await read(again, 1) == [b"0"]
-        assert "can't go on" not in caplog.text
+        assert "node_failed" not in caplog.text
 
     asyncio.run(main())

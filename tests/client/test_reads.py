@@ -1,4 +1,4 @@
-"""Readers of one subscription: one at a time, on an open subscription, acknowledging as they like."""
+"""Readers of a subscription: one at a time, while it is open, with acknowledgements."""
 
 import asyncio
 from itertools import permutations
@@ -17,7 +17,7 @@ async def read_one(events: ensue.Subscription) -> bytes:
     return (await anext(events)).payload
 
 
-def test_a_second_reader_is_refused_and_the_first_gets_its_event() -> None:
+def test_second_reader_is_refused_and_the_first_gets_its_event() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
             first = asyncio.create_task(read_one(events))
@@ -32,7 +32,7 @@ def test_a_second_reader_is_refused_and_the_first_gets_its_event() -> None:
     asyncio.run(main())
 
 
-def test_a_reader_that_takes_over_from_a_cancelled_one_is_woken() -> None:
+def test_reader_that_takes_over_from_a_cancelled_one_is_woken() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus, bus.subscribe("a") as events:
             first = asyncio.create_task(read_one(events))
@@ -51,7 +51,7 @@ def test_a_reader_that_takes_over_from_a_cancelled_one_is_woken() -> None:
     asyncio.run(main())
 
 
-def test_reading_what_was_never_entered_is_refused() -> None:
+def test_reading_a_subscription_that_was_never_entered_is_refused() -> None:
     async def main() -> None:
         async with ensue.connect("memory://") as bus:
             events = bus.subscribe("a")
@@ -62,7 +62,7 @@ def test_reading_what_was_never_entered_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_a_subscription_and_a_bus_are_entered_once() -> None:
+def test_subscription_and_a_bus_are_entered_once() -> None:
     async def main() -> None:
         bus = ensue.connect("memory://")
         async with bus:
@@ -92,7 +92,7 @@ def unacknowledged(events: Subscription) -> list[int]:
 
 
 @pytest.mark.parametrize("sequence", [*permutations((1, 2, 3)), tuple(range(10, 0, -1))], ids=str)
-def test_acknowledging_in_any_order_counts_the_unbroken_run(sequence: tuple[int, ...]) -> None:
+def test_only_the_unbroken_run_of_acknowledgements_counts(sequence: tuple[int, ...]) -> None:
     async def main() -> None:
         async with (
             ensue.connect("memory://") as bus,
@@ -111,5 +111,5 @@ def test_acknowledging_in_any_order_counts_the_unbroken_run(sequence: tuple[int,
     asyncio.run(main())
 
 
-def test_a_new_subscription_has_room() -> None:
+def test_new_subscription_has_room() -> None:
     assert Slow("s").room.is_set()

@@ -49,10 +49,10 @@ async def reached(server: Server, slot: int) -> None:
     await until(lambda: station.log.ends().get("x", 0) >= slot)
 
 
-# -- Publishing ---------------------------------------------------------------------------------------
+# -- Publishing ------------------------------------------------------------------------------------
 
 
-def test_a_receipt_says_where_the_event_is_and_subscribers_get_all_of_it(tmp_path: Path) -> None:
+def test_receipt_has_the_place_and_subscribers_get_the_whole_event(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -72,7 +72,7 @@ def test_a_receipt_says_where_the_event_is_and_subscribers_get_all_of_it(tmp_pat
     asyncio.run(main())
 
 
-def test_without_a_receipt_it_returns_at_once_and_flush_waits(tmp_path: Path) -> None:
+def test_publish_without_receipt_returns_at_once_and_flush_waits(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -118,7 +118,7 @@ def test_flush_raises_the_first_failure_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_large_payloads_go_through(tmp_path: Path) -> None:
+def test_large_payloads_are_delivered(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -136,10 +136,10 @@ def test_large_payloads_go_through(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# -- Connecting and closing ---------------------------------------------------------------------------
+# -- Connecting and closing ------------------------------------------------------------------------
 
 
-def test_connecting_to_nobody_says_who_should_answer_and_how_to_start_it() -> None:
+def test_connecting_without_a_server_names_its_address_and_how_to_start_it() -> None:
     async def main() -> None:
         spare = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = spare.sockets[0].getsockname()[1]
@@ -156,7 +156,7 @@ def test_connecting_to_nobody_says_who_should_answer_and_how_to_start_it() -> No
     asyncio.run(main())
 
 
-def test_closing_waits_for_everything_that_is_not_settled(tmp_path: Path) -> None:
+def test_closing_waits_for_unsettled_events(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             async with ensue.connect(server.url) as bus:
@@ -171,7 +171,7 @@ def test_closing_waits_for_everything_that_is_not_settled(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_closing_that_is_cancelled_fails_what_is_not_settled(tmp_path: Path) -> None:
+def test_cancelled_close_fails_unsettled_events(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             bus = ensue.connect(server.url)
@@ -185,7 +185,7 @@ def test_closing_that_is_cancelled_fails_what_is_not_settled(tmp_path: Path) -> 
             closing.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await within(closing)
-            with pytest.raises(ensue.EventsInDoubt, match="closed before the receipt came"):
+            with pytest.raises(ensue.EventsInDoubt, match="closed before the receipt arrived"):
                 await within(waiting)
             with pytest.raises(LocalProtocolError, match="the bus is not open"):
                 await bus.publish("x", b"2")
@@ -193,7 +193,7 @@ def test_closing_that_is_cancelled_fails_what_is_not_settled(tmp_path: Path) -> 
     asyncio.run(main())
 
 
-# -- Subscribing --------------------------------------------------------------------------------------
+# -- Subscribing -----------------------------------------------------------------------------------
 
 
 def test_topics_are_joined_and_left_while_connected(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_topics_are_joined_and_left_while_connected(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_server_forgets_a_subscription_that_was_closed(tmp_path: Path) -> None:
+def test_server_forgets_a_subscription_that_was_closed(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             station = server.station
@@ -235,7 +235,7 @@ def test_the_server_forgets_a_subscription_that_was_closed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("count", [5, 9_000])
-def test_the_past_comes_first_however_much_there_is_of_it(tmp_path: Path, count: int) -> None:
+def test_backfill_comes_before_new_events(tmp_path: Path, count: int) -> None:
     """More than `pending_max`: it must be read while it comes, or it would never end."""
 
     async def main() -> None:
@@ -249,7 +249,7 @@ def test_the_past_comes_first_however_much_there_is_of_it(tmp_path: Path, count:
     asyncio.run(main())
 
 
-def test_it_starts_at_a_place_of_the_log(tmp_path: Path) -> None:
+def test_subscription_starts_at_a_place_of_the_log(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             for number in range(1, 11):
@@ -265,7 +265,7 @@ def test_it_starts_at_a_place_of_the_log(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_slow_reader_pauses_costs_bounded_memory_and_catches_up(tmp_path: Path) -> None:
+def test_slow_reader_pauses_in_bounded_memory_and_catches_up(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", sync_s=1.0) as server,
@@ -291,10 +291,10 @@ def test_a_slow_reader_pauses_costs_bounded_memory_and_catches_up(tmp_path: Path
     asyncio.run(main())
 
 
-# -- Durable subscriptions ----------------------------------------------------------------------------
+# -- Durable subscriptions -------------------------------------------------------------------------
 
 
-def test_a_durable_subscription_goes_on_behind_what_was_handled(tmp_path: Path) -> None:
+def test_durable_subscription_continues_after_the_last_handled_event(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             async with bus.subscribe("x", name="desk", durable=True) as desk:
@@ -313,7 +313,7 @@ def test_a_durable_subscription_goes_on_behind_what_was_handled(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_what_was_not_acknowledged_comes_again(tmp_path: Path) -> None:
+def test_unacknowledged_event_is_delivered_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             options = {"name": "desk", "durable": True, "acknowledge": "manual"}
@@ -329,7 +329,7 @@ def test_what_was_not_acknowledged_comes_again(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_an_error_in_the_reader_leaves_the_last_event_unhandled(tmp_path: Path) -> None:
+def test_exception_in_the_reader_leaves_the_last_event_unacknowledged(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             with contextlib.suppress(ZeroDivisionError):
@@ -343,7 +343,7 @@ def test_an_error_in_the_reader_leaves_the_last_event_unhandled(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_of_two_processes_the_later_wins_and_the_earlier_is_told(
+def test_later_process_takes_over_a_name_and_the_earlier_one_is_notified(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -380,7 +380,7 @@ def test_of_two_processes_the_later_wins_and_the_earlier_is_told(
         asyncio.run(main())
 
 
-def test_a_name_is_used_once_on_one_bus(tmp_path: Path) -> None:
+def test_name_is_used_once_on_one_bus(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -395,7 +395,7 @@ def test_a_name_is_used_once_on_one_bus(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_forgotten_subscription_begins_anew(tmp_path: Path) -> None:
+def test_forgotten_subscription_starts_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             station = server.station
@@ -420,7 +420,7 @@ def test_a_forgotten_subscription_begins_anew(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_durable_subscription_takes_up_other_topics(tmp_path: Path) -> None:
+def test_durable_subscription_adds_topics(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             async with bus.subscribe("x", "y", name="desk", durable=True):
@@ -436,21 +436,22 @@ def test_a_durable_subscription_takes_up_other_topics(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_one_that_starts_in_the_past_resumes_in_the_middle_of_it(tmp_path: Path) -> None:
+def test_durable_subscription_resumes_in_the_middle_of_its_backfill(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", sync_s=1.0) as server, ensue.connect(server.url) as bus:
             await publish(bus, "x", 1, 200)
             options = {"name": "desk", "durable": True, "pending_max": 10}
             got: list[bytes] = []
             for start in ("earliest", "latest", 150):
-                async with bus.subscribe("x", start=start, **options) as desk:  # type: ignore[arg-type]
+                subscribed = bus.subscribe("x", start=start, **options)  # type: ignore[arg-type]
+                async with subscribed as desk:
                     got += await read(desk, 60)
             assert got == numbers(1, 180)
 
     asyncio.run(main())
 
 
-def test_what_can_not_be_durable_is_refused_in_words(tmp_path: Path) -> None:
+def test_invalid_durable_subscriptions_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             with pytest.raises(ConfigurationError, match="needs a name to be found by"):
@@ -466,10 +467,10 @@ def test_what_can_not_be_durable_is_refused_in_words(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# -- A server that goes away --------------------------------------------------------------------------
+# -- A server that goes away -----------------------------------------------------------------------
 
 
-def test_a_server_that_restarts_under_a_live_bus_loses_and_doubles_nothing(
+def test_server_restart_loses_and_duplicates_no_event(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -505,7 +506,7 @@ def test_a_server_that_restarts_under_a_live_bus_loses_and_doubles_nothing(
         asyncio.run(main())
 
 
-def test_what_is_published_and_joined_while_the_server_is_away_waits_for_it(
+def test_publish_and_join_wait_for_an_absent_server(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -534,9 +535,7 @@ def test_what_is_published_and_joined_while_the_server_is_away_waits_for_it(
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_whoever_comes_just_as_the_server_shuts_down_is_hung_up_on(
-    tmp_path: Path, turns: int
-) -> None:
+def test_connection_during_shutdown_is_closed(tmp_path: Path, turns: int) -> None:
     """A client must not take a server that is no longer there for one that is only slow."""
 
     async def main() -> bytes:

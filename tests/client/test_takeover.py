@@ -37,7 +37,7 @@ async def took_over(
 
 
 @pytest.mark.parametrize("back_first", ["only the earlier was away", "earlier", "later"])
-def test_the_later_reader_of_a_name_keeps_it_when_the_earlier_comes_back(
+def test_later_reader_keeps_a_name_when_the_earlier_one_reconnects(
     tmp_path: Path, back_first: str
 ) -> None:
     async def main() -> None:
@@ -74,7 +74,7 @@ def test_the_later_reader_of_a_name_keeps_it_when_the_earlier_comes_back(
     asyncio.run(main())
 
 
-def test_a_reader_that_comes_back_to_its_own_name_goes_on(tmp_path: Path) -> None:
+def test_reader_that_reconnects_under_its_name_continues(tmp_path: Path) -> None:
     """Also while the server still holds its lost connection for alive."""
 
     async def main() -> None:
@@ -104,7 +104,7 @@ def test_a_reader_that_comes_back_to_its_own_name_goes_on(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_whoever_asks_again_on_one_connection_is_told_again(tmp_path: Path) -> None:
+def test_repeated_enter_on_one_connection_is_answered_again(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             raw = await Raw.hello(server)
@@ -125,7 +125,7 @@ def test_whoever_asks_again_on_one_connection_is_told_again(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("lost", ["the first answer", "the answer after a reconnection"])
-def test_an_answer_that_is_lost_is_asked_for_again(
+def test_lost_answer_is_requested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     monkeypatch.setattr("ensue.transports.tcp.link.HEARTBEAT_S", 0.05)

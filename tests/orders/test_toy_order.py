@@ -44,7 +44,7 @@ async def publish(url: str, first: int, last: int, *, size: int, name: str) -> N
             await within(bus.publish("numbers", b"%d" % number))
 
 
-# -- The client ---------------------------------------------------------------------------------------
+# -- The client ------------------------------------------------------------------------------------
 
 
 def test_bus_publishes_and_subscribes_in_memory(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_subscription_in_another_order_is_refused() -> None:
     asyncio.run(main())
 
 
-# -- The simulator and the checkers -------------------------------------------------------------------
+# -- The simulator and the checkers ----------------------------------------------------------------
 
 
 def test_simulator_runs_its_seeds_and_checkers_judge_them() -> None:
@@ -185,7 +185,7 @@ def test_mistakes_in_its_table_are_explained() -> None:
         loads(f"{other}[batches]\nsize = 5\n")
 
 
-# -- Commands and the registry ------------------------------------------------------------------------
+# -- Commands and the registry ---------------------------------------------------------------------
 
 
 def test_commands_have_its_options() -> None:

@@ -90,7 +90,7 @@ class FakeTransport:
         self.log.append("close")
 
 
-def test_effects_are_sent_before_the_application_is_told_and_flushed_once() -> None:
+def test_effects_are_sent_before_outcomes_and_flushed_once() -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
 
@@ -121,7 +121,7 @@ def test_effects_are_sent_before_the_application_is_told_and_flushed_once() -> N
     asyncio.run(main())
 
 
-def test_an_event_is_recorded_as_published_before_it_is_recorded_as_sent() -> None:
+def test_event_is_recorded_as_published_before_it_is_recorded_as_sent() -> None:
     async def main() -> list[str]:
         node, recorder = FakeNode(), Recorder("run")
         driver = Driver(node, transport=FakeTransport(), clock=ManualClock(7), recorder=recorder)
@@ -136,7 +136,7 @@ def test_an_event_is_recorded_as_published_before_it_is_recorded_as_sent() -> No
     assert asyncio.run(main()) == ["published", "sent", "delivered"]
 
 
-def test_a_node_is_called_when_its_timer_is_due() -> None:
+def test_node_is_called_when_its_timer_is_due() -> None:
     async def main() -> None:
         node, clock = FakeNode(), SystemClock()
         done = asyncio.Event()
@@ -160,7 +160,7 @@ def test_a_node_is_called_when_its_timer_is_due() -> None:
     asyncio.run(main())
 
 
-def test_a_closed_driver_takes_no_command_and_calls_no_timer() -> None:
+def test_closed_driver_takes_no_command_and_calls_no_timer() -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
         driver = Driver(node, transport=transport, clock=SystemClock())
@@ -176,7 +176,7 @@ def test_a_closed_driver_takes_no_command_and_calls_no_timer() -> None:
     asyncio.run(main())
 
 
-def test_a_retired_driver_sees_its_node_through_and_then_closes() -> None:
+def test_retired_driver_closes_when_its_node_is_done() -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
         driver = Driver(node, transport=transport, clock=SystemClock())
@@ -193,7 +193,7 @@ def test_a_retired_driver_sees_its_node_through_and_then_closes() -> None:
     asyncio.run(main())
 
 
-def test_a_retired_driver_still_calls_the_timer() -> None:
+def test_retired_driver_still_calls_the_timer() -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
         called = asyncio.Event()
@@ -208,7 +208,7 @@ def test_a_retired_driver_still_calls_the_timer() -> None:
     asyncio.run(main())
 
 
-def test_a_driver_with_nothing_left_to_do_retires_at_once() -> None:
+def test_driver_whose_node_is_done_retires_at_once() -> None:
     async def main() -> None:
         driver = Driver(FakeNode(), transport=FakeTransport(), clock=SystemClock())
         driver.retire(lambda _node: True)
@@ -217,7 +217,7 @@ def test_a_driver_with_nothing_left_to_do_retires_at_once() -> None:
     asyncio.run(main())
 
 
-def test_a_node_that_wants_to_persist_without_a_store_is_refused() -> None:
+def test_node_that_persists_without_a_store_is_refused() -> None:
     async def main() -> None:
         node = FakeNode()
         driver = Driver(node, transport=FakeTransport(), clock=ManualClock())
@@ -232,7 +232,7 @@ def test_a_node_that_wants_to_persist_without_a_store_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_a_command_that_fails_still_has_its_effects_carried_out() -> None:
+def test_effects_of_a_failed_command_are_carried_out() -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
         driver = Driver(node, transport=transport, clock=ManualClock())
@@ -249,7 +249,7 @@ def test_a_command_that_fails_still_has_its_effects_carried_out() -> None:
     asyncio.run(main())
 
 
-def test_a_manual_clock_moves_only_forward() -> None:
+def test_manual_clock_moves_only_forward() -> None:
     clock = ManualClock(5)
     assert clock.advance(2) == 7
     assert clock.now_ns() == 7
@@ -278,7 +278,9 @@ def fault(*_args: object, **_named: object) -> NoReturn:
     "where", ["receive", "handle_timer", "next_timer_ns", "take_effects", "outcome", "repeat"]
 )
 @pytest.mark.parametrize("lazy", [False, True])
-def test_a_fault_in_a_callback_closes_the_driver_and_is_told_once(where: str, lazy: bool) -> None:
+def test_exception_in_a_callback_closes_the_driver_and_is_reported_once(
+    where: str, lazy: bool
+) -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
         transport.lazy = lazy
@@ -317,7 +319,7 @@ def test_a_fault_in_a_callback_closes_the_driver_and_is_told_once(where: str, la
     asyncio.run(main())
 
 
-def test_whoever_sends_what_a_server_can_t_handle_is_told_and_the_node_goes_on() -> None:
+def test_frame_that_fails_is_blamed_on_its_sender_and_the_node_continues() -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
         failures: list[Exception] = []

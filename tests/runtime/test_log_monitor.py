@@ -19,7 +19,7 @@ FIRST = Lineage("a" * 16, ()).begin(token=1, begun=0)
 
 
 class Wire:
-    """A transport that keeps what is sent, and hands over what a test has for the one name on it."""
+    """A transport that records sent frames, and delivers those of the test."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -57,7 +57,7 @@ async def watching(
     return watch
 
 
-def test_each_station_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitor_polls_each_station(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_monitor, "ASK_S", 0.0)
 
     async def main() -> None:
@@ -80,7 +80,7 @@ def test_each_station_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) 
         (Lineage("a" * 16, ()).begin(token=2, begun=0), "rolled back"),
     ],
 )
-def test_the_first_answer_that_contradicts_another_is_told_and_is_the_last(
+def test_first_contradicting_answer_is_reported_and_ends_polling(
     told: Lineage, reason: str
 ) -> None:
     async def main() -> None:
@@ -99,7 +99,7 @@ def test_the_first_answer_that_contradicts_another_is_told_and_is_the_last(
     asyncio.run(main())
 
 
-def test_damage_and_what_is_refused_are_told() -> None:
+def test_damaged_and_refused_logs_are_reported() -> None:
     async def main() -> None:
         wire, lost = Wire(), list[LogLost]()
         watch = await watching(wire, ("s0", "s1"), lost, refuses="s1")
@@ -115,7 +115,7 @@ def test_damage_and_what_is_refused_are_told() -> None:
     asyncio.run(main())
 
 
-def test_a_server_goes_on_asking_and_is_told_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitor_with_continues_reports_each_contradiction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_monitor, "ASK_S", 0.0)
 
     async def main() -> None:
@@ -126,7 +126,13 @@ def test_a_server_goes_on_asking_and_is_told_each_time(monkeypatch: pytest.Monke
                 raise LogLost("not that one", server=station, reason="replaced")
             known.append(log)
 
-        watch = LogMonitor(wire, ("s0",), on_log=learn, on_lost=lost.append, goes_on=True)  # type: ignore[arg-type]
+        watch = LogMonitor(
+            wire,  # type: ignore[arg-type]
+            ("s0",),
+            on_log=learn,
+            on_lost=lost.append,
+            continues=True,
+        )
         await watch.start()
         other = Lineage("b" * 16, FIRST.incarnations)
         for log in (FIRST, other, other, FIRST):

@@ -53,7 +53,7 @@ def ask(*, answered: int, within_s: float) -> tuple[bool, list[tuple[str, Frame]
     return asyncio.run(main())
 
 
-def test_a_request_is_sent_again_until_it_is_answered() -> None:
+def test_request_is_retransmitted_until_it_is_answered() -> None:
     found, sent = ask(answered=3, within_s=60.0)
     assert found
     assert sent == [
@@ -63,7 +63,7 @@ def test_a_request_is_sent_again_until_it_is_answered() -> None:
     ]
 
 
-def test_a_request_without_an_answer_ends_after_its_time() -> None:
+def test_request_without_an_answer_times_out() -> None:
     found, sent = ask(answered=0, within_s=0.0)
     assert not found
     assert len(sent) == 2
@@ -95,7 +95,7 @@ def ignore(_frames: Sequence[Frame], _source: str) -> None:
     """Take no notice."""
 
 
-def test_an_inbox_is_given_up_however_its_block_ends() -> None:
+def test_inbox_is_closed_however_its_block_ends() -> None:
     async def main() -> None:
         transport = Transport()
 

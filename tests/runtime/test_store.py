@@ -1,4 +1,4 @@
-"""A driver with a store: everything waits until it is safe; and on a lazy transport, for the end of the turn."""
+"""A driver with a store sends after a sync; on a lazy transport, once per iteration."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -130,7 +130,7 @@ def gives(*effects: Effect) -> Callable[[Scripted, int], None]:
     return command
 
 
-def test_nothing_is_sent_or_told_before_the_store_is_done() -> None:
+def test_effects_wait_until_the_store_is_done() -> None:
     async def main() -> None:
         wire, disk, told = Wire(), Disk(), list[Outcome]()
         driver = driven(wire, disk, told)
@@ -156,7 +156,7 @@ def test_nothing_is_sent_or_told_before_the_store_is_done() -> None:
     run(main())
 
 
-def test_what_has_nothing_to_persist_goes_through_the_store_in_its_turn() -> None:
+def test_batch_without_writes_waits_for_earlier_batches() -> None:
     async def main() -> None:
         wire, disk = Wire(), Disk()
         driver = driven(wire, disk, [])
@@ -171,7 +171,7 @@ def test_what_has_nothing_to_persist_goes_through_the_store_in_its_turn() -> Non
     run(main())
 
 
-def test_batches_leave_in_the_order_they_came() -> None:
+def test_batches_are_sent_in_order() -> None:
     async def main() -> None:
         wire, disk = Wire(), Disk()
         driver = driven(wire, disk, [])
@@ -188,7 +188,7 @@ def test_batches_leave_in_the_order_they_came() -> None:
     run(main())
 
 
-def test_a_node_that_does_nothing_writes_nothing() -> None:
+def test_node_without_effects_writes_nothing() -> None:
     async def main() -> None:
         wire, disk = Wire(), Disk()
         driver = driven(wire, disk, [])
@@ -200,7 +200,7 @@ def test_a_node_that_does_nothing_writes_nothing() -> None:
     run(main())
 
 
-def test_a_closed_driver_sends_nothing_that_becomes_safe_afterwards() -> None:
+def test_closed_driver_sends_no_effects_that_become_safe_later() -> None:
     async def main() -> None:
         wire, disk, told = Wire(), Disk(), list[Outcome]()
         driver = driven(wire, disk, told)
@@ -213,7 +213,7 @@ def test_a_closed_driver_sends_nothing_that_becomes_safe_afterwards() -> None:
     run(main())
 
 
-def test_a_retired_driver_closes_once_what_it_waited_for_is_safe() -> None:
+def test_retired_driver_closes_when_its_writes_are_safe() -> None:
     async def main() -> None:
         wire, disk = Wire(), Disk()
         driver = driven(wire, disk, [])
@@ -227,11 +227,11 @@ def test_a_retired_driver_closes_once_what_it_waited_for_is_safe() -> None:
     run(main())
 
 
-# -- Lazily -------------------------------------------------------------------------------------------
+# -- Lazily ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_commands_of_one_turn_are_drained_together_on_a_lazy_transport(stored: bool) -> None:
+def test_commands_of_one_iteration_are_drained_together_on_a_lazy_transport(stored: bool) -> None:
     async def main() -> None:
         wire = Wire(lazy=True)
         disk = Disk() if stored else None
@@ -253,7 +253,7 @@ def test_commands_of_one_turn_are_drained_together_on_a_lazy_transport(stored: b
     run(main())
 
 
-def test_what_arrives_is_drained_at_once_with_what_was_commanded_before_it() -> None:
+def test_received_frame_is_drained_at_once_with_earlier_commands() -> None:
     async def main() -> None:
         wire = Wire(lazy=True)
         disk = Disk()
@@ -270,7 +270,7 @@ def test_what_arrives_is_drained_at_once_with_what_was_commanded_before_it() -> 
     run(main())
 
 
-def test_closing_lets_out_what_was_commanded_in_the_same_turn() -> None:
+def test_closing_sends_effects_of_commands_of_the_same_iteration() -> None:
     async def main() -> None:
         wire = Wire(lazy=True)
         driver = driven(wire, None, [])
@@ -285,7 +285,7 @@ def test_closing_lets_out_what_was_commanded_in_the_same_turn() -> None:
     run(main())
 
 
-# -- Repeating ----------------------------------------------------------------------------------------
+# -- Repeating -------------------------------------------------------------------------------------
 
 
 class Repeating(Scripted):
@@ -293,7 +293,7 @@ class Repeating(Scripted):
         self.effects.append(Send("x", Note(number=7)))
 
 
-def test_a_node_that_can_repeat_itself_does_and_any_other_is_left_alone() -> None:
+def test_only_nodes_with_repeat_are_called_to_retransmit() -> None:
     async def main() -> None:
         wire = Wire()
         driver: Driver[Scripted] = Driver(Repeating(), transport=wire, clock=ManualClock())

@@ -15,7 +15,7 @@ def row(step: int) -> Row:
     return Row(run="r", node="n", step=step, at_ns=step, action="published")
 
 
-def test_a_failed_write_is_logged_once_and_further_rows_are_counted(
+def test_failed_write_is_logged_once_and_further_rows_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sink_module, "ROWS_MAX", 2)
@@ -36,11 +36,11 @@ def test_a_failed_write_is_logged_once_and_further_rows_are_counted(
     assert str(tmp_path / "trace") in error.getMessage()
     assert "disk full" in error.getMessage()
     assert sink.dropped == 7
-    assert "lacks 7 rows" in caplog.text
+    assert "rows_dropped=7" in caplog.text
     assert [each.step for each in read(tmp_path / "trace")] == [1, 2]
 
 
-def test_a_trace_that_fails_while_closing_raises_nothing(
+def test_trace_that_fails_while_closing_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_args: object, **_kwargs: object) -> Path:
@@ -60,7 +60,7 @@ def test_a_trace_that_fails_while_closing_raises_nothing(
     assert not (tmp_path / "trace").exists(), "an attempt that wrote nothing stands in the way"
 
 
-def test_a_trace_that_recorded_nothing_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_trace_without_rows_removes_its_directory(tmp_path: Path) -> None:
     made, given = tmp_path / "made", tmp_path / "given"
     given.mkdir()
     for directory in (made, given):
@@ -69,7 +69,7 @@ def test_a_trace_that_recorded_nothing_leaves_nothing_behind(tmp_path: Path) -> 
     assert list(given.iterdir()) == []
 
 
-def test_a_directory_in_use_is_refused_although_nothing_was_recorded_yet(tmp_path: Path) -> None:
+def test_directory_in_use_is_refused_although_nothing_was_recorded_yet(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "trace")
     with pytest.raises(ensue.BadInput, match="is not empty"):
         ParquetSink(tmp_path / "trace")
@@ -78,7 +78,7 @@ def test_a_directory_in_use_is_refused_although_nothing_was_recorded_yet(tmp_pat
     assert [each.step for each in read(tmp_path / "trace")] == [1]
 
 
-def test_a_failed_attempt_to_connect_leaves_its_hub_and_its_trace(tmp_path: Path) -> None:
+def test_failed_connect_leaves_its_hub_and_removes_its_trace(tmp_path: Path) -> None:
     async def main() -> None:
         trace = str(tmp_path / "trace")
         with pytest.raises(ensue.BadInput, match="belongs to the hub itself"):
@@ -95,7 +95,7 @@ def test_a_failed_attempt_to_connect_leaves_its_hub_and_its_trace(tmp_path: Path
 
 
 @pytest.mark.parametrize("trace", ["/proc/nope", "nul\0byte", "file/below"])
-def test_a_path_that_can_not_hold_a_trace_is_refused_when_connecting(
+def test_unusable_trace_path_is_refused_when_connecting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

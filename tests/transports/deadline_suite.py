@@ -94,7 +94,7 @@ class DeadlineSuite(ABC):
                     assert heard.waiting == 0
                 with pytest.raises(ensue.ConfigurationError, match="no positions"):
                     stays.subscribe("d-coming", name="x", durable=True)
-                with pytest.raises(ensue.UnsupportedOrder, match="of use for 5000 ms"):
+                with pytest.raises(ensue.UnsupportedOrder, match="lifetime of 5000 ms"):
                     stays.subscribe("d-coming", order=ensue.Deadline(ms=1))
                 with pytest.raises(
                     ensue.AccessDenied,

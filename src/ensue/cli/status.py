@@ -11,7 +11,7 @@ from ensue.cli import output
 from ensue.cli.output import counted
 from ensue.cli.pub import UrlOption
 from ensue.core.errors import BadInput, EnsueError
-from ensue.runtime.status import ANSWER_S, look
+from ensue.runtime.status import ANSWER_S, chain_status
 
 __all__ = ["status"]
 
@@ -56,7 +56,7 @@ def status(
     if not timeout > 0:
         raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
     if watch is None:
-        found = asyncio.run(look(url, answer_s=timeout))
+        found = asyncio.run(chain_status(url, answer_s=timeout))
         _show(found, json=json)
         return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
     if not watch >= WATCH_S_MIN:
@@ -69,7 +69,7 @@ def status(
 async def _watch(url: str, every_s: float, answer_s: float, *, json: bool) -> None:
     while True:
         try:
-            found = await look(url, answer_s=answer_s)
+            found = await chain_status(url, answer_s=answer_s)
         except BadInput:
             raise
         except (EnsueError, OSError) as error:

@@ -1,7 +1,7 @@
-"""Acknowledgements of a subscription: what was handled, and how far the server knows.
+"""Acknowledgements of a subscription: handled positions, and those stored at the server.
 
-Events are acknowledged in any order; what counts is the unbroken run from the start. Of a durable
-subscription the server keeps the end of that run, and a position up to it is safe: it is never
+Events are acknowledged in any order; only the unbroken run from the start counts. The server stores
+the end of that run for a durable subscription. Positions up to it are safe: their events are never
 delivered again.
 """
 
@@ -15,24 +15,21 @@ from ensue.protocols.shared.state_store import FORGOTTEN
 
 __all__ = ["Acknowledgements"]
 
-_ACCEPT = ": events may be gone that had receipts; subscribe with accept_loss=True to go on"
+_ACCEPT = ": events with receipts may be lost; subscribe with accept_loss=True to continue"
 _WHY_LOST = {
     "superseded": "another process took over its name",
-    FORGOTTEN: (
-        "the server keeps nothing of it: it was forgotten, or the server has another log than "
-        "before"
-    ),
-    "expired": "the server did not hear of it for too long; subscribe again",
-    REPLACED: f"a server has another log than the one it has read{_ACCEPT}",
-    ROLLED_BACK: f"a server has an older state of its log than the one it has read{_ACCEPT}",
+    FORGOTTEN: ("the server has no record of it: it was forgotten, or the server has another log"),
+    "expired": "the server received nothing from it for too long: subscribe again",
+    REPLACED: f"a server has another log than the one that was read{_ACCEPT}",
+    ROLLED_BACK: f"a server has an older state of its log than was read{_ACCEPT}",
 }
 
 
 class Acknowledgements:
     """Positions handed out, acknowledged and safe, and the tasks that wait for them.
 
-    Where nothing is kept (`keeps` is False) nothing waits. After `close` a task waits for at most
-    `settle_s` seconds.
+    No task waits if no server stores positions (`keeps` is False). After `close` a task waits for
+    at most `settle_s` seconds.
     """
 
     __slots__ = (
@@ -58,22 +55,22 @@ class Acknowledgements:
         self.acknowledged = 0
         """The end of the unbroken run of acknowledged positions."""
         self.safe = 0
-        """The end of the run that the server has, which is never delivered again."""
+        """The end of the run that the server has stored."""
         self.lost: SubscriptionLost | None = None
-        """Why the subscription is over."""
+        """Why the subscription has ended."""
         self.ended = False
-        """Whether nothing more becomes safe."""
+        """Whether no more positions become safe."""
         self._closed: LocalProtocolError | None = None
-        """Set by `close`: the error for tasks that waited in vain."""
+        """Set by `close`: the error for tasks whose position does not become safe."""
         self._waiting: dict[asyncio.Future[None], int] = {}
 
     @property
     def settled(self) -> bool:
-        """Whether all that was acknowledged is safe."""
+        """Whether all acknowledged positions are safe."""
         return self.safe >= self.acknowledged
 
     def hand_out(self, position: int) -> None:
-        """Note that the application was given the event at a position."""
+        """Note that the application got the event at a position."""
         self._handed_out = position
         self.open[position] = None
 
@@ -83,7 +80,7 @@ class Acknowledgements:
         Return the new end of the unbroken run; None if the run has not grown.
         """
         del self.open[position]
-        # The run ends before the first open position, or with all that was handed out.
+        # The run ends before the first open position, or at the last one handed out.
         first = next(iter(self.open), self._handed_out + 1)
         if first < position:
             return None
@@ -98,36 +95,36 @@ class Acknowledgements:
                 future.set_result(None)
 
     def lose(self, name: str, reason: str, why: str = "") -> SubscriptionLost:
-        """Note that the subscription is lost and nothing more becomes safe; return the error."""
+        """Note that the subscription is lost; return the error. No more positions become safe."""
         why = why or _WHY_LOST.get(reason, reason)
-        self.lost = SubscriptionLost(f"subscription {name!r} is over: {why}", reason=reason)
+        self.lost = SubscriptionLost(f"subscription {name!r} has ended: {why}", reason=reason)
         for future in self._waiting:
             fail(future, self.lost)
         return self.lost
 
     def forget(self) -> None:
-        """Note that the server keeps nothing any more, so that nothing is delivered again."""
+        """Note that the server has forgotten the subscription: no event is delivered again."""
         self.keeps = False
         self.reached(self.acknowledged)
 
     def close(self, name: str) -> None:
         """Limit waiting to `settle_s` seconds from now on."""
         self._closed = LocalProtocolError(
-            f"the acknowledgement did not get through before subscription {name!r} was over: "
-            "the event may come again"
+            f"subscription {name!r} ended before its acknowledgement was stored: the event may be "
+            "delivered again"
         )
         for future in self._waiting:
             self._limit(future, self._closed)
 
     def end(self) -> None:
-        """Fail all that waits: nothing more becomes safe."""
+        """Fail all waiting tasks: no more positions become safe."""
         self.ended = True
         if self._closed is not None:
             for future in self._waiting:
                 fail(future, self._closed)
 
     async def until(self, position: int) -> None:
-        """Wait until a position is safe, as far as all before it is acknowledged."""
+        """Wait until a position is safe, or the unbroken run if it ends before it."""
         if not self.keeps or self.safe >= position:
             return
         if self.lost is not None:

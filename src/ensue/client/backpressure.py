@@ -1,4 +1,4 @@
-"""Back-pressure: a subscription without room holds up publishers, or pauses its reader.
+"""Back-pressure: a subscription without room blocks publishers, or pauses its reader.
 
 A subscription runs out of room at `pending_max` unhandled events and has room again at half of
 that. Where publishers and subscriptions share a process (`memory://`), publishers to its topics
@@ -15,13 +15,13 @@ from ensue.runtime.hub_memory import Hub, Slow
 __all__ = ["Backpressure", "wait_for_room"]
 
 PATIENCE_S = 5.0
-"""A publisher that waits longer is logged, again after each such period."""
+"""A longer wait of a publisher is logged, once per period."""
 
 _log = logging.getLogger("ensue")
 
 
 class Backpressure:
-    """The room of one subscription, as its publishers and its reader see it."""
+    """Back-pressure of one subscription on its publishers or its reader."""
 
     __slots__ = ("_hub", "_pending_max", "full", "slow")
 
@@ -33,7 +33,7 @@ class Backpressure:
         """Set at `pending_max` events, until half of them are handled."""
 
     def engage(self, reader: Reader | None) -> None:
-        """Hold up publishers, or pause the reader: there is no room."""
+        """Block publishers, or pause the reader: there is no room."""
         self.full = True
         if self._hub.holds_publishers:
             self._hub.full[self.slow] = None
@@ -42,7 +42,7 @@ class Backpressure:
             reader.pause()
 
     def relieve(self, pending: int, reader: Reader | None) -> None:
-        """Let publishers and the reader go on if few enough events are pending."""
+        """Unblock publishers or resume the reader if few enough events are pending."""
         if not self.full or pending > self._pending_max // 2:
             return
         self.full = False
@@ -52,7 +52,7 @@ class Backpressure:
             self.release()
 
     def release(self) -> None:
-        """Let publishers go on, whatever is pending."""
+        """Unblock publishers, whatever is pending."""
         self._hub.full.pop(self.slow, None)
         self.slow.room.set()
 

@@ -170,14 +170,14 @@ class Bus:
         self._name = ""
         self._driver: Driver[PublisherNode] | None = None
         self._shared_node: SharedNode | None = None
-        """The node that subscriptions have shares in, in causal order and with deadlines."""
+        """The node that subscriptions share, in causal and deadline order."""
         self._subscriptions: list[Subscription] = []
         self._ended: asyncio.Future[None] | None = None
-        """Made on entering; done once closing has begun."""
+        """Made on entering; done when closing begins."""
         self._resumed: asyncio.Future[None]
-        """Made on entering; done once commands can be given."""
+        """Made on entering; done when the node takes commands."""
         self._failure: EnsueError | None = None
-        """Why it can't be used any more."""
+        """Why it can no longer be used."""
         self._checked: set[str] = set()
         """Topics known to be valid."""
         self._burst = 0
@@ -310,7 +310,7 @@ class Bus:
         """Wait for the receipts of everything published so far.
 
         Raises the first failure of what was published with `receipt=False` since the last flush,
-        and `EventsInDoubt` if a receipt has not come after `timeout` seconds.
+        and `EventsInDoubt` if a receipt is missing after `timeout` seconds.
         """
         by_s = _time_after(timeout)
         if self._failure is None:
@@ -340,11 +340,11 @@ class Bus:
         `acknowledge="manual"` leaves it to you to call `ack` on each event.
 
         `durable` keeps its position at the server, under its `name`: entered again, by any process,
-        it continues after the last acknowledged event. `start` says where a new subscription
-        begins: with events published from now on (`latest`), with all that the server's log still
-        has (`earliest`), or at a place in it (`event.place`); topics added later begin with
-        `latest`. `accept_loss` lets a durable one continue on a server whose log is not the one it
-        has read.
+        it continues after the last acknowledged event. `start` is where a new subscription
+        begins: with events published from now on (`latest`), with the first event of the server's
+        log (`earliest`), or at a place in it (`event.place`); topics added later begin with
+        `latest`. `accept_loss` lets a durable one continue on a server with another log than the
+        one that it read.
 
         `where` asks by content instead of topics: a filter such as `symbol = 'ACME' and price >
         10`. On `ensue://` such a subscription ends (`SubscriptionLost`) when it has no room for the
@@ -385,11 +385,11 @@ class Bus:
         return subscription
 
     def token(self) -> dict[str, int]:
-        """Return a token to send along where processes talk outside of a merged bus.
+        """Return a token for messages outside of a merged bus.
 
-        A bus that is given it (`observe`) publishes after everything that this bus has published or
-        observed so far. Raises `LocalProtocolError` while some of that has no stamp yet, as in the
-        first moments of a bus: `await bus.flush()` first.
+        A bus that observes the token publishes after everything that this bus has published or
+        observed so far. Raises `LocalProtocolError` while some of that has no stamp yet, as on a
+        new bus: `await bus.flush()` first.
         """
         return self._call_observer(lambda node, now: node.token(now_ns=now))
 
@@ -414,7 +414,7 @@ class Bus:
         finally:
             driver.end()
 
-    # -- Content --------------------------------------------------------------------------------
+    # -- Content -----------------------------------------------------------------------------------
 
     async def advertise(self, *, where: str) -> str:
         """Advertise what this bus will publish by content; return the advertisement's name.
@@ -444,18 +444,18 @@ class Bus:
         """Return a transaction, to be entered with `async with`.
 
         `isolation` is `serializable`; or `atomic`: all or nothing, but other clients may see parts
-        of it before it is over; or `planned`: the same, for operations that are all known
-        beforehand, and the fastest. A transaction that is not over after `timeout` seconds is
-        aborted. Serializable ones are committed in the order in which they began: one that is open
-        for long delays those behind it.
+        of it before it ends; or `planned`: the same, for operations that are all known
+        beforehand, and the fastest. A transaction that has not ended after `timeout` seconds is
+        aborted. Serializable ones are committed in the order in which they began: one that stays
+        open delays the later ones.
         """
         return self._open_content().transaction(isolation, timeout)
 
     def on_invitation(self, handler: InvitationHandler) -> Awaitable[None]:
         """Call a handler when another bus invites this one into its transaction.
 
-        The handler acts by the transaction that it is given, which goes on when it returns and is
-        aborted if it raises. Await the result to know that other buses can invite this one.
+        The handler gets the transaction. It continues when the handler returns, and is aborted if
+        the handler raises. Await the result to know that other buses can invite this one.
         """
         return self._open_content().on_invitation(handler)
 
@@ -482,14 +482,14 @@ class Bus:
         self._open()
         return self._content
 
-    # -- Closing --------------------------------------------------------------------------------
+    # -- Closing -----------------------------------------------------------------------------------
 
     async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
         """Wait for receipts and acknowledgements, end all subscriptions, and disconnect.
 
-        It waits for `timeout` seconds at most, or the `close_timeout` of the bus. Then it
-        disconnects all the same, and raises `EventsInDoubt` if events have no receipt. Cancelled,
-        it disconnects at once, and logs them.
+        It waits for at most `timeout` seconds, or the `close_timeout` of the bus, then disconnects,
+        and raises `EventsInDoubt` if events have no receipt. If cancelled, it disconnects at once
+        and logs them.
         """
         if timeout is not None:
             check_seconds(timeout, "timeout", zero=True)
@@ -530,7 +530,7 @@ class Bus:
         return in_doubt
 
     async def _settle_by(self, by_s: float | None) -> bool:
-        """Wait for all receipts up to a time of the event loop; return whether they have come."""
+        """Wait for all receipts until a time of the event loop; return whether all arrived."""
         try:
             async with asyncio.timeout_at(by_s):
                 await self._receipts.wait_for_all()
@@ -563,14 +563,14 @@ class Bus:
             stack.callback(hub.depart, self._name)
             stack.callback(hub.part, driver)
             stack.callback(self._content.close)
-            if not driver.closed:  # As it is once the server has refused it.
+            if not driver.closed:  # It is if the server has refused this client.
                 stack.callback(driver.command, lambda node, _now: node.say_goodbye())
             for subscription in self._subscriptions:
                 stack.callback(subscription.rest)
 
     def _unsettled(self, topic: str, number: int) -> EnsueError:
         event = event_id(self._name, topic, number)
-        return events_in_doubt("the bus was closed before the receipt came", (event,), 1)
+        return events_in_doubt("the bus was closed before the receipt arrived", (event,), 1)
 
     def _log_failure(self) -> None:
         """Log the failure of an event that was published with `receipt=False`."""
@@ -625,7 +625,7 @@ class Bus:
                 await self._resumed
         except BaseException as error:
             if not driver.closed:
-                # Or other nodes would wait for it until it expires.
+                # Otherwise other nodes wait for it until it expires.
                 driver.command(lambda node, _now: node.say_goodbye())
                 hub.part(driver)
             if isinstance(error, TimeoutError):
@@ -636,7 +636,7 @@ class Bus:
             raise
 
     def _share(self, hub: Hub, driver: Driver[Any]) -> None:
-        """Let subscriptions have shares in the node, in causal order and with deadlines."""
+        """Let subscriptions share the node, in causal and deadline order."""
         if hub.shares_node:
             hub.admitted(driver)
             self._shared_node = SharedNode(
@@ -662,7 +662,7 @@ class Bus:
                 shared.outcome(outcome)
 
     def _over(self, outcome: Refuse) -> None:
-        """Fail all events without a receipt: this bus can't be used any more."""
+        """Fail all events without a receipt: this bus can no longer be used."""
         if self._failure is not None:
             return
         self._failure = client_failure(outcome, self._name)
@@ -677,10 +677,10 @@ class Bus:
         if self._shared_node is not None:
             self._shared_node.end(outcome)
             if self._hub is not None:
-                # Soon: other nodes may be in the middle of a call.
+                # Not now: other nodes may be in the middle of a call.
                 asyncio.get_running_loop().call_soon(self._hub.depart, self._name)
         elif self._hub is not None and self._hub.fanouts:
-            # Its subscriptions can't go on either.
+            # Its subscriptions can't continue either.
             asyncio.get_running_loop().call_soon(self._hub.expel, outcome.reason)
 
 

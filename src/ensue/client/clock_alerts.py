@@ -1,4 +1,4 @@
-"""Log lines for clocks and delays that are close to the bound of an order, or beyond it."""
+"""Log lines for clocks and delays near or beyond the bounds of an order."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ _log = logging.getLogger("ensue")
 
 
 def log_alert(who: str, alert: Alert) -> None:
-    """Log what a node or subscription (`who`) has measured."""
+    """Log a measurement of a node or subscription (`who`)."""
     if alert.assumption == "terms":
         _log.warning(
             "merged_terms_differ by=%s publisher=%s theirs=(%s) ours=(%s)",
@@ -38,8 +38,8 @@ def observed(
 ) -> Callable[[Sequence[Outcome]], None]:
     """Return a callback for the outcomes of a subscription whose order depends on clocks.
 
-    The publisher of the client learns the stamps of events that are handed over before their turn,
-    so that its answers come after them. Alerts are logged.
+    The bus of the client observes the stamps of events that are delivered before their turn, so
+    that its answers get later stamps. Alerts are logged.
     """
 
     def observe(outcome: Outcome) -> None:

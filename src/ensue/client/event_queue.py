@@ -1,4 +1,4 @@
-"""Events that a subscription has received and the application has not read."""
+"""The received and unread events of a subscription."""
 
 import asyncio
 from collections import deque
@@ -24,7 +24,7 @@ class EventQueue:
         return self._waiter is not None and not self._waiter.cancelled()
 
     def wake(self) -> None:
-        """Wake the task that waits, if there is one."""
+        """Wake the waiting task, if any."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -34,7 +34,7 @@ class EventQueue:
         try:
             await waiter
         finally:
-            # After a cancelled reader another one may wait already.
+            # Another reader may have taken the place of a cancelled one.
             if self._waiter is waiter:
                 self._waiter = None
 

@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def client_failure(outcome: Refuse, client: str, about: str = "") -> EnsueError:
-    """Return why a client can't go on: it was refused, a log was lost, or its node failed.
+    """Return the error of a client that was refused, lost a log, or whose node failed.
 
-    `about` begins the text: what the failure means for an event.
+    The text begins with `about`: what the failure means for an event.
     """
     if not isinstance(outcome, Failed):
         text = f"{about}the server refused this client: {outcome.reason}"
@@ -23,7 +23,7 @@ def client_failure(outcome: Refuse, client: str, about: str = "") -> EnsueError:
     lost = outcome.error
     if isinstance(lost, LogLost):
         return LogLost(f"{about}{lost}", server=lost.server, reason=lost.reason)
-    failure = InternalError(f"{about}{client} can't go on: {outcome.reason}")
+    failure = InternalError(f"{about}{client} failed: {outcome.reason}")
     failure.__cause__ = outcome.error
     return failure
 

@@ -1,30 +1,28 @@
 """Handlers of a subscription: in parallel across keys, one at a time within a key.
 
-Guarantees. Handlers of one key begin in the order of delivery, each after the one before has
-returned, or its event was parked. An event is acknowledged when its handler has returned or it was
-parked, and an acknowledgement counts only once all earlier positions have theirs. A handler that
-fails is retried, its event parked, or the run stopped; no event of its key overtakes it
-(`policies`). Events of a topic that is left before their turn are skipped; so are, with deadlines,
-events that are late when their turn comes.
+Guarantees. Handlers of one key start in the order of delivery, each after the previous one has
+returned or its event was parked. An event is acknowledged when its handler has returned or it was
+parked; the acknowledgement counts once all earlier positions have theirs. A handler that fails is
+retried, its event is parked, or the run stops; no event of its key overtakes it (`policies`).
+Events of a topic that was left before their turn are skipped; so are events that are late by then.
 
-How. Each key with unfinished events has a lane: a queue whose first event is running, waiting for a
-worker, or waiting for a retry. Lanes take turns, so that a hot key does not starve the others.
-Every call of a handler is a task of its own, so that one which cancels itself does not cancel the
-run.
+Lanes. Each key with unfinished events has a lane: a queue whose first event is running, waiting for
+a worker, or waiting for a retry. Lanes take turns, so that a hot key does not starve the others.
+Each call of a handler runs in its own task: a handler that cancels itself does not cancel the run.
 
 Limits. `workers` handlers at once. At most `pending_max` events from the first unfinished one to
-the last one read, finished ones in between included: so many come again, at most, where a
+the last one read, including finished ones in between: at most so many are delivered again when a
 subscription is resumed. At that limit reading stops, the subscription fills up, and publishers wait
 as they do for a plain reader.
 
-HAZARD: a handler that never returns stops the whole run once the events behind it fill
-`pending_max`. Give handlers a time limit, such as `asyncio.timeout`, which makes it a failure.
+HAZARD: a handler that never returns stops the whole run once the events after it fill
+`pending_max`. Give handlers a time limit, such as `asyncio.timeout`: then it is a failure.
 
-HAZARD: a handler that publishes on a topic of its own subscription waits for room as all publishers
-do. If all handlers wait for room that only they can make, the run is deadlocked.
+HAZARD: a handler that publishes on a topic of its subscription waits for room as all publishers do.
+If all handlers wait for room that only they can make, the run is deadlocked.
 
-HAZARD: where a subscription is resumed, events that were handled behind an unfinished one come
-again.
+HAZARD: when a subscription is resumed, events that were handled after an unfinished one are
+delivered again.
 """
 
 import asyncio
@@ -61,7 +59,7 @@ from ensue.core.errors import (
 __all__ = ["READ_AHEAD_MAX", "ReadAhead", "Runner"]
 
 READ_AHEAD_MAX = 1_000
-"""Events from the first unfinished one to the last one read, unless a run says otherwise."""
+"""Default for events from the first unfinished one to the last one read."""
 
 T = TypeVar("T")
 Task = asyncio.Task[None]
@@ -91,7 +89,7 @@ class _Taken:
         self.event = event
         self.attempts = 0
         self.begun = False
-        """Whether its turn has come."""
+        """Whether its handler was started."""
         self.left = False
         """Whether its topic was left before that."""
         self.finished = False
@@ -108,11 +106,11 @@ class _Lane:
 
 
 class ReadAhead:
-    """What a subscription remembers from one run to the next, and whether one is going on."""
+    """The unfinished events between two runs of a subscription, and whether one is active."""
 
     def __init__(self) -> None:
         self.left: list[ReceivedEvent] = []
-        """What the last run read and did not finish."""
+        """Events that the last run read and did not finish."""
         self._over = asyncio.Event()
         self._over.set()
         self._tasks: set[Task] = set()
@@ -120,27 +118,27 @@ class ReadAhead:
 
     @property
     def running(self) -> bool:
-        """Whether a run is going on."""
+        """Whether a run is active."""
         return not self._over.is_set()
 
     def begin(self, tasks: set[Task], pass_over: Callable[[Collection[str]], None]) -> None:
         """Note that a run has begun.
 
-        `tasks` are its tasks, a set that changes; `pass_over` is called with topics that are left.
+        `tasks` is the changing set of its tasks; `pass_over` is called with topics that are left.
         """
         self._over.clear()
         self._tasks = tasks
         self._pass_over = pass_over
 
     def end(self) -> None:
-        """Note that the run is over."""
+        """Note that the run has ended."""
         self._over.set()
         self._pass_over = None
 
     def leave(self, topics: Collection[str]) -> list[int]:
-        """Call no handler with unfinished events of topics that are left.
+        """Skip the unfinished events of topics that are left.
 
-        Return the positions of those that no run has to acknowledge.
+        Return their positions if no active run acknowledges them.
         """
         if self._pass_over is not None:
             self._pass_over(topics)
@@ -150,7 +148,7 @@ class ReadAhead:
         return gone
 
     async def until_over(self) -> None:
-        """Wait until no run is going on; a handler does not wait for its own run."""
+        """Wait until no run is active; a handler does not wait for its own run."""
         if asyncio.current_task() not in self._tasks:
             await self._over.wait()
 
@@ -221,7 +219,7 @@ class Runner:
         if ahead.running:
             raise LocalProtocolError("this subscription is being run already: one run at a time")
         ahead.begin(self._tasks, self._pass_over)
-        # Before anything can be cancelled: what was left must not be lost.
+        # Before anything can be cancelled: these events must not be lost.
         self._window.extend(map(_Taken, ahead.left))
         self._reader = self._spawn(self._read(tuple(self._window)), self._read_ended)
         try:
@@ -282,7 +280,7 @@ class Runner:
         self._start()
 
     def _pass_over(self, topics: Collection[str]) -> None:
-        """Skip events of topics that are left, unless their turn has come."""
+        """Skip events of topics that are left, unless their handler was started."""
         for taken in self._window:
             if not taken.begun and taken.event.topic in topics:
                 taken.left = True

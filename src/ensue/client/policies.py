@@ -66,19 +66,19 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """An event that was set aside."""
+    """An event that was parked."""
 
     event: ReceivedEvent
     """The event; it is acknowledged once it is parked."""
     attempts: int
     """How often its handler ran: 0 if it was parked behind an earlier event of its key."""
     cause: BaseException | None
-    """What the handler raised last; None if it was parked behind an earlier event."""
+    """The last exception of the handler; None if it was parked behind an earlier event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Set the event aside, acknowledge it, and go on.
+    """Set the event aside, acknowledge it, and continue.
 
     For the rest of the run later events of its key are parked behind it, in order and without
     calling the handler: they would overtake it. `rest_of_key=False` handles them, which leaves a
@@ -112,7 +112,7 @@ class Park:
 class Retry:
     """Call the handler again with exponential backoff; after the last attempt, do `then`.
 
-    Later events of the key wait meanwhile. Waiting takes no worker away from other keys.
+    Later events of the key wait until then. A waiting event occupies no worker.
     """
 
     attempts: int = 5
@@ -120,11 +120,11 @@ class Retry:
     backoff_s: float = 0.1
     """How long to wait before the second attempt."""
     factor: float = 2.0
-    """By how much each wait is longer than the one before."""
+    """Each wait is so many times the previous one."""
     backoff_s_max: float = 30.0
     """The longest wait."""
     then: Stop | Park = field(default_factory=Stop)
-    """What becomes of the event after the last attempt."""
+    """The policy after the last attempt."""
 
     def __post_init__(self) -> None:
         _check_count("attempts", self.attempts)
@@ -146,7 +146,7 @@ class Retry:
 
 @dataclass(slots=True)
 class Progress:
-    """What a run has done so far. Give `run` one of your own to watch it."""
+    """Counts of a run. Pass one to `run` to watch its progress."""
 
     handled: int = 0
     """Events whose handler returned."""

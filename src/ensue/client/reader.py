@@ -1,7 +1,7 @@
-"""Readers: where a subscription's events come from.
+"""Readers: the sources of a subscription's events.
 
-`Reader` is the interface. `NodeReader` runs a protocol node of its own. In causal order and with
-deadlines subscriptions have a share in their bus's node (`shared_node`); by content, in their bus's
+`Reader` is the interface. `NodeReader` runs a protocol node for one subscription. In causal and
+deadline order subscriptions share the node of their bus (`shared_node`); by content, they share its
 content session (`content.reader`).
 """
 
@@ -29,7 +29,7 @@ Counts = MergedCounts | DeadlineCounts | UnorderedCounts
 
 
 class Reader(ABC):
-    """Where the events of one subscription come from."""
+    """The source of one subscription's events."""
 
     watches_handover = False
     """Whether `hand_over` and `check` are called with each event that the application takes."""
@@ -38,21 +38,21 @@ class Reader(ABC):
         self.name = name
         """Its name on the transport."""
         self.resumed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once commands can be given: at once, or when a durable one has its records."""
+        """Done when it takes commands: at once, or when a durable one has its records."""
 
     @property
     @abstractmethod
     def node(self) -> Any:
-        """What takes commands and has `topics` and `held_count`; None: not there yet."""
+        """The target of commands, with `topics` and `held_count`; None: not ready yet."""
 
     @property
     def started(self) -> bool:
-        """Whether there is something to be ended."""
+        """Whether it was opened."""
         return self.node is not None
 
     @property
     def counts(self) -> Counts | None:
-        """How many events were late or dropped, where such events stay lost."""
+        """Numbers of late and dropped events; None: the order has none."""
         return None
 
     @abstractmethod
@@ -63,7 +63,7 @@ class Reader(ABC):
         subscription: str,
         on_outcomes: Callable[[Sequence[Outcome]], None],
     ) -> None:
-        """Start; `client` and `subscription` are its names in the trace."""
+        """Open the reader; `client` and `subscription` are its names in the trace."""
 
     @abstractmethod
     def command(self, call: Callable[[Any, int], object]) -> None:
@@ -79,36 +79,35 @@ class Reader(ABC):
 
     @abstractmethod
     def retire(self, topics: tuple[str, ...]) -> None:
-        """Leave topics, and end."""
+        """Leave topics, and close."""
 
     @abstractmethod
     def rest(self, *, silently: bool = False) -> None:
-        """End at once; a durable subscription keeps its place."""
+        """Close at once; a durable subscription keeps its position."""
 
     def dismiss(self) -> None:
-        """Have the server forget a durable subscription."""
+        """Tell the server to forget a durable subscription."""
         raise NotImplementedError
 
     def hand_over(self, delivery: Deliver) -> Deliver | None:
-        """Return a delivery as the application gets it; None: it is late by now."""
+        """Return a delivery as the application gets it; None: its deadline has passed."""
         return delivery
 
     def check(self, event: Event, verdict: str) -> str | None:
-        """Return the verdict on an event whose handler is called now; None: it is late."""
+        """Return the verdict on an event whose handler is about to run; None: it is late."""
         del event
         return verdict
 
     def leave_unread(  # noqa: B027 - most readers need nothing
         self, deliveries: Iterable[Deliver], *, ended: bool
     ) -> None:
-        """Note that the application never gets these; `ended`: nor anything after them."""
+        """Note that the application never gets these events; `ended`: nor any later ones."""
 
 
 class NodeReader(Reader):
-    """Runs a node of its own.
+    """Runs a protocol node for one subscription.
 
-    The node delivers events as they arrive, in total order, or sorted by clocks. One of a durable
-    subscription has its records at a server, so that it can be resumed.
+    The records of a durable subscription are at a server, so that any process can resume it.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class NodeReader(Reader):
 
     @property
     def node(self) -> Any:
-        """The node that delivers; None while its records are on their way."""
+        """The node that delivers; None until its records have arrived."""
         if self._driver is None:
             return None
         node = self._driver.node
@@ -146,12 +145,12 @@ class NodeReader(Reader):
 
     @property
     def started(self) -> bool:
-        """Whether there is a node to be ended."""
+        """Whether the node was started."""
         return self._driver is not None
 
     @property
     def counts(self) -> Counts | None:
-        """How many events were late or dropped, where such events stay lost."""
+        """Numbers of late and dropped events; None: the order has none."""
         counts: Counts | None = getattr(self.node, "counts", None)
         return counts
 
@@ -167,7 +166,7 @@ class NodeReader(Reader):
         await hub.enter(self.name)
         if self.resumed.done():
             hub.leave(self.name)
-            self.resumed.result()  # It was closed meanwhile: this raises.
+            self.resumed.result()  # Closed in the meantime: this raises.
         if not self._durable:
             self.resumed.set_result(None)
         if orders.of(hub.order).observes_stamps:
@@ -205,12 +204,12 @@ class NodeReader(Reader):
             self.command(lambda node, now: node.resume(now_ns=now))
 
     def dismiss(self) -> None:
-        """Have the server forget the subscription, once the chain knows that it has left."""
+        """Tell the server to forget the subscription, once the chain knows that it has left."""
         assert self._driver is not None
         self._driver.command(lambda node, _now: node.dismiss(_has_left))
 
     def retire(self, topics: tuple[str, ...]) -> None:
-        """Leave topics, and end when the chain knows."""
+        """Leave topics, and close when the chain knows that."""
         assert self._driver is not None
         try:
             self.command(lambda node, now: node.unsubscribe(topics, now_ns=now))
@@ -218,7 +217,7 @@ class NodeReader(Reader):
             self._hub.retire(self._driver, _has_left)
 
     def rest(self, *, silently: bool = False) -> None:
-        """End at once and keep the place in the chain, of a durable subscription or a lost one."""
+        """Close at once, and keep the position of a durable subscription in the chain."""
         driver, node = self._driver, self.node
         assert driver is not None
         if not silently and node is not None:

@@ -1,4 +1,4 @@
-"""Receipts of published events, and events that are in doubt because theirs has not come."""
+"""Receipts of published events, and events in doubt: those without a receipt."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ __all__ = [
 SHOWN_MAX = 5
 """Events that a message names; the error has more of them."""
 QUIET_S = 1.0
-"""Closing that waits for longer is logged."""
+"""A longer wait while closing is logged."""
 
 _log = logging.getLogger("ensue")
 
@@ -46,7 +46,7 @@ class Receipts:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.open: dict[Key, Receipt | None] = {}
-        """None: published with `receipt=False`; a failure is kept for `flush`."""
+        """None: published with `receipt=False`; `flush` raises its failure."""
         self._failure: Exception | None = None
         self._flushes: dict[asyncio.Future[None], set[Key]] = {}
         """By task that waits in `flush`: the events that it waits for."""
@@ -70,7 +70,7 @@ class Receipts:
         try:
             receipt = self.open.pop(key)
         except KeyError:
-            return  # It has failed before.
+            return  # It has failed already.
         if outcome.verdict or outcome.reason:
             error = _failure(outcome)
             if receipt is None:
@@ -152,7 +152,7 @@ def _failure(outcome: Settle) -> EnsueError:
 
 
 def events_in_doubt(what: str, events: tuple[str, ...], count: int) -> EventsInDoubt:
-    """Return the error that names events in doubt; `what` has happened."""
+    """Return the error that names events in doubt; `what` is the cause."""
     named = ", ".join(events[:SHOWN_MAX])
     more = f" and {count - SHOWN_MAX:,} more" if count > SHOWN_MAX else ""
     they = "1 event is" if count == 1 else f"{count:,} events are"
@@ -188,7 +188,7 @@ async def receipt_by(by_s: float | None, event: Event, receipt: Awaitable[Event]
 
 
 def log_in_doubt(error: EventsInDoubt) -> None:
-    """Log events in doubt, where another exception is being raised already."""
+    """Log events in doubt while another exception is being raised."""
     _log.error("%s", error)
 
 

@@ -29,7 +29,7 @@ class ReceivedEvent(msgspec.Struct, eq=False):
     position: int
     """1, 2, 3, … in this subscription."""
     verdict: str
-    """Empty, or why an event was handed out before or after its turn.
+    """Empty, or why the event was delivered out of its turn.
 
     That is `out_of_order` in total order; `late`, `skewed` or `early` in merged order; `late` or
     `overtaken` with deadlines.
@@ -98,9 +98,10 @@ class ReceivedEvent(msgspec.Struct, eq=False):
     async def ack(self) -> None:
         """Acknowledge this event. Doing it twice is harmless.
 
-        Of a durable subscription it returns when that is safe, as far as all earlier events are
-        acknowledged as well: those never come again. It raises `LocalProtocolError` if the
-        subscription is over, or closed and its server away, so that they may.
+        In a durable subscription it returns when the acknowledgement is stored, as far as all
+        earlier events are acknowledged too: these events are never delivered again. It raises
+        `LocalProtocolError` if the subscription has ended, or is closed and its server does not
+        answer: then they may be.
         """
         self._subscription.acknowledge(self.position)
         await self._subscription.until_safe(self.position)

@@ -1,14 +1,14 @@
-"""One node for a whole bus, in causal order and with deadlines: subscriptions share it.
+"""One node for a whole bus, in causal and deadline order: subscriptions share it.
 
-What a program publishes comes after all that it was given, through any of its subscriptions. So one
-node publishes and receives for the whole bus, and each subscription has a share: the topics it
-asked for, and positions of its own. A topic is joined when the first share asks for it and left
-with the last. While one share has no room, where publishers don't wait for it, the node delivers
-nothing to any of them: what comes is held, or asked for again, or dropped at its deadline.
+An event that a program publishes comes after every event that any of its subscriptions got. So one
+node publishes and receives for the whole bus, and each subscription has a share: its topics and its
+positions. A topic is joined when the first share asks for it, and left with the last one. If
+publishers don't wait, the node delivers to no share while one of them has no room: events are held,
+requested again, or dropped at their deadline.
 
-A deadline is judged once more when the application takes the event (`Share.hand_over`). An event
-that was unread until then is late: dropped, or handed over with that verdict. So with deadlines
-positions are given, and rows of the trace are written, at hand-over.
+A deadline is checked again when the application takes the event (`Share.hand_over`). An event that
+is late by then is dropped, or handed over with that verdict. So with deadlines, positions are
+assigned and rows of the trace written at hand-over.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from ensue.runtime.hub_memory import Hub
 __all__ = ["UNREAD", "Share", "SharedNode", "SharedReader", "publications_only"]
 
 UNREAD = "unread"
-"""The verdict in the trace on events that came in time and were not read by their deadline."""
+"""The verdict in the trace on events that arrived in time and were read too late."""
 
 
 class Share:
@@ -61,16 +61,16 @@ class Share:
     ) -> None:
         self._shared = shared
         self._tags = tags
-        """Whether it is given late events, with a verdict."""
+        """Whether it gets late events, with a verdict."""
         self.counts = DeadlineCounts()
-        """What became of events, where they have deadlines."""
+        """Outcomes of events with deadlines."""
         self._subscription = subscription
         self._on_outcome = on_outcome
         self._ended = False
         """Whether later hand-overs are left out of the trace."""
         self._position = 0
         self.asked: dict[str, None] = {}
-        """Topics that are wanted and not joined yet."""
+        """Topics asked for and not joined yet."""
         self.joined: dict[str, None] = {}
 
     @property
@@ -80,7 +80,7 @@ class Share:
 
     @property
     def held_count(self) -> int:
-        """How many events the bus's node holds back."""
+        """Number of events that the node of the bus holds back."""
         return self._shared.node.held_count
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
@@ -102,7 +102,7 @@ class Share:
         self._shared.drop(left, now_ns=now_ns)
 
     def acknowledge(self, position: int) -> None:
-        """Do nothing: nothing is delivered again."""
+        """Do nothing: no event is delivered again."""
 
     def pass_on(self, outcome: Join | Leave | Deliver | Arrive | Discard) -> None:
         """Pass an outcome on to the subscription, if it concerns this share."""
@@ -134,7 +134,7 @@ class Share:
         self._on_outcome(outcome)
 
     def hand_over(self, delivery: Deliver) -> Deliver | None:
-        """Return a delivery as the application gets it; None: it is late by now."""
+        """Return a delivery as the application gets it; None: its deadline has passed."""
         if not self._shared.has_deadlines:
             return delivery
         now_ns = self._shared.now_ns()
@@ -147,7 +147,7 @@ class Share:
         return handed
 
     def check(self, event: Event, verdict: str, now_ns: int | None = None) -> str | None:
-        """Return the verdict on an event that is taken now; None: it is late, and dropped."""
+        """Return the verdict on an event that is read now; None: it is late, and dropped."""
         deadline_ns = None if event.stamp is None else event.stamp.entries.get(DEADLINE)
         now_ns = self._shared.now_ns() if now_ns is None else now_ns
         if verdict or deadline_ns is None or now_ns <= deadline_ns:
@@ -158,7 +158,7 @@ class Share:
         return LATE if self._tags else None
 
     def leave_unread(self, deliveries: Iterable[Deliver], *, ended: bool) -> None:
-        """Note that the application never gets these; `ended`: nor anything after them."""
+        """Note that the application never gets these events; `ended`: nor any later ones."""
         if self._shared.has_deadlines:
             now_ns = self._shared.now_ns()
             for delivery in deliveries:
@@ -190,7 +190,7 @@ class Share:
             self._on_outcome(outcome)
 
     def end(self, outcome: Refuse) -> None:
-        """Pass on that nothing more comes."""
+        """Report that no more events follow."""
         self._on_outcome(outcome)
 
 
@@ -260,7 +260,7 @@ class SharedNode:
             self.driver.fail(error)
 
     def drop(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Leave those topics that no share is in any more."""
+        """Leave the topics that no share has."""
         shared = {topic for share in self._shares for topic in (*share.asked, *share.joined)}
         self.node.unsubscribe([each for each in topics if each not in shared], now_ns=now_ns)
 
@@ -285,7 +285,7 @@ class SharedNode:
         """End all shares, and the node."""
         for share in list(self._shares):
             share.end(outcome)
-        # Other nodes take it for gone. Soon: it may be in the middle of a call.
+        # Other nodes have removed it. Not now: it may be in the middle of a call.
         asyncio.get_running_loop().call_soon(self._rest)
 
     def _rest(self) -> None:
@@ -320,7 +320,7 @@ class SharedReader(Reader):
 
     @property
     def counts(self) -> DeadlineCounts | None:
-        """How many events were late or dropped, where there are deadlines."""
+        """Numbers of late and dropped events; None: without deadlines."""
         if self._share is None or not self._shared.has_deadlines:
             return None
         return self._share.counts
@@ -349,15 +349,15 @@ class SharedReader(Reader):
         self._shared.driver.command(lambda _node, now: call(share, now))
 
     def hand_over(self, delivery: Deliver) -> Deliver | None:
-        """Return a delivery as the application gets it; None: it is late by now."""
+        """Return a delivery as the application gets it; None: its deadline has passed."""
         return delivery if self._share is None else self._share.hand_over(delivery)
 
     def check(self, event: Event, verdict: str) -> str | None:
-        """Return the verdict on an event whose handler is called now; None: it is late."""
+        """Return the verdict on an event whose handler is about to run; None: it is late."""
         return verdict if self._share is None else self._share.check(event, verdict)
 
     def leave_unread(self, deliveries: Iterable[Deliver], *, ended: bool) -> None:
-        """Note that the application never gets these; `ended`: nor anything after them."""
+        """Note that the application never gets these events; `ended`: nor any later ones."""
         if self._share is not None:
             self._share.leave_unread(deliveries, ended=ended)
 

@@ -1,31 +1,31 @@
-"""A subscription: events one at a time, in order, with room for a stated number.
+"""A subscription: reads events one at a time, in order, from a bounded queue.
 
-Reading. An event is handed out when it is asked for. Cancelling loses none: a task cancelled while
-it waits has taken nothing.
+Reading. Cancelling a task that waits for the next event loses no event.
 
 Acknowledging is automatic by default: asking for the next event acknowledges the last one. With
-`acknowledge="manual"` each event is acknowledged by `ack`, in any order; what counts is the
-unbroken run from the start.
+`acknowledge="manual"` each event is acknowledged by `ack`, in any order; only the unbroken run from
+the start counts.
 
 Back-pressure. Unread and unacknowledged events are pending. At `pending_max` publishers to these
-topics wait until half of that is left. Where publishers don't wait (`ensue://`), the subscription
-pauses and catches up from the log.
+topics wait until half of them are handled. Where publishers don't wait (`ensue://`), the
+subscription pauses and catches up from the log.
 
 Durable subscriptions (`ensue://`). The server keeps the position under the subscription's name;
-entered again, it continues after the last acknowledged event. `await event.ack()` returns when that
-is safe; with automatic acknowledgement this happens in the background, and closing waits for it.
-Closing a durable subscription does not end it: `forget` does. `SubscriptionLost` ends reading if
-another process enters the name.
+entered again, it continues after the last acknowledged event. `await event.ack()` returns when the
+position is stored (safe); automatic acknowledgements are stored in the background, and closing
+waits for that. Closing a durable subscription does not end it: `forget` does. `SubscriptionLost`
+ends reading if another process enters the name.
 
-Closing ends back-pressure at once; what was received can still be read. A durable subscription that
-is closed lingers: it takes acknowledgements until all that was received is handled and safe. It
-rests earlier when its block or its bus is left, or its name is entered again, after `close_timeout`
-seconds at most. Acknowledging after that raises, because the event may come again. Other
-subscriptions rest at once: their driver lives on until the leave is through, or the hub is gone.
+Closing ends back-pressure at once; received events can still be read. A durable subscription that
+is closed lingers: it takes acknowledgements until all received events are handled and safe. It
+rests earlier when its block or its bus is left, or its name is entered again, after at most
+`close_timeout` seconds. Acknowledging after that raises, because the event may be delivered again.
+Other subscriptions rest at once; their driver runs until servers know that they have left, or the
+hub is closed.
 
-By content (`where=…`). The subscription asks for one filter, once, and ends when a transaction
-withdraws it. Where publishers don't wait, one that has no room for the next event, or for all
-events of a transaction, is over (`SubscriptionLost`).
+By content (`where=…`). The subscription has one filter, and ends when a transaction withdraws it.
+Where publishers don't wait, it ends with `SubscriptionLost` if it has no room for the next event,
+or for all events of a transaction.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ class Subscription:
         self._topics = topics
         self._accept_loss = accept_loss
         self._content = content
-        """What it asks for by content; None: it asks for topics."""
+        """Its filter; None: it has topics."""
         self._automatic = acknowledge == "auto"
         self._reader: Reader | None = None
         """Made on entering."""
@@ -154,7 +154,7 @@ class Subscription:
 
     @property
     def closed(self) -> bool:
-        """Whether it has ended."""
+        """Whether it is closed."""
         return self._closed
 
     @property
@@ -170,29 +170,29 @@ class Subscription:
 
     @property
     def waiting(self) -> int:
-        """How many events are received and unread."""
+        """Number of received and unread events."""
         return len(self._queue.unread)
 
     @property
     def pending(self) -> int:
-        """How many events are unread or unacknowledged."""
+        """Number of unread or unacknowledged events."""
         return len(self._queue.unread) + len(self._acknowledgements.open)
 
     @property
     def held_back(self) -> int:
-        """How many events wait for others that come before them."""
+        """Number of events that wait for earlier ones."""
         node = None if self._reader is None else self._reader.node
         return 0 if node is None else node.held_count
 
     @property
     def counts(self) -> Counts | None:
-        """How many events were late or dropped, and why.
+        """Numbers of late and dropped events, by reason.
 
-        None where no event is: in total and causal order.
+        None in total and causal order, which have no such events.
         """
         return None if self._reader is None else self._reader.counts
 
-    # -- Entering and leaving -------------------------------------------------------------------
+    # -- Entering and leaving ----------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         if self._reader is not None:
@@ -230,14 +230,14 @@ class Subscription:
     ) -> None:
         unacknowledged = self._acknowledgements.open
         if kind is None and self._automatic and unacknowledged:
-            # A block that ends without an exception has handled what it read.
+            # A block that ends without an exception has handled its last event.
             self._handled(next(iter(unacknowledged)))
         await self.finish()
 
     def close(self) -> None:
         """Leave all topics.
 
-        What was received can still be read, and acknowledged; then iteration ends.
+        Received events can still be read and acknowledged; then iteration ends.
         """
         if self._closed:
             return
@@ -266,10 +266,10 @@ class Subscription:
             self.rest()
 
     async def settle(self, by_s: float | None = None) -> None:
-        """Wait until what a durable subscription acknowledged or left is safe.
+        """Wait until the server has stored acknowledgements and left topics.
 
-        A closed one also waits for its run to end. Waiting is limited to the `close_timeout` of the
-        bus, or to a time of the event loop; a timeout is logged.
+        A closed subscription also waits for its run to end. It waits for the `close_timeout` of the
+        bus at most, or until a time of the event loop; a timeout is logged.
         """
         acknowledgements, changes = self._acknowledgements, self._topic_changes
         if not acknowledgements.keeps:
@@ -296,7 +296,7 @@ class Subscription:
                 _log.warning("%s", acknowledgements.failure(error))
 
     def rest(self) -> None:
-        """Close, and take no acknowledgements: events that are not safe by now may come again."""
+        """Close, and take no acknowledgements: events that are not safe may be delivered again."""
         self.close()
         if self._rested:
             return
@@ -309,18 +309,21 @@ class Subscription:
             if reader is not None:
                 if self._hub.lingering.get(reader.name) is self:
                     del self._hub.lingering[reader.name]
-                fail(reader.resumed, LocalProtocolError("the subscription was closed meanwhile"))
+                fail(
+                    reader.resumed,
+                    LocalProtocolError("the subscription was closed while it was entered"),
+                )
             if self._dismissed is not None:
-                why = f"{self.name!r} was closed before it was forgotten: it may be, or not"
+                why = f"{self.name!r} was closed before the server confirmed that it forgot it"
                 fail(self._dismissed, LocalProtocolError(why))
             self._topic_changes.stop_leaving()
             self._acknowledgements.end()
 
     async def forget(self) -> None:
-        """End a durable subscription for good: the server forgets it."""
+        """End a durable subscription permanently: the server forgets it."""
         reader = self._open_reader()
         if not self.durable:
-            raise LocalProtocolError("only a durable subscription is kept, and can be forgotten")
+            raise LocalProtocolError("only a durable subscription is stored and can be forgotten")
         if self._topic_changes.asked:
             await self.unsubscribe(*self._topic_changes.asked)
         dismissed = self._dismissed = asyncio.get_running_loop().create_future()
@@ -328,7 +331,7 @@ class Subscription:
         await dismissed
         self.rest()
 
-    # -- Topics ---------------------------------------------------------------------------------
+    # -- Topics ------------------------------------------------------------------------------------
 
     async def subscribe(self, *topics: str) -> None:
         """Add topics; returns when events published from now on will be delivered."""
@@ -344,10 +347,10 @@ class Subscription:
             future.result()
 
     async def unsubscribe(self, *topics: str) -> None:
-        """Leave topics: their events are not handed out any more.
+        """Leave topics: deliver no more of their events.
 
-        It takes effect at once here. The server of a durable subscription learns of it in the
-        background, and closing waits for that.
+        It takes effect at once. The server of a durable subscription is notified in the background,
+        and closing waits for that.
         """
         self._check_content_topics(topics)
         check_topics(topics, wildcards=True)
@@ -364,7 +367,7 @@ class Subscription:
             self._handled(position)
         self._relieve()
 
-    # -- Reading --------------------------------------------------------------------------------
+    # -- Reading -----------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
         return self
@@ -416,14 +419,14 @@ class Subscription:
     ) -> Progress:
         """Call `handler` with every event until the subscription is closed; return the progress.
 
-        An event is acknowledged when its handler has returned, whatever `acknowledge` says; after a
-        run, events that you read yourself have to be acknowledged by `ack`. `concurrency` says
-        which handlers may run at once, `on_failure` what becomes of an event whose handler raises.
-        At most `pending_max` events are read from the first unfinished one on.
+        An event is acknowledged when its handler has returned, also with `acknowledge="manual"`;
+        after a run, acknowledge events that you read yourself by `ack`. `concurrency` is the policy
+        for parallel handlers, `on_failure` that for an event whose handler raises. At most
+        `pending_max` events are read from the first unfinished one on.
 
-        It returns when acknowledgements are safe, or after the `close_timeout` of the bus.
-        Cancelled, it cancels the handlers and waits for them. The next run begins with what this
-        one leaves unfinished, unless it was acknowledged meanwhile.
+        It returns when acknowledgements are safe, or after the `close_timeout` of the bus. If
+        cancelled, it cancels the handlers and waits for them. The next run begins with the events
+        that this one left unfinished and that were not acknowledged since.
         """
         runner = Runner(
             self,
@@ -456,18 +459,18 @@ class Subscription:
         self._handled(position)
 
     async def until_safe(self, position: int) -> None:
-        """Wait until the acknowledgement of a position is safe; at once if nothing is kept."""
+        """Wait until the acknowledgement of a position is safe; only if durable."""
         await self._acknowledgements.until(position)
 
     def _hand_over(self, delivery: Deliver) -> Deliver | None:
-        """Return a delivery as the application gets it; None: it is late by now."""
+        """Return a delivery as the application gets it; None: its deadline has passed."""
         handed = None if self._reader is None else self._reader.hand_over(delivery)
         if handed is None:
             self._relieve()
         return handed
 
     def _check_late(self, event: ReceivedEvent) -> ReceivedEvent | None:
-        """Return an event as its handler is given it; None: it is late by now, and dropped."""
+        """Return an event as its handler gets it; None: its deadline has passed, drop it."""
         reader = self._reader
         verdict = event.verdict if reader is None else reader.check(event.event, event.verdict)
         if verdict is None:
@@ -489,10 +492,10 @@ class Subscription:
             self._backpressure.relieve(self.pending, self._working_reader)
 
     def _room(self) -> int | None:
-        """Return how many more events there is room for; None: any number, publishers wait."""
+        """Return the room for more events; None: unlimited, publishers wait."""
         return None if self._hub.holds_publishers else self.pending_max - self.pending
 
-    # -- State ----------------------------------------------------------------------------------
+    # -- State -------------------------------------------------------------------------------------
 
     def _make_reader(self, name: str) -> Reader:
         hub = self._hub
@@ -539,7 +542,7 @@ class Subscription:
 
     @property
     def _lingers(self) -> bool:
-        """Whether acknowledgements may still come, or something is not safe yet."""
+        """Whether it expects acknowledgements, or some are not safe yet."""
         entered = self._reader is not None and self._reader.node is not None
         over = self._acknowledgements.lost is not None or self._dismissed is not None
         if not self.durable or not entered or over:
@@ -548,7 +551,7 @@ class Subscription:
         return bool(self.pending) or self._ahead.running or not settled
 
     def _rest_if_done(self) -> None:
-        """Rest if it is closed and nothing is left to be acknowledged."""
+        """Rest if it is closed and all events are acknowledged."""
         if self._closed and not self._lingers:
             self.rest()
 
@@ -561,13 +564,13 @@ class Subscription:
         else:
             reader.retire(tuple(self._topic_changes.asked))
 
-    # -- Outcomes of the reader -----------------------------------------------------------------
+    # -- Outcomes of the reader --------------------------------------------------------------------
 
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
         if self._rested:
-            return  # The driver sees the leave through.
+            return  # Only the driver is still active, to leave its topics.
         if self._closed:
-            # Events that come now are not handed out, and come again.
+            # Events that arrive now are not delivered, and are delivered again later.
             outcomes = [
                 each for each in outcomes if isinstance(each, Acknowledged | Leave | Refuse)
             ]
@@ -595,7 +598,7 @@ class Subscription:
     def _joined(self, outcome: Join) -> None:
         topic = outcome.topic
         if topic in self._topic_changes.leaving:
-            return  # It was left since.
+            return  # It was left in the meantime.
         if outcome.missed is not None:
             self._topic_changes.miss(self.name, topic, *outcome.missed)
         self._backpressure.slow.topics[topic] = None
@@ -616,13 +619,13 @@ class Subscription:
             self._acknowledgements.forget()
             if not self._dismissed.done():
                 self._dismissed.set_result(None)
-            # Soon, even if the task in `forget` was cancelled: there is nothing left to read.
+            # Even if the task in `forget` was cancelled: there is no event left to read.
             self._hub.loop.call_soon(self.rest)
         else:
             self._end(outcome)
 
     def _end(self, outcome: Refuse) -> None:
-        """End reading for good: a server refused the subscription, or its node failed."""
+        """End reading: a server refused the subscription, or its node failed."""
         error = outcome.error if isinstance(outcome, Failed) else None
         why = str(error) if isinstance(error, LogLost) else ""
         lost = self._acknowledgements.lose(self.name, outcome.reason, why)

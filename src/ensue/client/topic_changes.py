@@ -1,8 +1,8 @@
-"""Topics that a subscription asked for or left, and the tasks that wait until that is in effect.
+"""Topics that a subscription joins or leaves, and the tasks that wait for that.
 
-Outcomes of a node may lag behind commands, by as long as a durable subscription waits for its
-state store. A topic that was left is ignored until its `Leave` comes: everything before that
-belongs to a membership that has ended.
+Outcomes of a node lag behind commands, while a durable subscription waits for its state store.
+Everything about a topic that was left is ignored until its `Leave`: it belongs to the subscription
+that was ended.
 """
 
 import asyncio
@@ -23,35 +23,35 @@ _log = logging.getLogger("ensue")
 
 
 class Missed(NamedTuple):
-    """Events of a topic that a subscription did not get, because no log has them any more."""
+    """Events of a topic that a subscription missed: no log has them any longer."""
 
     topic: str
     first: int
-    """The number of the first in its topic; in causal order, among those of its publisher there."""
+    """Its slot in the topic; in causal order, its number among its publisher's events there."""
     last: int
 
 
 class TopicChanges:
-    """Topics on their way into a subscription, or out of it."""
+    """The topics that a subscription joins and leaves."""
 
     __slots__ = ("_all_left", "_futures", "asked", "leaving", "missed")
 
     def __init__(self) -> None:
         self.asked: dict[str, None] = {}
-        """Topics asked for and not left: in effect, joining, or joining anew."""
+        """Topics asked for and not left: in effect, or joining."""
         self.missed: deque[Missed] = deque(maxlen=MISSED_MAX)
         self.leaving: dict[str, int] = {}
-        """Topics that were left, and how many times `Leave` is still to come."""
+        """Topics that were left, to the number of outstanding `Leave` outcomes."""
         self._futures: dict[str, asyncio.Future[None]] = {}
         self._all_left = asyncio.Event()
-        """Set while no `Leave` is to come."""
+        """Set while no `Leave` is outstanding."""
         self._all_left.set()
 
     def miss(self, subscription: str, topic: str, first: int, last: int) -> None:
         """Note that events can't be recovered."""
         self.missed.append(Missed(topic, first, last))
         _log.warning(
-            "events_missed subscription=%s topic=%s first=%d last=%d: no log has them any more",
+            "events_missed subscription=%s topic=%s first=%d last=%d: no log has them any longer",
             subscription,
             topic,
             first,
@@ -86,13 +86,13 @@ class TopicChanges:
             fail(future, error)
 
     def leave(self, topics: Iterable[str]) -> None:
-        """Note that topics in effect were left: nothing counts until `Leave` comes."""
+        """Note that topics in effect were left: ignore their outcomes until `Leave`."""
         for topic in topics:
             self.leaving[topic] = self.leaving.get(topic, 0) + 1
             self._all_left.clear()
 
     def left(self, outcome: Leave) -> None:
-        """Note a `Leave`, unless the node joins the topic anew by itself."""
+        """Count a `Leave`, unless the node rejoins the topic itself."""
         count = self.leaving.pop(outcome.topic, 0) - (not outcome.rejoins)
         if count > 0:
             self.leaving[outcome.topic] = count
@@ -100,12 +100,12 @@ class TopicChanges:
             self._all_left.set()
 
     def stop_leaving(self) -> None:
-        """Wait for no `Leave` any more: the subscription is over."""
+        """Expect no more `Leave` outcomes: the subscription has ended."""
         self.leaving.clear()
         self._all_left.set()
 
     async def until_left(self) -> None:
-        """Wait until every topic that was left is left at the server."""
+        """Wait until the server knows of every topic that was left."""
         await self._all_left.wait()
 
     def waiting(self) -> list[str]:

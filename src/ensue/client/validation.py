@@ -1,4 +1,4 @@
-"""Checks of arguments before anything happens: each raises an error that says what to do."""
+"""Checks of arguments: each raises an error that names the fix."""
 
 import inspect
 import math
@@ -53,10 +53,10 @@ _WILDCARD = re.compile(r"(?:(?<=[./])|^)(?:\*\*?|[>#+])(?=[./]|$)")
 def check_topics(
     topics: tuple[str, ...], *, resumed: bool = False, wildcards: bool = False
 ) -> None:
-    """Refuse invalid topics; there may be none where a subscription is resumed.
+    """Refuse invalid topics, and no topics unless a subscription is resumed.
 
-    Wildcards of other systems are refused, as they would be taken literally, unless `wildcards` are
-    allowed: for leaving topics that an earlier version accepted.
+    Wildcards of other systems are refused: they would be taken literally. `wildcards` allows them,
+    to leave topics that an earlier version accepted.
     """
     if not topics and not resumed:
         raise BadInput("name at least one topic")
@@ -71,7 +71,7 @@ def check_topics(
 
 
 def check_resumed(name: str, had: tuple[str, ...], topics: tuple[str, ...]) -> None:
-    """Refuse to resume a subscription with fewer topics: it would lose its place there."""
+    """Refuse to resume a subscription with fewer topics: it would lose its position there."""
     if not had and not topics:
         raise BadInput(f"the durable subscription {name!r} is new: name at least one topic")
     if topics and not set(had) <= set(topics):
@@ -108,7 +108,7 @@ def _no_order(given: object) -> str:
 
 
 def check_pair(publishes: Order | None, wanted: Order | None, transport: str) -> None:
-    """Refuse a subscription whose order no event that is published on its bus has."""
+    """Refuse a subscription in another order than its bus publishes in."""
     guarantee = orders.of(publishes)
     if wanted is None:
         why = guarantee.unordered_refusal(transport)
@@ -117,8 +117,8 @@ def check_pair(publishes: Order | None, wanted: Order | None, transport: str) ->
     else:
         published = "with no order" if publishes is None else f"in {publishes.name} order"
         why = (
-            f"this bus publishes {published}, so nothing on it has {wanted.name} order: leave "
-            f"order=… out here, or have a bus of connect(…, order={written(wanted)})"
+            f"this bus publishes {published}, so none of its events has {wanted.name} order: "
+            f"leave order=… out, or use a bus of connect(…, order={written(wanted)})"
         )
     if why is not None:
         name = Order.name if wanted is None else wanted.name
@@ -128,7 +128,7 @@ def check_pair(publishes: Order | None, wanted: Order | None, transport: str) ->
 def check_durable(
     name: str | None, order: Order | None, capabilities: Capabilities, transport: str
 ) -> None:
-    """Refuse a durable subscription without a name, or where nothing is kept."""
+    """Refuse a durable subscription without a name, or without a server that stores it."""
     if not capabilities.durable:
         raise ConfigurationError(
             f"{transport} keeps no positions: use ensue:// for durable subscriptions"
@@ -147,7 +147,7 @@ def check_durable(
 
 
 def check_accept_loss(accept_loss: object, *, durable: bool) -> None:
-    """Refuse a value that is no bool, and True where nothing is kept that could be lost."""
+    """Refuse a value that is no bool, and True for a subscription that is not durable."""
     if not isinstance(accept_loss, bool):
         raise BadInput(f"accept_loss must be True or False, got {accept_loss!r}")
     if accept_loss and not durable:
@@ -242,14 +242,14 @@ def check_broker_name(name: object, given_by: str) -> None:
 
 
 def check_by_content(topics: tuple[str, ...], **given: bool) -> None:
-    """Refuse options that a subscription by content can't have; `given` says which were given."""
+    """Refuse options that a subscription by content can't have: those that `given` maps to True."""
     if topics:
         raise BadInput("subscribe to topics or by content (where=…), not both")
     wrong = ", ".join(option for option, is_given in given.items() if is_given)
     if wrong:
         raise BadInput(
-            f"a subscription by content can't have {wrong}: events come as its broker has them, "
-            "and nothing is kept for it"
+            f"a subscription by content can't have {wrong}: brokers deliver events as they arrive, "
+            "and store none"
         )
 
 
@@ -290,7 +290,7 @@ def check_acknowledge(acknowledge: Acknowledge) -> None:
 
 
 def check_handler(handler: object, what: str, argument: str) -> None:
-    """Refuse a handler that can't be an async function, as far as that is known beforehand."""
+    """Refuse a handler that is known not to be an async function."""
     if not callable(handler):
         raise BadInput(f"{what} must be an async function of {argument}, got {handler!r}")
     inner: object = handler

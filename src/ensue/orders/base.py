@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-# -- Nodes, as the client uses them ---------------------------------------------------------------
+# -- Nodes, as the client uses them ----------------------------------------------------------------
 
 
 class PublisherNode(Node, Protocol):
@@ -159,7 +159,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     accept_loss: bool = False
 
 
-# -- Values that an order declares ----------------------------------------------------------------
+# -- Values that an order declares -----------------------------------------------------------------
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +214,7 @@ class Guarantee(ABC):
     is_offered: ClassVar[bool] = True
     """Whether `connect`, scenario files, `pub` and `sub` offer it."""
 
-    # -- Parts ------------------------------------------------------------------------------------
+    # -- Parts -------------------------------------------------------------------------------------
 
     has_chain: ClassVar[bool] = False
     """Whether sequencer nodes stamp its events."""
@@ -238,7 +238,7 @@ class Guarantee(ABC):
     """Whether a bus publishes after each event that its subscriptions got before its turn; then
     its node is an `ObservingNode`."""
 
-    # -- The client -------------------------------------------------------------------------------
+    # -- The client --------------------------------------------------------------------------------
 
     needs: ClassVar[tuple[str, ...]] = ()
     """Fields of `Capabilities` that a transport must have."""
@@ -285,7 +285,7 @@ class Guarantee(ABC):
         bus.
         """
 
-    # -- Hubs and servers -------------------------------------------------------------------------
+    # -- Hubs and servers --------------------------------------------------------------------------
 
     def topic_frames(self) -> tuple[type[TopicFrame], ...]:
         """Return its own frames that publishers send to all subscribers of a topic.
@@ -329,7 +329,7 @@ class Guarantee(ABC):
         """Return the registries that servers need, by label: whether order spans topics."""
         return {}
 
-    # -- The command line -------------------------------------------------------------------------
+    # -- The command line --------------------------------------------------------------------------
 
     options: ClassVar[tuple[Option, ...]] = ()
     """Options of `pub` and `sub` for this order."""
@@ -347,7 +347,7 @@ class Guarantee(ABC):
         except BadInput as error:
             raise BadInput(f"--order {self.name}: {error}") from None
 
-    # -- The simulator ----------------------------------------------------------------------------
+    # -- The simulator -----------------------------------------------------------------------------
 
     is_lossy: ClassVar[bool] = False
     """Whether events may be missing although the transport loses none: late ones are dropped."""
@@ -374,7 +374,7 @@ class Guarantee(ABC):
         """
         return None
 
-    # -- Spark ------------------------------------------------------------------------------------
+    # -- Spark -------------------------------------------------------------------------------------
 
     def ordering_rule(self) -> "OrderingRule | None":
         """Return how Spark orders a log by positions; None: it does not."""

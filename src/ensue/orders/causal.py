@@ -1,4 +1,4 @@
-"""Causal order: buses are nodes of a hypercube and hand events to each other."""
+"""Causal order: buses are nodes of a hypercube and send events to each other."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ __all__ = ["CausalOrder"]
 
 
 class CausalOrder(Guarantee):
-    """No effect before its cause, with no broker in the middle."""
+    """No effect before its cause, without a broker between clients."""
 
     name = "causal"
     value = Causal
@@ -31,7 +31,7 @@ class CausalOrder(Guarantee):
 
     def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
         """Refuse: subscriptions share the node of their bus."""
-        raise NotImplementedError(f"{hub.order}: {wanted.name} has no node of its own")
+        raise NotImplementedError(f"{hub.order}: {wanted.name} shares the node of its bus")
 
     def unreliable_frames(self) -> tuple[type[Frame], ...]:
         """Return the frames that loss and jitter of `memory://` apply to."""

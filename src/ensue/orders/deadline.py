@@ -1,4 +1,4 @@
-"""Deadline order: buses are brokers that gossip, and late events are dropped."""
+"""Deadline order: buses are brokers of their subscriptions, and late events are dropped."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -45,11 +45,11 @@ class DeadlineOrder(Guarantee):
     is_lossy = True
 
     def from_options(self, given: Mapping[str, Any]) -> Order:
-        """Return the order for events that are of use for as long as the options say."""
+        """Return the order with the lifetime of the options."""
         if given["--ms"] is None:
             raise BadInput(
-                "--order deadline needs to know how long an event is of use, the same for everybody, "
-                "as with --ms 200"
+                "--order deadline needs the lifetime of events, the same for all clients, such as "
+                "--ms 200"
             )
         with named_as_options():
             return Deadline(ms=given["--ms"], on_late=given["--late"] or "drop")
@@ -59,12 +59,13 @@ class DeadlineOrder(Guarantee):
         if (publishes.ms, publishes.held_max) == (wanted.ms, wanted.held_max):
             return None
         return (
-            f"events on this bus are of use for {publishes.ms:g} ms: a subscription has to agree; it may "
-            "choose another on_late"
+            f"events on this bus have a lifetime of {publishes.ms:g} ms: a subscription must have "
+            "the "
+            "same; it may have another on_late"
         )
 
     def hands_over_late(self, order: Deadline | None) -> bool:
-        """Return whether a subscription gets late events too, tagged: without order it does."""
+        """Return whether a subscription gets late events too, tagged; without order it does."""
         return order is None or order.on_late == "tag"
 
     async def publisher(self, hub: "Hub", name: str) -> PublisherNode:
@@ -73,7 +74,7 @@ class DeadlineOrder(Guarantee):
 
     def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
         """Refuse: subscriptions share the node of their bus."""
-        raise NotImplementedError(f"{hub.order}: {wanted.name} has no node of its own")
+        raise NotImplementedError(f"{hub.order}: {wanted.name} shares the node of its bus")
 
     def unreliable_frames(self) -> tuple[type[Frame], ...]:
         """Return the frames that loss and jitter of `memory://` apply to."""
@@ -115,7 +116,7 @@ class DeadlineOrder(Guarantee):
         return {"deadline": False}
 
     def deployment(self) -> "type[Deployment]":
-        """Return brokers that publish, and subscribers that listen to their gossip."""
+        """Return brokers that publish, and subscribers that get their gossip."""
         from ensue.simulation.deployments.deadline import DeadlineDeployment
 
         return DeadlineDeployment

@@ -20,7 +20,7 @@ SECOND_NS = 1_000_000_000
 
 
 class MergedOrder(Guarantee):
-    """Every subscriber merges the streams identically and causally, by clocks alone."""
+    """Every subscriber merges the streams in the same causal order, by clocks alone."""
 
     name = "merged"
     value = Merged
@@ -39,8 +39,9 @@ class MergedOrder(Guarantee):
         if (publishes.epsilon, publishes.tick) == (wanted.epsilon, wanted.tick):
             return None
         return (
-            f"this bus stamps for clocks that differ by {publishes.epsilon:g} s in ticks of "
-            f"{publishes.tick:g} s: a subscription has to agree; it may choose another delta"
+            f"this bus has epsilon={publishes.epsilon:g} and tick={publishes.tick:g}: a "
+            "subscription "
+            "must have the same; it may have another delta"
         )
 
     async def publisher(self, hub: "Hub", name: str) -> PublisherNode:
@@ -58,7 +59,7 @@ class MergedOrder(Guarantee):
         )
 
     def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
-        """Return a subscriber that sorts; without an order it hands events over as they come.
+        """Return a subscriber that sorts, or without an order delivers events as they arrive.
 
         It has the terms of its bus, but may have another delta.
         """
@@ -75,19 +76,20 @@ class MergedOrder(Guarantee):
         )
 
     def from_options(self, given: Mapping[str, Any]) -> Order:
-        """Return the order for clocks and delays as the options say."""
+        """Return the order with the bounds of the options."""
         epsilon, delta = given["--epsilon"], given["--delta"]
         if epsilon is None or delta is None:
             raise BadInput(
-                "--order merged goes by clocks: say by how much they may differ and how long an event "
-                "may take, the same for everybody, as with --epsilon 0.01 --delta 1"
+                "--order merged needs the largest difference of clocks and the longest delay, the "
+                "same "
+                "for all clients, such as --epsilon 0.01 --delta 1"
             )
         late = "deliver" if given["--late"] == "tag" else "drop"
         with named_as_options():
             return Merged(epsilon=epsilon, delta=delta, late=late)
 
     def deployment(self) -> "type[Deployment]":
-        """Return publishers, a notification service that only carries, and subscribers."""
+        """Return publishers, topic logs without order, and subscribers."""
         from ensue.simulation.deployments.merged import MergedDeployment
 
         return MergedDeployment
@@ -99,14 +101,14 @@ class MergedOrder(Guarantee):
         return draw(seed)
 
     def frames(self) -> tuple[type[Frame], ...]:
-        """Return the frames of a notification service."""
+        """Return the frames of topic logs and fan-outs."""
         from ensue.protocols.topic_log import fanout, frames
 
         return (*frames.FRAMES, *fanout.FRAMES)
 
 
 def _config(order: Merged) -> "MergedConfig":
-    """Return the configuration of processes whose names die with them."""
+    """Return the configuration of processes that persist nothing."""
     from ensue.protocols.merged.config import MergedConfig, ticks_of
 
     tick_ns = max(1, round(order.tick * SECOND_NS))

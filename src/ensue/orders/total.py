@@ -20,7 +20,7 @@ __all__ = ["TotalOrder"]
 
 
 class TotalOrder(Guarantee):
-    """Two events reach all their common subscribers in one order, whatever their topics."""
+    """Two events reach all common subscribers in one order, whatever their topics."""
 
     name = "total"
     value = Total
@@ -31,20 +31,20 @@ class TotalOrder(Guarantee):
     def refusal(
         self, order: Order | None, capabilities: "Capabilities", transport: str
     ) -> str | None:
-        """Return why a transport can't carry the order: it loses events for ever."""
+        """Return why a transport can't carry the order: it can't send lost events again."""
         assert isinstance(order, Total)
         if order.time_to_live is None and not capabilities.replay:
             return (
-                f"{transport} loses events and can't send them again, so total order would wait for "
-                "ever: say how long to wait with Total(time_to_live=SECONDS)"
+                f"{transport} loses events and can't send them again, so total order would wait "
+                "forever: set a limit with Total(time_to_live=SECONDS)"
             )
         return super().refusal(order, capabilities, transport)
 
     def unordered_refusal(self, transport: str) -> str | None:
-        """Return why stations can't have a subscription without order: they stamp everything."""
+        """Return why servers can't have a subscription without order: they stamp all events."""
         if transport == "memory://":
             return None
-        return f"{transport} has events of this bus in total order alone: leave order=None out"
+        return f"{transport} delivers events of this bus in total order only: leave order=None out"
 
     async def publisher(self, hub: "Hub", name: str) -> PublisherNode:
         """Return a client of the chain."""
@@ -54,13 +54,13 @@ class TotalOrder(Guarantee):
             name=name,
             placement=hub.placement,
             config=hub.config,
-            # The rest of a message is for names and lengths.
+            # The other half is for names and lengths.
             request_bytes_max=hub.transport.capabilities.message_bytes_max // 2,
             now_ns=hub.clock.now_ns(),
         )
 
     def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
-        """Return a subscriber of the chain; one that is durable has its records at a server."""
+        """Return a subscriber of the chain; the records of a durable one are at a server."""
         from ensue.protocols.shared.remote_state import RemoteState
         from ensue.protocols.total.known_logs import UNASKED
         from ensue.protocols.total.subscriber import Subscriber
@@ -80,7 +80,7 @@ class TotalOrder(Guarantee):
                 start=wanted.start,
                 accept_loss=wanted.accept_loss,
                 records=records,
-                # A durable name may have been forgotten and be created anew: later is higher.
+                # A durable name may be forgotten and created again: a later life is higher.
                 life=now_ns if wanted.durable else 0,
                 now_ns=now_ns,
             )
@@ -96,7 +96,7 @@ class TotalOrder(Guarantee):
         return RemoteState(build, name=wanted.name, store=store, number=randbits(53), now_ns=now_ns)
 
     def deployment(self) -> "type[Deployment]":
-        """Return a chain, the log of its topics, and clients."""
+        """Return a chain, its topic logs, and clients."""
         from ensue.simulation.deployments.total import TotalDeployment
 
         return TotalDeployment

@@ -14,7 +14,7 @@ __all__ = ["Unordered"]
 
 
 class Unordered(Guarantee):
-    """Each event once, as it arrives: what a plain broker gives."""
+    """Each event once, as it arrives, as from a plain broker."""
 
     name = Order.name
     value = None
@@ -23,7 +23,7 @@ class Unordered(Guarantee):
     is_searched = False
 
     async def publisher(self, hub: "Hub", name: str) -> PublisherNode:
-        """Return a publisher that repeats an event until the notification service has it."""
+        """Return a publisher that retransmits an event until the topic log has it."""
         from ensue.protocols.unordered.publisher import UnorderedPublisher
 
         del hub
@@ -37,13 +37,13 @@ class Unordered(Guarantee):
         return UnorderedSubscriber(name=wanted.name)
 
     def deployment(self) -> "type[Deployment]":
-        """Return a notification service and clients."""
+        """Return topic logs and clients."""
         from ensue.simulation.deployments.unordered import UnorderedDeployment
 
         return UnorderedDeployment
 
     def frames(self) -> tuple[type[Frame], ...]:
-        """Return the frames of a notification service."""
+        """Return the frames of topic logs and fan-outs."""
         from ensue.protocols.topic_log import fanout, frames
 
         return (*frames.FRAMES, *fanout.FRAMES)

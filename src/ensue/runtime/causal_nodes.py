@@ -1,4 +1,4 @@
-"""The nodes of causal order, one for each bus: made in memory, or registered elsewhere."""
+"""The nodes of causal order, one per bus: in memory, or registered at a server."""
 
 import msgspec
 
@@ -14,9 +14,9 @@ from ensue.transports.framed import FramedTransport
 __all__ = ["causal_membership", "register_causal_node"]
 
 RETAINED_MAX = 8192
-"""Events that each bus keeps for others."""
+"""Events that each bus retains for others."""
 SUSPECT_NS = 2_000_000_000
-"""How long a process may leave a request unanswered before the others suspect it."""
+"""How long a request may be unanswered before others suspect the process."""
 PATIENCE_NS = 10_000_000_000
 """How long to wait for an event that only a suspected process has."""
 
@@ -34,8 +34,8 @@ def causal_membership(order: Causal) -> MemoryMembership[CausalNode]:
     """Return the membership of causal order in memory."""
     config = _config(order)
 
-    def make(name: str, names: list[str], there: list[CausalNode], now_ns: int) -> CausalNode:
-        rows = [row for node in there for row in node.rows]
+    def make(name: str, names: list[str], present: list[CausalNode], now_ns: int) -> CausalNode:
+        rows = [row for node in present for row in node.rows]
         return CausalNode(name=name, names=names, config=config, rows=rows, now_ns=now_ns)
 
     return MemoryMembership(make)
@@ -44,7 +44,7 @@ def causal_membership(order: Causal) -> MemoryMembership[CausalNode]:
 async def register_causal_node(
     transport: FramedTransport, *, name: str, registry: str, order: Causal, clock: Clock
 ) -> RegisteredNode:
-    """Register a name, which has been entered, and return its node."""
+    """Register an entered name, and return its node."""
     members = await register(transport, name=name, registry=registry)
     bytes_max = transport.capabilities.message_bytes_max // 2
     config = _config(order)

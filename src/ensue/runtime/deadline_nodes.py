@@ -1,12 +1,12 @@
-"""The brokers of deadline order, one for each bus: made in memory, or registered elsewhere.
+"""The brokers of deadline order, one per bus: in memory, or registered at a server.
 
-Every bus is a broker of its own subscriptions: events go from bus to bus at once, each with its
-deadline, and there are no gossip rounds. So no other client's order or time depends on a bus that
-is late or vanishes.
+Every bus is the broker of its subscriptions: events go from bus to bus at once, each with its
+deadline, without gossip rounds. So a bus that is late or vanishes does not affect the order or the
+deadlines of other clients.
 
-A timer of the event loop fires late, the more so the busier the loop is. So an event that waits for
-a missing one is delivered a tenth of its lifetime before its deadline, and at most `SLACK_NS_MAX`
-before: a timer that is that late is still in time.
+Timers fire late on a busy event loop. So an event that waits for a missing one is delivered a tenth
+of its lifetime before its deadline, and at most `SLACK_NS_MAX` before: a timer that late is still
+in time.
 
 In memory there is one clock. Elsewhere clocks may differ by half of an event's lifetime
 (`skew_ns`), which does not affect order; beyond a fraction of that, an alert is logged. All members
@@ -29,10 +29,10 @@ __all__ = ["deadline_membership", "register_deadline_broker"]
 MILLISECOND_NS = 1_000_000
 SLACK_NS_MAX = 50 * MILLISECOND_NS
 PERIOD_NS_MAX = 1_000 * MILLISECOND_NS
-"""The longest time until brokers hear of a lost event, whatever its lifetime."""
+"""The longest time until brokers detect a lost event, whatever its lifetime."""
 SKEW_NS_MAX = 60_000 * MILLISECOND_NS
 RETAINED_MAX = 8192
-"""Events that each bus keeps for others until their deadlines."""
+"""Events that each bus retains for others until their deadlines."""
 
 
 def _config(order: Deadline) -> DeadlineConfig:
@@ -42,11 +42,11 @@ def _config(order: Deadline) -> DeadlineConfig:
         lifetime_ns=lifetime_ns,
         lifetime_ns_max=lifetime_ns,
         slack_ns=min(SLACK_NS_MAX, tenth_ns),
-        # How often brokers exchange what they have, in case it was lost.
+        # How often brokers exchange summaries, to detect lost events.
         period_ns=min(PERIOD_NS_MAX, max(MILLISECOND_NS // 10, tenth_ns)),
         held_max=order.held_max,
         retained_max=RETAINED_MAX,
-        # Each subscription decides for itself about late events.
+        # Each subscription decides whether it gets late events.
         deliver_late=True,
         spreads=False,
         durable=False,
@@ -58,9 +58,9 @@ def deadline_membership(order: Deadline) -> MemoryMembership[DeadlineBroker]:
     config = _config(order)
 
     def make(
-        name: str, names: list[str], there: list[DeadlineBroker], now_ns: int
+        name: str, names: list[str], present: list[DeadlineBroker], now_ns: int
     ) -> DeadlineBroker:
-        rows = [node.rows[0] for node in there]
+        rows = [node.rows[0] for node in present]
         return DeadlineBroker(name=name, names=names, config=config, rows=rows, now_ns=now_ns)
 
     return MemoryMembership(make)
@@ -69,7 +69,7 @@ def deadline_membership(order: Deadline) -> MemoryMembership[DeadlineBroker]:
 async def register_deadline_broker(
     transport: FramedTransport, *, name: str, registry: str, order: Deadline, clock: Clock
 ) -> RegisteredBroker:
-    """Register a name, which has been entered, and return its broker."""
+    """Register an entered name, and return its broker."""
     members = await register(
         transport, name=name, registry=registry, terms=f"deadlines of {order.ms:g} ms"
     )

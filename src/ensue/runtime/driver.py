@@ -1,13 +1,13 @@
-"""The asyncio driver: one protocol node with its timer, its port and its outcomes.
+"""The asyncio driver of one protocol node: its timer, its port and its outcomes.
 
 The node stays pure; all I/O is here. After each batch of frames, timer call or command the driver
 drains the node's effects and carries them out in the order that `ensue.protocols.interface`
-prescribes; with a store, records go there first, and everything else waits until they are safe. A
-driver keeps one timer at the event loop, for the earliest time the node asked for; a node that
-pushes its timer ahead with every frame costs nothing.
+prescribes. With a store, records are written first, and the other effects wait until they are safe.
+A driver keeps one timer at the event loop, for the earliest time that the node asked for: a node
+that postpones its timer with every frame costs nothing.
 
-An exception of the node, the port or an outcome callback would only be logged by asyncio, and
-clients would wait forever: instead the driver closes, logs it, and reports it to its owner.
+asyncio would only log an exception of the node, the port or an outcome callback, and clients would
+wait forever. So the driver closes, logs the exception, and reports it to its owner.
 
 A driver belongs to one event loop and is not thread-safe.
 """
@@ -57,9 +57,10 @@ class Store(Protocol):
     """The durable records of a node."""
 
     def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
-        """Make a batch safe, whole, and then call `done`.
+        """Make a whole batch safe, then call `done`.
 
-        Batches become safe in the order they came. One without writes waits for those before it.
+        Batches become safe in the order of the calls. One without writes waits for the earlier
+        ones.
         """
 
 
@@ -69,9 +70,9 @@ class Driver(Generic[N]):
     `store` is needed by a node that persists. `seen_as` and `subscription` name the node in the
     trace. `size_of` gives the wire size of frames to the trace; it is called only with a recorder.
 
-    `on_failure` is called if the node can't go on; without it there is an outcome `Failed`. With
-    `blames_sender`, an exception that a frame causes is raised to its deliverer, and the node goes
-    on.
+    `on_failure` is called if the node fails; without it there is an outcome `Failed`. With
+    `blames_sender`, the driver raises an exception that a frame causes to the transport, and the
+    node continues.
     """
 
     def __init__(
@@ -108,9 +109,9 @@ class Driver(Generic[N]):
         self._on_closed: Callable[[], None] | None = None
         self._lazy = transport.lazy
         self._scheduled = False
-        """Whether the effects of commands will be drained in this turn of the event loop."""
-        self._looking = False
-        """Whether the timer will be checked in this turn of the event loop."""
+        """Whether a callback of this event loop iteration will drain the effects of commands."""
+        self._checking_timer = False
+        """Whether a callback of this event loop iteration will check the timer."""
         self._port = transport.open(node.name, self._receive)
         self._drain()
         self._port.flush()
@@ -126,7 +127,7 @@ class Driver(Generic[N]):
         return not self._closed and self._done is None
 
     def command(self, call: Callable[[N, int], object]) -> None:
-        """Give the node a command: `call(node, now_ns)`. What it raises is raised here."""
+        """Give the node a command: `call(node, now_ns)`. Exceptions reach the caller."""
         node, now_ns = self.begin()
         try:
             call(node, now_ns)
@@ -134,7 +135,7 @@ class Driver(Generic[N]):
             self.end()
 
     def begin(self) -> tuple[N, int]:
-        """Return the node and the time, for a command; `end` must follow, whatever happens."""
+        """Return the node and the time, for a command; `end` must follow in any case."""
         if not self.takes_commands:
             raise LocalProtocolError(f"{self.node.name} is closed")
         return self.node, self._clock.now_ns()
@@ -149,7 +150,7 @@ class Driver(Generic[N]):
             self._loop.call_soon(self._drain_late)
 
     def repeat(self) -> None:
-        """Have the node retransmit now."""
+        """Let the node retransmit now."""
         repeat = getattr(self.node, "repeat", None)
         if repeat is not None and not self._closed:
             try:
@@ -160,7 +161,7 @@ class Driver(Generic[N]):
                 self.fail(error)
 
     def lose(self, reason: str, error: Exception | None = None) -> None:
-        """Close, and tell the application that its node was refused for good, and why."""
+        """Close, and report to the application why its node was refused permanently."""
         if not self._closed:
             self.close()
             if self._on_outcomes is not None:
@@ -168,13 +169,13 @@ class Driver(Generic[N]):
                 self._on_outcomes((outcome,))
 
     def fail(self, error: Exception) -> None:
-        """Close, and report to the owner of this node that it can't go on."""
+        """Close, and report the failure to the owner of this node."""
         if self._closed:
             return
         if self._on_failure is None and self._on_outcomes is None:
             raise error
-        _log.error("%s can't go on: %s", self.node.name, error, exc_info=error)
-        self._scheduled = False  # What it still wanted done is not to be trusted.
+        _log.error("node_failed node=%s error=%r", self.node.name, str(error), exc_info=error)
+        self._scheduled = False  # Its remaining effects may be wrong.
         self.close()
         if self._on_failure is not None:
             self._on_failure(error)
@@ -186,13 +187,13 @@ class Driver(Generic[N]):
     ) -> None:
         """Take no more commands; close as soon as `done(node)` holds after a step.
 
-        For a node that has to finish something its application need not wait for. `on_closed` is
-        called once it has closed, for whatever reason.
+        For a node that finishes work without its application. `on_closed` is called when the driver
+        has closed, for any reason.
         """
         self._done = done
         self._on_closed = on_closed
         if self._closed:
-            self._tell_closed()
+            self._report_closed()
         else:
             self._close_if_done()
 
@@ -205,15 +206,15 @@ class Driver(Generic[N]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._tell_closed()
+        self._report_closed()
 
-    def _tell_closed(self) -> None:
-        tell, self._on_closed = self._on_closed, None
-        if tell is not None:
-            tell()
+    def _report_closed(self) -> None:
+        report, self._on_closed = self._on_closed, None
+        if report is not None:
+            report()
 
     def _receive(self, frames: Sequence[Frame], source: str) -> None:
-        # The transport flushes after it has handed over all frames.
+        # The transport flushes after the last frame.
         now_ns = self._clock.now_ns()
         receive = self.node.receive
         try:
@@ -255,10 +256,10 @@ class Driver(Generic[N]):
             self.close()
 
     def _drain(self) -> None:
-        if not self._looking:
-            # Once a turn of the event loop is enough, however many frames it brings.
-            self._looking = True
-            self._loop.call_soon(self._look_at_timer)
+        if not self._checking_timer:
+            # Once per event loop iteration is enough, however many frames arrive.
+            self._checking_timer = True
+            self._loop.call_soon(self._check_timer)
         effects = self.node.take_effects()
         if not effects:
             return
@@ -287,7 +288,7 @@ class Driver(Generic[N]):
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         outcomes: list[Outcome] = []
         port = self._port
-        # By type and not by isinstance: this is where every effect of every event comes through.
+        # By type, not by isinstance: every effect of every event passes here.
         for effect in effects:
             kind = type(effect)
             if kind in _OUTCOMES:
@@ -302,15 +303,15 @@ class Driver(Generic[N]):
                 self._record(effect)  # type: ignore[arg-type]
             elif kind is Persist:
                 raise LocalProtocolError(
-                    f"{self.node.name} wants to persist something, and has no store: "
-                    "configure it with durable=False"
+                    f"{self.node.name} persists records, and has no store: configure it with "
+                    "durable=False"
                 )
             else:
                 self._ask(effect)  # type: ignore[arg-type]
         if outcomes:
-            self._tell(outcomes)
+            self._report(outcomes)
 
-    def _tell(self, outcomes: Sequence[Outcome]) -> None:
+    def _report(self, outcomes: Sequence[Outcome]) -> None:
         """Report outcomes to the application."""
         if self._recorder is not None:
             for outcome in outcomes:
@@ -338,9 +339,9 @@ class Driver(Generic[N]):
         else:
             recorder.outcome(self._seen_as, self._subscription, outcome, now_ns)
 
-    def _look_at_timer(self) -> None:
+    def _check_timer(self) -> None:
         """Arm the event loop's timer for the node's next time, or earlier."""
-        self._looking = False
+        self._checking_timer = False
         if self._closed:
             return
         try:

@@ -1,8 +1,8 @@
-"""A whole ordered bus in one process: a transport, the chain's stations, and back-pressure.
+"""A hub in one process: a transport, the stations of a chain, and back-pressure.
 
-Buses share a hub by its name, per event loop. The first to connect decides what it is; the last to
-leave takes it down. All buses on a hub publish with the same order, because an event without a
-stamp would take a slot that the sequencer is about to give away.
+Buses of one event loop share a hub by its name. The first bus to connect sets its options; the last
+one to leave closes it. All buses on a hub publish in the same order, because an event without a
+stamp would take a slot that the sequencer is about to assign.
 """
 
 import asyncio
@@ -52,20 +52,20 @@ N = TypeVar("N", bound=Node)
 
 PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
 CLOSE_TIMEOUT_S = 5.0
-"""How long leaving waits for unsettled events, unless `connect` is given another time."""
+"""How long leaving waits for receipts, unless `connect` gets another time."""
 ENS = "ens"
 """The name of the log of all topics, where no station keeps them."""
 RETAINED_MAX = 100_000
-"""Events kept per topic, for subscriptions that hold too much back and ask again."""
+"""Events kept per topic, for subscriptions that request them again."""
 DATED_MAX = 100
-"""Runs that are recorded to directories of one second, at the most."""
+"""Directories of recorded runs with the time of one second, at most."""
 
 
 class Slow:
     """A subscription as publishers see it: its topics, and whether it has room.
 
-    It runs out of room at `pending_max` unhandled events and has room again at half of that, so
-    that publishers and reader take turns in long runs instead of waking each other for every event.
+    It runs out of room at `pending_max` unhandled events and has room again at half of that:
+    publishers and reader take turns in long runs, instead of waking each other for every event.
     """
 
     __slots__ = ("name", "room", "topics")
@@ -79,17 +79,17 @@ class Slow:
 
 
 class Lingering(Protocol):
-    """A subscription that is closed and still takes acknowledgements."""
+    """A closed subscription that still takes acknowledgements."""
 
     async def settle(self) -> None:
-        """Wait until what was acknowledged is safe, not for ever."""
+        """Wait until acknowledgements are safe, up to a limit."""
 
     def rest(self) -> None:
-        """Take no acknowledgement any more, and leave the name."""
+        """Take no more acknowledgements, and leave the name."""
 
 
 class Hub:
-    """What buses share: a transport, its clients, and the recording."""
+    """The shared part of buses: a transport, its clients, and the recording."""
 
     transport: Transport
     placement: Placement
@@ -97,7 +97,7 @@ class Hub:
     payload_bytes_max = PAYLOAD_BYTES_MAX
     """The largest payload that can be carried, with its key and headers."""
     close_timeout_s = CLOSE_TIMEOUT_S
-    """How long leaving waits for what is not safe yet."""
+    """How long leaving waits for receipts and acknowledgements."""
     holds_publishers = True
     """Whether publishers wait for subscriptions that can't keep up; else those pause."""
     server = ""
@@ -105,7 +105,7 @@ class Hub:
     recording: Path | None = None
     """The directory that the run is recorded to."""
     answers = False
-    """Whether servers confirm events, where order needs no answer."""
+    """Whether servers confirm events in orders that need no answer."""
     fanouts: tuple[str, ...] = ()
     """Fan-outs where clients agree on the terms of merged order, the nearest first."""
     is_unattended = False
@@ -116,20 +116,20 @@ class Hub:
         self.clock = clock
         self.recorder = recorder
         self.full: dict[Slow, None] = {}
-        """Subscriptions with no room, in the order they ran out of it."""
+        """Subscriptions without room, the longest first."""
         self.shares: dict[str, Any] = {}
         """By client: the node that its subscriptions share, where clients keep the order."""
         self.observers: dict[str, Callable[[Mapping[str, int]], object]] = {}
         """By client: called with the stamps of events that are delivered before their turn."""
         self.lingering: dict[str, Lingering] = {}
-        """By name: subscriptions that have to rest before the name can be entered again."""
+        """By name: subscriptions that must rest before the name is entered again."""
         self.users = 0
         self.loop = asyncio.get_running_loop()
         self._codec = Codec((Put,))
         self._drivers: WeakSet[Driver[Any]] = WeakSet()
         """Of buses and subscriptions."""
         self._retired: list[Driver[Any]] = []
-        """Of closed subscriptions whose leave is still on its way."""
+        """Of closed subscriptions whose leave is not confirmed yet."""
 
     @property
     def shares_node(self) -> bool:
@@ -137,7 +137,7 @@ class Hub:
         return orders.of(self.order).shares_node
 
     async def admit(self, name: str) -> PublisherNode:
-        """Make a client's node, where clients keep the order among themselves."""
+        """Make the node of a client that keeps the order together with others."""
         raise NotImplementedError
 
     def admitted(self, driver: Driver[Any]) -> None:
@@ -148,7 +148,7 @@ class Hub:
         return len(self._codec.encode(frame))
 
     def claim(self, wanted: str | None, kind: str) -> str:
-        """Reserve the name that is wanted, or make one up."""
+        """Reserve the wanted name, or generate one."""
         raise NotImplementedError
 
     def unique(self, stem: str) -> str:
@@ -156,16 +156,16 @@ class Hub:
         raise NotImplementedError
 
     async def enter(self, name: str) -> None:
-        """Have frames for a name come here."""
+        """Receive frames for a name."""
 
     def leave(self, name: str) -> None:
-        """Have no more frames for a name."""
+        """Receive no more frames for a name."""
 
     def keep(self, event: Event) -> None:
-        """Keep an event that no notification service gives a place, if the run is recorded."""
+        """Record an event of an order without topic logs, if the run is recorded."""
 
     def depart(self, name: str) -> None:
-        """Tell others that a client is gone."""
+        """Notify other clients that a client has left."""
         self.shares.pop(name, None)
 
     def expel(self, reason: str) -> None:
@@ -174,7 +174,7 @@ class Hub:
             driver.lose(reason)
 
     def part(self, driver: Driver[Any]) -> None:
-        """Close the driver of a client that has said goodbye."""
+        """Close the driver of a client that leaves."""
         driver.close()
 
     def watch(self, driver: Driver[Any], *, needs_log: bool = True) -> None:
@@ -186,20 +186,20 @@ class Hub:
         self._drivers.add(driver)
 
     async def finish(self, by_s: float) -> None:
-        """Disconnect when the last user has left, until about a time of the event loop."""
+        """Disconnect, by about a time of the event loop, when the last user has left."""
 
     @property
     def connections_tell_logs(self) -> bool:
-        """Whether each connection begins with the log of its server; else stations are asked."""
+        """Whether a server sends its log identity on each connection; else clients ask."""
         return True
 
     @property
     def logs(self) -> Mapping[str, Lineage]:
-        """Which logs stations have, as far as they have said so."""
+        """Station to the known identity of its log."""
         return {}
 
     def check_loop(self, what: str) -> None:
-        """Refuse to be used from another event loop: nothing here is thread-safe."""
+        """Raise if called from another event loop: a hub is not thread-safe."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -210,7 +210,7 @@ class Hub:
             )
 
     def subscriber_config(self, order: Total, *, durable: bool = False) -> SequencerConfig:
-        """Return the chain's configuration with what a subscription chose for itself."""
+        """Return the chain's configuration with the options of a subscription."""
         config = msgspec.structs.replace(self.config, held_max=order.held_max, durable=durable)
         if order.time_to_live is None:
             return config
@@ -229,7 +229,7 @@ class Hub:
         self._retired = [each for each in (*self._retired, driver) if not each.closed]
 
     def close(self) -> None:
-        """Take down what can be taken down at once."""
+        """Close all that can be closed at once."""
         for retired in self._retired:
             retired.close()
 
@@ -264,10 +264,10 @@ class MemoryHub(Hub):
             reliable=reliable, leave_out=reliable, carries=True, durable=False
         )
         self.registry: Registry | None = None
-        """Where this hub is found by its name, if it has one."""
+        """The registry that has this hub by its name, if it has one."""
         self._names = Names((ENS, *self.placement.nodes))
         self._slots: dict[str, int] = {}
-        """By topic: how many events were recorded, where no log counts them."""
+        """Topic to the number of recorded events, in an order without topic logs."""
         self._chain: list[Driver[Station]] = []
         self._topic_log: Driver[TopicLog] | None = None
         """Of all topics, for buses without order and in merged order."""
@@ -279,7 +279,7 @@ class MemoryHub(Hub):
             self._topic_log = self._drive(self._recorded(log))
 
     def claim(self, wanted: str | None, kind: str) -> str:
-        """Reserve the name that is wanted, or make one up."""
+        """Reserve the wanted name, or generate one."""
         return self.unique(kind) if wanted is None else self._names.claim(wanted)
 
     def unique(self, stem: str) -> str:
@@ -298,7 +298,7 @@ class MemoryHub(Hub):
         self._membership.enter(driver)
 
     def depart(self, name: str) -> None:
-        """Tell others that a client is gone."""
+        """Notify other clients that a client has left."""
         super().depart(name)
         if self._membership is not None:
             self._membership.leave(name)
@@ -310,7 +310,7 @@ class MemoryHub(Hub):
             self.log.accept(event, slot)
 
     def close(self) -> None:
-        """Take the chain down, and finish the trace and the event log."""
+        """Close the chain, and finish the trace and the event log."""
         super().close()
         for driver in self._chain:
             driver.close()
@@ -330,7 +330,7 @@ class MemoryHub(Hub):
         return TopicLogConfig(keeps_log=keeps_log, retained_max=RETAINED_MAX, durable=False)
 
     def _recorded(self, log: TopicLog) -> TopicLog:
-        """Have a log write its events into the event log of a recorded run."""
+        """Let a topic log write its events into the event log of a recorded run."""
         if self.log is not None:
             log.on_accepted = self.log.accept
         return log
@@ -357,7 +357,7 @@ class MemoryHub(Hub):
         )
 
     def _chain_failed(self, error: Exception) -> None:
-        """End all nodes: no more events would get a place in the order."""
+        """Fail all nodes: no more events would get a place in the order."""
         for driver in list(self._drivers):
             driver.fail(error)
 
@@ -388,7 +388,7 @@ def _directory(record: str | Path | bool) -> Path:
     directory = Path(record)
     if directory.is_dir() and any(directory.iterdir()):
         raise BadInput(
-            f"{record} is not empty, and a run needs a directory of its own: record to another, "
+            f"{record} is not empty: record to a new directory, "
             f"such as {dated_directory(directory.parent)}, or with record=True to a new one in runs"
         )
     return directory
@@ -397,7 +397,7 @@ def _directory(record: str | Path | bool) -> Path:
 def _witnesses(
     trace: str | None, record: Path | None
 ) -> "tuple[ParquetSink | None, LogSink | None]":
-    """Open where the trace goes, and the events if all of the run is to be recorded."""
+    """Open the sinks of the trace and, if the whole run is recorded, of its events."""
     if record is None:
         return (None if trace is None else ParquetSink(trace)), None
     from ensue.store import LogSink  # noqa: PLC0415 - an extra
@@ -412,7 +412,7 @@ def _witnesses(
 
 
 Registry = WeakValueDictionary[str, "MemoryHub"]
-"""Hubs by name. Their buses keep them alive, so that an event loop that ended takes them along."""
+"""Hubs by name. Only their buses refer to them: they are freed with their event loop."""
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, Registry] = WeakKeyDictionary()
 
@@ -458,7 +458,7 @@ def join_hub(
             raise ConfigurationError(f"memory://{options.hub} is in use: {difference}")
         if trace is not None or record is not None:
             raise ConfigurationError(
-                f"memory://{options.hub} is in use: only the first to connect may ask for a trace "
+                f"memory://{options.hub} is in use: only the first to connect may request a trace "
                 "or a record"
             )
     hub.users += 1
@@ -466,7 +466,7 @@ def join_hub(
 
 
 def leave_hub(hub: Hub) -> None:
-    """Give a hub up; the last to do so takes it down."""
+    """Leave a hub; the last user closes it."""
     hub.users -= 1
     if hub.users == 0:
         if isinstance(hub, MemoryHub) and hub.registry is not None:

@@ -11,7 +11,7 @@ twice. Only the names of durable subscriptions are chosen by users.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any
@@ -58,14 +58,14 @@ from ensue.transports.tcp.options import TcpOptions
 __all__ = ["RemoteHub", "discover"]
 
 DISCOVER_S = 10.0
-"""How long a station on a broker may take to answer."""
+"""How long to wait for a station on a broker."""
 DISCOVER_AGAIN_S = 0.5
 PART_S_MIN = 0.5
-"""The least time to wait for a registry and for names to be left, despite `close_timeout`."""
+"""The least time to wait for a registry and for left names, despite `close_timeout`."""
 RUN = "ensue"
-"""What the run is called in traces: the same for all clients, whose traces belong together."""
+"""The name of the run in traces: the same for all clients, so that traces can be merged."""
 STAMP_BYTES = 256 * 1024
-"""Left free in the largest message, for the stamp and the names that travel with an event."""
+"""Reserved in the largest message, for the stamp and the names of an event."""
 
 _log = logging.getLogger("ensue")
 
@@ -103,14 +103,14 @@ class RemoteHub(Hub):
         self._suffix = token_hex(6)
         self._given = 0
         self._refusal = ""
-        """Why a server will not have this client any more."""
+        """Why a server rejects this client permanently."""
         self._log_lost: LogLost | None = None
-        """Why nothing that a server reported holds any more."""
+        """Why positions and receipts of a server no longer hold."""
         self._log_monitor: LogMonitor | None = None
-        """Who asks stations on a broker for their logs."""
+        """Asks stations on a broker for the identities of their logs."""
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._parting: tuple[Driver[Any], asyncio.Event] | None = None
-        """A client that has said goodbye to a registry, and whether that is through."""
+        """The driver of a client that leaves its registry; set when the registry confirms."""
         transport.on_too_large = self._sent_too_much
         carrier = transport.carrier
         carrier.on_reconnect = self._reconnected
@@ -163,7 +163,7 @@ class RemoteHub(Hub):
         return hub
 
     async def watch_logs(self) -> None:
-        """Hear which logs stations have, where no connection tells it."""
+        """Ask stations on a broker for the identities of their logs."""
         if self._reserved and not isinstance(self.transport.carrier, TcpCarrier):
             self._log_monitor = LogMonitor(
                 self.transport,
@@ -176,19 +176,19 @@ class RemoteHub(Hub):
 
     @property
     def connections_tell_logs(self) -> bool:
-        """Whether each connection begins with the log of its server; else stations are asked."""
+        """Whether a server sends its log identity on each connection; else clients ask."""
         return isinstance(self.transport.carrier, TcpCarrier)
 
     @property
     def logs(self) -> Mapping[str, Lineage]:
-        """Which logs stations have, as far as they have said so."""
+        """Station to the known identity of its log."""
         carrier = self.transport.carrier
         if isinstance(carrier, TcpCarrier):
             return carrier.logs
         return {} if self._log_monitor is None else self._log_monitor.logs
 
     def _find_stations(self, described: Described, order: Order | None) -> None:
-        """Take note of who is in the chain, and of where events go."""
+        """Note the stations of the chain, and the targets of events."""
         self.placement = placement = described.placement()
         self.config = msgspec.structs.replace(described.config, durable=False)
         self._reserved = (DISCOVERY_NAME, *placement.nodes)
@@ -232,25 +232,25 @@ class RemoteHub(Hub):
         )
 
     async def enter(self, name: str) -> None:
-        """Have frames for a name come here."""
+        """Receive frames for a name."""
         if name in self._reserved:
             raise BadInput(f"the name {name!r} belongs to the chain itself: choose another")
         if (resting := self.lingering.get(name)) is not None:
             await resting.settle()
             resting.rest()
         if name in self._leaving:
-            # Shielded: the waiter may be cancelled, and the name has to be left all the same.
+            # Shielded: the name must be left even if this task is cancelled.
             await asyncio.shield(self._leaving[name])
         await self.transport.enter(name)
 
     def leave(self, name: str) -> None:
-        """Have no more frames for a name, once everything is out."""
+        """Receive no more frames for a name, once queued frames are sent."""
         self.transport.flush()
         task = self._leaving[name] = self.loop.create_task(self.transport.exit(name))
         task.add_done_callback(lambda _task: self._leaving.pop(name, None))
 
     async def finish(self, by_s: float) -> None:
-        """Let everything out and disconnect."""
+        """Send queued frames and disconnect."""
         by_s = max(by_s, self.loop.time() + PART_S_MIN)
         try:
             await self._see_off(by_s)
@@ -283,7 +283,7 @@ class RemoteHub(Hub):
         driver.retire(lambda node: node.resigned, on_closed=parted.set)
 
     async def _see_off(self, by_s: float) -> None:
-        """Wait until the registry has removed a client, but not forever: it may be gone."""
+        """Wait until the registry has removed a client, up to a limit."""
         if self._parting is None:
             return
         driver, parted = self._parting
@@ -292,7 +292,8 @@ class RemoteHub(Hub):
                 await parted.wait()
         except TimeoutError:
             _log.warning(
-                "%s has left, and its registry did not answer: others may wait until it expires",
+                "leave_unconfirmed client=%s: no answer of its registry; others may wait until it "
+                "expires",
                 driver.node.name,
             )
         finally:
@@ -331,21 +332,21 @@ class RemoteHub(Hub):
         super().expel(reason)
 
     def _lose_log(self, error: LogLost) -> None:
-        """End all nodes, also later ones: positions and receipts do not hold any more."""
+        """End all nodes, also later ones: positions and receipts no longer hold."""
         _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
         self._log_lost = error
         for driver in list(self._drivers):
             driver.lose(error.reason, error)
 
     def _learn_log(self, server: str, log: Lineage, question: int | None = None) -> None:
-        """Let durable subscriptions see whether a server has the log that they have read."""
+        """Let durable subscriptions check a server's log against the one that they read."""
         for driver, subscriber in self._durable():
             if driver.takes_commands:
                 learn = partial(subscriber.learn_log, server, log, question=question)
-                driver.command(lambda _node, now_ns, learn=learn: learn(now_ns=now_ns))  # type: ignore[misc]
+                driver.command(partial(_call_at, learn))
 
     def _ask_log(self, question: int) -> None:
-        """Have durable subscriptions note how far they are when stations are asked for logs."""
+        """Let durable subscriptions note their progress when stations are asked for logs."""
         for _, subscriber in self._durable():
             subscriber.ask_log(question)
 
@@ -356,7 +357,7 @@ class RemoteHub(Hub):
                 yield driver, inner
 
     def _place_of(self, server: str) -> int:
-        """Return the highest place of a server's log of which an event was delivered."""
+        """Return the highest place of a delivered event of a server's log."""
         return max((_place_of(driver.node, server) for driver in self._drivers), default=0)
 
     def _reconnected(self) -> None:
@@ -367,9 +368,13 @@ class RemoteHub(Hub):
 
 
 def _place_of(node: Node, server: str) -> int:
-    """Return the highest place of a server's log of which a node delivered an event."""
+    """Return the highest place of an event of a server's log that a node delivered."""
     inner = node.inner if isinstance(node, RemoteState) else node
     return inner.last_place(server) if isinstance(inner, LogReaderNode) else 0
+
+
+def _call_at(call: Callable[..., None], _node: Any, now_ns: int) -> None:
+    call(now_ns=now_ns)
 
 
 def _nowhere(topic: str) -> str:
@@ -377,7 +382,7 @@ def _nowhere(topic: str) -> str:
 
 
 def _welcomed(welcome: Welcome) -> Described:
-    """Return what a server's welcome says of its chain."""
+    """Return the chain that a server's welcome describes."""
     try:
         config = msgspec.msgpack.decode(welcome.config, type=SequencerConfig)
     except (msgspec.DecodeError, ValueError) as error:
@@ -395,7 +400,7 @@ def _welcomed(welcome: Welcome) -> Described:
 async def discover(
     transport: FramedTransport, url: str, *, within_s: float = DISCOVER_S
 ) -> Described:
-    """Ask on a broker which stations are in the chain."""
+    """Ask on a broker for the stations of the chain."""
     found: asyncio.Future[Described] = asyncio.get_running_loop().create_future()
 
     def receive(frames: Sequence[Frame], _source: str) -> None:
@@ -403,7 +408,7 @@ async def discover(
             if isinstance(frame, Described) and not found.done():
                 found.set_result(frame)
 
-    async with inbox(transport, "visitor", receive) as port:
+    async with inbox(transport, "discovery", receive) as port:
         if await request(
             port,
             lambda: [(DISCOVERY_NAME, Discover(number=1))],

@@ -1,4 +1,4 @@
-"""The monitor of the logs of stations on a broker.
+"""A monitor of the logs of stations on a broker.
 
 A client of an `ensue://` server learns the server's log whenever it connects. On a broker it stays
 connected while a station stops and another takes its name, so it asks: at once, then every `ASK_S`,
@@ -25,11 +25,12 @@ ASK_S = 2.0
 
 
 class LogMonitor:
-    """Asks stations for their logs, again and again.
+    """Polls stations for the identities of their logs.
 
     `on_ask` gets the number of each question, and `on_log` each answer with that number: it may
-    raise `LogLost`. `on_lost` gets the first answer that contradicts an earlier one. With `goes_on`
-    the monitor asks on after that, `on_log` alone judges, and `on_lost` is called each time.
+    raise `LogLost`. `on_lost` gets the first answer that contradicts an earlier one. With
+    `continues` the monitor polls on after that: only `on_log` judges, and `on_lost` is called each
+    time.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class LogMonitor:
         on_log: Callable[[str, Lineage, int], None],
         on_lost: Callable[[LogLost], None],
         on_ask: Callable[[int], None] = lambda _: None,
-        goes_on: bool = False,
+        continues: bool = False,
     ) -> None:
         self.logs: dict[str, Lineage] = {}
         """By station: its log."""
@@ -50,16 +51,16 @@ class LogMonitor:
         self._on_lost = on_lost
         self._on_ask = on_ask
         self._number = 0
-        self._goes_on = goes_on
+        self._goes_on = continues
         self.name = f"log{EPHEMERAL}{token_hex(6)}"
         self._port: FramedPort | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to ask."""
+        """Start polling."""
         await self._transport.enter(self.name)
         self._port = self._transport.open(self.name, self._receive)
-        self._task = asyncio.get_running_loop().create_task(self._ask_on())
+        self._task = asyncio.get_running_loop().create_task(self._poll())
 
     def ask(self) -> None:
         """Ask all stations."""
@@ -71,7 +72,7 @@ class LogMonitor:
             self._port.flush()
 
     def stop(self) -> None:
-        """Stop asking."""
+        """Stop polling."""
         port, self._port = self._port, None
         if port is not None:
             port.close()
@@ -79,11 +80,11 @@ class LogMonitor:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Stop asking, and leave the name."""
+        """Stop polling, and leave the name."""
         self.stop()
         await self._transport.exit(self.name)
 
-    async def _ask_on(self) -> None:
+    async def _poll(self) -> None:
         while True:
             self.ask()
             await asyncio.sleep(ASK_S)
@@ -112,7 +113,7 @@ class LogMonitor:
         self.logs[station] = log
 
     def _lose(self, error: LogLost) -> None:
-        """Report that a log is gone; stop asking, unless `goes_on`."""
+        """Report that a log is lost; stop polling, unless `continues`."""
         if not self._goes_on:
             self._stations = ()
         self._on_lost(error)

@@ -1,7 +1,7 @@
-"""Names on a hub: given ones are checked, generated ones never collide with them.
+"""Names on a hub: chosen names are checked, generated ones never collide with them.
 
-A name is given once in the life of a hub, because the chain remembers its owner's requests: a new
-client under an old name would get its predecessor's stamps.
+A name is used once in the life of a hub, because the chain remembers its owner's requests: a new
+client with an old name would get its predecessor's stamps.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ __all__ = ["TEXT_BYTES_MAX", "Names", "check_name", "check_text"]
 
 TEXT_BYTES_MAX = 255
 GENERATED = "~"
-"""Stands in every generated name and in no given one."""
+"""Marks generated names; no chosen name has it."""
 
 
 def check_text(text: object, what: str) -> None:
-    """Raise `BadInput` unless a text can be a name; `what` says of what."""
+    """Raise `BadInput` unless a text can be a name; `what` is for the error."""
     if not isinstance(text, str):
         raise BadInput(f"{what} is a str, not {type(text).__name__}")
     try:
@@ -44,7 +44,7 @@ def check_name(name: object) -> None:
 
 
 class Names:
-    """Every name that is or was in use on a hub. `reserved` ones belong to the hub itself."""
+    """All names that are or were in use on a hub. `reserved` ones belong to the hub."""
 
     def __init__(self, reserved: Iterable[str]) -> None:
         self._reserved = frozenset(reserved)

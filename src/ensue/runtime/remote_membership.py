@@ -1,6 +1,6 @@
 """Registration with the registry beside the first station, which numbers clients.
 
-Used where clients keep an order among themselves and are in different processes.
+For orders that clients in different processes keep among themselves.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ REGISTER_AGAIN_S = 0.5
 async def register(
     transport: FramedTransport, *, name: str, registry: str, terms: str = ""
 ) -> KnownMembers:
-    """Have a registry number a name, which has been entered; return the members.
+    """Register an entered name with a registry; return the members.
 
-    `terms` is what all members have to agree on, in words.
+    All members must have the same `terms`, a text.
     """
     members = KnownMembers(terms)
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -34,7 +34,7 @@ async def register(
             if source != registry or done.done():
                 return
             if isinstance(frame, Evicted):
-                why = f"{registry} does not let {name!r} in: {frame.reason}"
+                why = f"{registry} refused {name!r}: {frame.reason}"
                 done.set_exception(refused_client(why, reason=frame.reason))
             elif isinstance(frame, Members):
                 if members.take(frame):
@@ -53,7 +53,7 @@ async def register(
         )
     finally:
         if not done.done():
-            # It may be registered, and the others would wait for it until it expires.
+            # It may be registered: others would wait for it until it expires.
             port.send(registry, Deregister(epoch=members.epoch))
             transport.flush()
         port.close()
@@ -61,7 +61,7 @@ async def register(
         station, _, order = registry.partition("/")
         raise TransportError(
             f"no answer from {station}, the registry of {order} order, within {REGISTER_S:g} s: "
-            "is it up, and of this version?"
+            "check that it runs, in this version"
         )
     done.result()
     return members

@@ -1,6 +1,6 @@
-"""Requests that are sent again until they are answered, and inboxes for the answers.
+"""Requests that are retransmitted until they are answered, and inboxes for answers.
 
-Carriers lose messages, so a request is repeated. The receiver of its answer resolves a future.
+Carriers lose messages, so a request is retransmitted. The receiver of the answer resolves a future.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ async def request(
     every_s: float,
     within_s: float,
 ) -> bool:
-    """Send questions to peers until `answer` is done; return whether it is within the time."""
+    """Send questions to peers until `answer` is done; return False on a timeout."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
     while not answer.done():
@@ -42,7 +42,7 @@ async def request(
 async def inbox(
     transport: FramedTransport, stem: str, receive: Receiver
 ) -> AsyncIterator[FramedPort]:
-    """Open a port under a name that no other client has, for as long as the block runs."""
+    """Open a port under a unique name, while the block runs."""
     name = f"{stem}{EPHEMERAL}{token_hex(6)}"
     await transport.enter(name)
     port = transport.open(name, receive)

@@ -1,9 +1,9 @@
-"""The status of a chain: every server is asked, and the answers are merged.
+"""The status of a chain: ask every server, and merge the answers.
 
-A server that does not answer is reported as such: that one matters most to an operator.
+A server that does not answer is part of the result, with its error: operators look for it first.
 
-Merging adds up what no single server knows: the lag of a durable subscription whose topics are kept
-by several servers.
+Merging adds up the lag of a durable subscription whose topics are on several servers: no single
+server knows it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from ensue.transports.tcp.messages import Member
 from ensue.transports.tcp.options import TcpOptions, parse_address, write_address
 from ensue.transports.url_options import hide
 
-__all__ = ["ANSWER_S", "look"]
+__all__ = ["ANSWER_S", "chain_status"]
 
 ANSWER_S = 5.0
 """How long a server may take to answer."""
@@ -44,8 +44,8 @@ Failure = (TransportError, AccessDenied, RemoteProtocolError, OSError, TimeoutEr
 Bounds = Mapping[str, tuple[int, int]]
 
 
-async def look(url: str, *, answer_s: float = ANSWER_S) -> Json:
-    """Return what the chain at a URL is doing; raise if no server lists its members."""
+async def chain_status(url: str, *, answer_s: float = ANSWER_S) -> Json:
+    """Return the status of the chain at a URL; raise if no server lists its members."""
     options = parse_url(url, expected=SERVED)
     if isinstance(options, MemoryOptions):
         raise BadInput(f"{url} is within one process; expected ensue://HOST:PORT or a broker")
@@ -61,13 +61,13 @@ async def look(url: str, *, answer_s: float = ANSWER_S) -> Json:
             return chain.merged(place, states, bounds)
         except (KeyError, TypeError, AttributeError) as error:
             raise RemoteProtocolError(
-                f"what a server of {place} says can't be read ({error!r}): is it of "
-                "another version?"
+                f"the status of a server of {place} can't be read ({error!r}): check that it has "
+                "this version"
             ) from None
 
 
 class _Asker:
-    """A name on a carrier, under which stations are asked."""
+    """A client that sends status requests to stations, under its own name."""
 
     def __init__(self, transport: FramedTransport, answer_s: float) -> None:
         self.transport = transport
@@ -77,12 +77,12 @@ class _Asker:
         self._waiting: dict[int, asyncio.Future[StatusReply]] = {}
 
     async def enter(self) -> None:
-        """Take the name up."""
+        """Enter the name."""
         await self.transport.enter(self._name)
         self._port = self.transport.open(self._name, self._receive)
 
     async def ask(self, station: str, topics: Sequence[str] = ()) -> StatusReply:
-        """Ask one station, repeatedly while there is time."""
+        """Ask one station; retransmit until the timeout."""
         self._number += 1
         question = StatusRequest(number=self._number, topics=tuple(topics))
         answer: asyncio.Future[StatusReply] = asyncio.get_running_loop().create_future()
@@ -106,7 +106,7 @@ class _Asker:
 
 
 class _Chain:
-    """Who is in the chain, and how each is asked."""
+    """The servers of a chain, and the client that asks each of them."""
 
     def __init__(self, members: Sequence[Member], *, closed: bool) -> None:
         self.members = members
@@ -120,7 +120,7 @@ class _Chain:
         """Why a server could not be asked."""
 
     async def ask_all(self) -> dict[str, Json]:
-        """Return what each says that answers; note why others don't."""
+        """Return the state of each server that answers; note the errors of the others."""
         names = [member.name for member in self.members if member.name in self.askers]
         answers = await asyncio.gather(
             *(self.askers[name].ask(name) for name in names), return_exceptions=True
@@ -157,12 +157,12 @@ class _Chain:
         return bounds
 
     def merged(self, url: str, states: Mapping[str, Json], bounds: Bounds) -> Json:
-        """Put together what was said."""
+        """Merge the states of all servers."""
         servers: list[Json] = []
         for rank, member in enumerate(self.members, 1):
             state = states.get(member.name)
             if state is None:
-                error = self.errors.get(member.name, "it was not asked")
+                error = self.errors.get(member.name, "not asked")
                 servers.append(
                     {"server": member.name, "rank": rank, "address": member.address, "error": error}
                 )
@@ -194,7 +194,7 @@ class _Chain:
 
 
 async def _servers(options: TcpOptions, stack: AsyncExitStack, answer_s: float) -> _Chain:
-    """Connect to the servers of a chain, each by itself."""
+    """Connect to each server of a chain."""
     first = TcpCarrier(options, client="status")
     stack.push_async_callback(first.close)
     own = write_address(options.host, options.port)
@@ -262,12 +262,12 @@ def _read(state: bytes) -> Json:
     try:
         found: Json = msgspec.json.decode(state, type=Json)
     except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"what a server is doing can't be read: {error}") from None
+        raise RemoteProtocolError(f"the status of a server can't be read: {error}") from None
     return found
 
 
 def _subscriptions(states: Iterable[Json], bounds: Bounds) -> list[Json]:
-    """Merge what servers know of subscriptions: one of them keeps the position."""
+    """Merge the subscriptions of all servers: one of them has the position."""
     found: dict[str, Json] = {}
     for state in states:
         for known_here in state["subscriptions"]:
@@ -286,7 +286,7 @@ def _subscriptions(states: Iterable[Json], bounds: Bounds) -> list[Json]:
 
 
 def _add_up(one: Json, bounds: Bounds) -> None:
-    """Add to a lag what lies at other servers."""
+    """Add the lag of topics at other servers."""
     least = bool(one.get("lag_is_least"))
     for topic, slot in one.pop("elsewhere", {}).items():
         if topic in bounds:

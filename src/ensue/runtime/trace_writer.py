@@ -1,7 +1,6 @@
-"""The writer of a real run's trace: rows are gathered and written as Parquet, part by part.
+"""The writer of a real run's trace: collects rows and writes Parquet files.
 
-A trace is a witness, not a part of the run: once the run has begun, a failing disk costs rows and
-never an event.
+Tracing must not affect the run: once it has begun, a failing disk loses rows and never an event.
 """
 
 import contextlib
@@ -20,10 +19,10 @@ _log = logging.getLogger("ensue")
 
 
 class ParquetSink:
-    """Writes `part-00001.parquet`, `part-00002.parquet` and so on into a directory of its own.
+    """Writes `part-00001.parquet`, `part-00002.parquet` and so on into a new directory.
 
-    A directory that can't be used is refused when the sink is made. Afterwards nothing is raised:
-    the first write that fails is logged, and from then on rows are dropped and counted.
+    The constructor refuses a directory that can't be used. After that the sink raises nothing: it
+    logs the first write that fails, then drops and counts rows.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -38,8 +37,8 @@ class ParquetSink:
         self._made = False
         self._written = False
         """Whether any row is on the disk."""
-        # Written at once: a directory that can't be used is refused before the run, and one
-        # that is in use is seen to be so by the next run.
+        # Write an empty part now: an unusable directory is refused before the run, and the next
+        # run sees that this one is in use.
         try:
             self._made = not self.directory.exists()
             self._claim = self._write([])
@@ -59,11 +58,13 @@ class ParquetSink:
             self._flush()
 
     def close(self) -> None:
-        """Write what is left; leave nothing behind if nothing was recorded."""
+        """Write the remaining rows; remove the directory if none was recorded."""
         if self._rows:
             self._flush()
         if self.dropped:
-            _log.warning("the trace %s lacks %d rows", self.directory, self.dropped)
+            _log.warning(
+                "trace_incomplete directory=%s rows_dropped=%d", self.directory, self.dropped
+            )
         if not self._written:
             self._remove(self._claim)
             self._remove_directory()
@@ -73,12 +74,12 @@ class ParquetSink:
         try:
             self._write(rows)
             self._written = True
-        except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+        except Exception as error:  # noqa: BLE001 - the run continues
             self._failed = True
             self.dropped += len(rows)
-            _log.error("the trace %s can't be written, and ends here: %s", self.directory, error)
+            _log.error("trace_failed directory=%s error=%r", self.directory, str(error))
             if not isinstance(error, BadInput):
-                # Half a part would make the whole trace unreadable; what was in the way stays.
+                # Half a part would make the whole trace unreadable. A file in the way stays.
                 self._remove(self._path())
 
     def _write(self, rows: list[Row]) -> Path:
@@ -92,10 +93,10 @@ class ParquetSink:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("%s is of no use and can't be removed: %s", path, error)
+            _log.warning("trace_part_not_removed path=%s error=%r", path, str(error))
 
     def _remove_directory(self) -> None:
-        """Make room for another attempt, unless the directory was there before or is in use."""
+        """Remove the directory, unless it existed before or is in use."""
         if self._made:
             with contextlib.suppress(OSError, ValueError):
                 self.directory.rmdir()

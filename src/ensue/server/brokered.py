@@ -130,7 +130,7 @@ class BrokeredServer(StationServer):
         broker_admission.on_log_refused = is_refused
         others = [each for each in self.placement.nodes if each != name]
         self._log_monitor = LogMonitor(
-            transport, others, on_log=learn, on_lost=refuse, goes_on=True
+            transport, others, on_log=learn, on_lost=refuse, continues=True
         )
         await self._log_monitor.start()
 
