@@ -1,4 +1,4 @@
-"""Tiny nodes for the tests of the world: they do as they are told and note what they see."""
+"""Scripted nodes for tests of the world, which record what they observe."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -31,7 +31,7 @@ class NoteCodec:
 
 
 class Diary:
-    """What one node saw over all its incarnations."""
+    """The observations of one node over all its incarnations."""
 
     def __init__(self) -> None:
         self.received: list[tuple[int, str, str]] = []
@@ -52,7 +52,7 @@ Reaction = Callable[["Probe", str, str, int], None]
 
 
 class Probe:
-    """A node that notes what happens and reacts as told."""
+    """A node that records what happens and reacts by script."""
 
     def __init__(self, name: str, diary: Diary, reaction: Reaction | None) -> None:
         self.name = name

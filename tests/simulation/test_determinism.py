@@ -1,4 +1,4 @@
-"""The same seed gives the same trace, in this process and in another with other hashes."""
+"""The same seed gives the same trace, in this process and in one with another hash seed."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ TOPICS = ("news", "sport")
 
 
 class Reader:
-    """Delivers whatever the ENS notifies, and publishes when told."""
+    """Delivers events of the topic log, and publishes on command."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -107,7 +107,7 @@ def faulty_run(seed: int, *, queueing: QueueConfig | None = None) -> list[Row]:
     return recorder.rows
 
 
-def test_the_same_seed_gives_the_same_rows_and_another_seed_others() -> None:
+def test_same_seed_gives_same_rows_and_another_seed_others() -> None:
     first = faulty_run(7)
     assert first == faulty_run(7)
     assert {row.action for row in first} >= {
@@ -122,7 +122,7 @@ def test_queues_are_deterministic_too() -> None:
     assert faulty_run(7, queueing=config) != faulty_run(7)
 
 
-def test_another_process_with_other_hashes_gives_the_same_digest() -> None:
+def test_process_with_other_hash_seed_gives_same_digest() -> None:
     root = Path(__file__).parents[2]
     code = (
         "from tests.simulation.test_determinism import faulty_run\n"
@@ -147,7 +147,7 @@ def test_another_process_with_other_hashes_gives_the_same_digest() -> None:
     assert len(seen) == 1
 
 
-def test_effects_for_the_ens_reach_it_and_its_answers_come_back() -> None:
+def test_topic_log_receives_effects_and_answers() -> None:
     recorder = Recorder("run")
     world = World(1, network=STEADY, recorder=recorder)
     world.add("ens", lambda records, _: TopicLog(name="ens", records=records))
@@ -169,7 +169,7 @@ def test_effects_for_the_ens_reach_it_and_its_answers_come_back() -> None:
     assert {row.subscription for row in recorder.rows} == {None, "mine"}
 
 
-def test_each_topic_may_have_its_own_ens_and_it_must_exist() -> None:
+def test_topic_may_have_its_own_log_which_must_exist() -> None:
     world = World(1, network=STEADY, ens_for=lambda topic: f"ens-{topic}")
     for topic in TOPICS:
         world.add(f"ens-{topic}", lambda _records, _now_ns: TopicLog(name="ens"))

@@ -20,7 +20,7 @@ from ensue.simulation import Constant, Crash, DiskConfig, Faults, Pause, World
 from ensue.simulation.world import driver as driver_module
 
 
-def test_a_paused_node_gets_frames_timers_and_commands_afterwards_in_order() -> None:
+def test_paused_node_gets_frames_timers_and_commands_later_in_order() -> None:
     world = steady_world()
     _, b = add(world, "a", "b")
     wake(world, "b", 150)
@@ -37,8 +37,8 @@ def test_a_paused_node_gets_frames_timers_and_commands_afterwards_in_order() -> 
     assert b.timers == [500]
 
 
-def test_what_became_durable_during_a_pause_is_sent_when_it_ends() -> None:
-    """The hazard of a publisher that stands still between looking at its clock and sending."""
+def test_frames_made_durable_during_pause_are_sent_after_it() -> None:
+    """The hazard of a publisher that pauses between reading its clock and sending."""
     world = World(1, network=STEADY, disk=DiskConfig(sync=Constant(100)))
     _, b = add(world, "a", "b")
     do(world, "a", Persist("k", b"1"), Send("b", Note(text="x")), at=0)
@@ -61,7 +61,7 @@ def test_pauses_nest() -> None:
     assert b.times == [300]
 
 
-def test_the_end_of_a_pause_before_a_crash_does_not_end_a_later_one() -> None:
+def test_end_of_pause_before_crash_does_not_end_later_pause() -> None:
     world = steady_world()
     _, b = add(world, "a", "b")
     world.inject(
@@ -78,7 +78,7 @@ def test_the_end_of_a_pause_before_a_crash_does_not_end_a_later_one() -> None:
     assert b.times == [400]
 
 
-def test_too_long_a_backlog_is_a_limit_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_backlog_raises_limit_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "BACKLOG_MAX", 2)
     world = steady_world()
     add(world, "a", "b")
@@ -88,7 +88,7 @@ def test_too_long_a_backlog_is_a_limit_reached(monkeypatch: pytest.MonkeyPatch) 
         world.run()
 
 
-def test_frames_and_commands_to_a_node_that_is_down_are_lost() -> None:
+def test_frames_and_commands_to_crashed_node_are_lost() -> None:
     world = steady_world()
     _, b = add(world, "a", "b")
     world.inject(Faults(crashes=(Crash(node="b", at_ns=100, restart_after_ns=200),)))
@@ -101,7 +101,7 @@ def test_frames_and_commands_to_a_node_that_is_down_are_lost() -> None:
     assert world.commands_undelivered == 1
 
 
-def test_frames_already_sent_outlive_their_sender() -> None:
+def test_sent_frames_survive_crash_of_sender() -> None:
     world = steady_world()
     _, b = add(world, "a", "b")
     say(world, "a", "b", "x", at=0)
@@ -110,7 +110,7 @@ def test_frames_already_sent_outlive_their_sender() -> None:
     assert b.texts == ["x"]
 
 
-def test_timers_and_backlog_do_not_outlive_a_crash() -> None:
+def test_timers_and_backlog_do_not_survive_crash() -> None:
     world = steady_world()
     _, b = add(world, "a", "b")
     wake(world, "b", 300)
@@ -128,7 +128,7 @@ def test_timers_and_backlog_do_not_outlive_a_crash() -> None:
     assert len(b.started) == 2
 
 
-def test_a_crash_while_down_is_nothing() -> None:
+def test_crash_while_down_has_no_effect() -> None:
     recorder = Recorder("run")
     world = World(1, network=STEADY, disk=INSTANT, recorder=recorder)
     [a] = add(world, "a")
@@ -143,7 +143,7 @@ def test_a_crash_while_down_is_nothing() -> None:
     assert [row.true_ns for row in recorder.rows] == [100, 1_000]
 
 
-def test_a_restart_belongs_to_its_own_crash() -> None:
+def test_restart_belongs_to_its_crash() -> None:
     world = steady_world()
     add(world, "a")
     world.crash("a", restart_after_ns=100)
@@ -154,7 +154,7 @@ def test_a_restart_belongs_to_its_own_crash() -> None:
     assert world.node("a") is None
 
 
-def test_a_restarted_node_may_send_at_once_and_a_new_one_to_nodes_added_later() -> None:
+def test_node_may_send_at_start_even_to_nodes_added_later() -> None:
     world = steady_world()
     seen = []
 
@@ -173,7 +173,7 @@ def test_a_restarted_node_may_send_at_once_and_a_new_one_to_nodes_added_later() 
     assert seen == ["0 at 0", "1 at 50"]
 
 
-def test_heal_brings_every_node_up() -> None:
+def test_heal_restarts_every_node() -> None:
     world = steady_world()
     diaries = add(world, "a", "b", "c")
     world.inject(
@@ -190,7 +190,7 @@ def test_heal_brings_every_node_up() -> None:
     assert [diary.texts for diary in diaries] == [["x"], ["x"], []]
 
 
-def test_a_removed_node_never_comes_back() -> None:
+def test_removed_node_never_restarts() -> None:
     world = steady_world()
     [a] = add(world, "a")
     world.remove("a")
@@ -201,7 +201,7 @@ def test_a_removed_node_never_comes_back() -> None:
     assert len(a.started) == 1
 
 
-def test_several_nodes_may_share_a_name_in_the_trace() -> None:
+def test_nodes_may_share_a_name_in_the_trace() -> None:
     recorder = Recorder("run", peer_frames=True)
     world = World(1, network=STEADY, disk=INSTANT, recorder=recorder)
     for name in ("a", "b"):
@@ -220,7 +220,7 @@ def test_several_nodes_may_share_a_name_in_the_trace() -> None:
     ]
 
 
-def test_an_application_that_crashes_its_node_gets_nothing_more() -> None:
+def test_application_that_crashes_its_node_gets_no_more_outcomes() -> None:
     told: list[str] = []
 
     def on_outcome(name: str, outcome: Outcome) -> None:
@@ -235,7 +235,7 @@ def test_an_application_that_crashes_its_node_gets_nothing_more() -> None:
     assert told == ["one"]
 
 
-def test_commands_given_in_a_callback_run_after_the_batch() -> None:
+def test_commands_from_callback_run_after_batch() -> None:
     told: list[str] = []
 
     def on_outcome(name: str, outcome: Outcome) -> None:
@@ -251,7 +251,7 @@ def test_commands_given_in_a_callback_run_after_the_batch() -> None:
     assert told == ["one", "two", "one+", "two+", "one++"]
 
 
-def test_run_stops_at_the_time_the_condition_or_the_limit() -> None:
+def test_run_stops_at_time_condition_or_limit() -> None:
     world = steady_world()
     _, b = add(world, "a", "b")
     for at in range(0, 1_000, 100):

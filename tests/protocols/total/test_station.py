@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.protocols.total.stationed import CARRIES, StationNet
-from tests.simulation.swarms.test_mutants_total import CAUGHT
+from tests.simulation.swarms.planted import CAUGHT
 
 from ensue.core.errors import BadInput
 from ensue.core.event import Event, Stamp

@@ -1,4 +1,4 @@
-"""Scenario files: what they become, and how they are refused."""
+"""Scenario files: how they are read, and how bad ones are rejected."""
 
 import re
 from pathlib import Path
@@ -38,12 +38,12 @@ site = "south"
 """
 
 
-def test_an_empty_file_is_the_default_scenario() -> None:
+def test_empty_file_is_default_scenario() -> None:
     assert loads("", name="empty") == Scenario(name="empty")
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_example_loads_and_ends_well(path: Path) -> None:
+def test_every_example_is_valid(path: Path) -> None:
     scenario = load(path)
     assert scenario.name == path.stem
     outcome = play(scenario, 2)
@@ -65,12 +65,12 @@ def test_durations(text: str, ns: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "5 parsecs", "-1s", "1e3s"])
-def test_bad_durations_are_refused(text: str) -> None:
+def test_bad_durations_are_rejected(text: str) -> None:
     with pytest.raises(BadInput, match="expected a duration"):
         parse_duration(text)
 
 
-def test_count_makes_several_and_sites_are_taken_in_turn() -> None:
+def test_count_makes_several_nodes_at_sites_in_turn() -> None:
     scenario = loads(CAST + '[[ens]]\nname = "ens"\ncount = 3\nsite = ["north", "south"]')
     assert [(one.name, one.site) for one in scenario.chain] == [
         ("node-1", "north"),
@@ -81,7 +81,7 @@ def test_count_makes_several_and_sites_are_taken_in_turn() -> None:
     assert [one.name for one in scenario.subscribers] == ["s-1", "s-2", "s-3"]
 
 
-def test_topics_are_written_out_and_dealt_to_nodes_in_rank_order() -> None:
+def test_topics_are_assigned_to_nodes_in_rank_order() -> None:
     scenario = loads("""
         topics = ["a", "t1..t3", { name = "u", count = 2 }]
         [[chain]]
@@ -117,7 +117,7 @@ def test_publishers_and_subscribers() -> None:
     assert subscriber.replies == (Reply(on="a", topic="b", share=0.5),)
 
 
-def test_the_sequencer_and_the_log_agree() -> None:
+def test_sequencer_and_log_configurations_agree() -> None:
     scenario = loads('[sequencer]\nreliable = false\nlease = "2s"\nheld_max = 9')
     assert scenario.topic_log_config.keeps_log is False
     assert scenario.sequencer.leave_out is False
@@ -125,7 +125,7 @@ def test_the_sequencer_and_the_log_agree() -> None:
     assert loads("[sequencer]\nleave_out = false").topic_log_config.keeps_log is True
 
 
-def test_two_groups_fix_the_subscriptions() -> None:
+def test_groups_by_two_fix_subscriptions() -> None:
     text = '[sequencer]\ngroups = 2\n[[subscribers]]\nname = "s"\ncount = 2\ntopics = ["a", "b"]\n'
     assert loads(text).sequencer.fixed == {"s-1": ("a", "b"), "s-2": ("a", "b")}
     unordered = loads('order = "none"\n' + text).sequencer
@@ -369,16 +369,16 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), REFUSED, ids=[told[:40] for _, told in REFUSED])
-def test_what_is_wrong_is_told_with_file_and_place(text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
+def test_error_names_file_and_place(text: str, message: str) -> None:
     with pytest.raises(BadInput) as refused:
         loads(text, source="day.toml")
-    assert str(refused.value).startswith(f"day.toml: {told}")
+    assert str(refused.value).startswith(f"day.toml: {message}")
     assert "\n" not in str(refused.value)
 
 
 def rows_of(manual: str) -> dict[str, list[str]]:
-    """The keys told in the tables of the manual, below the headings that name them."""
+    """Return the keys in the tables of the manual, by heading."""
     told: dict[str, list[str]] = {}
     heading = ""
     for line in manual.splitlines():
@@ -406,26 +406,26 @@ PLACES = {
     "queueing": "### `[queueing]`: load",
     "clocks": "### `[clocks]`",
 }
-"""Tables and the headings their keys are told below; keys of other tables are told by full name."""
+"""Tables by the heading that documents their keys; other tables have keys with full names."""
 
 
-def test_every_key_is_told_in_the_manual() -> None:
+def test_manual_documents_every_key() -> None:
     manual = MANUAL.read_text(encoding="utf-8")
     rows = rows_of(manual)
     everywhere = {key for keys_told in rows.values() for key in keys_told}
     for key in keys():
         table, _, name = key.rpartition(".")
         if table in ("delay", "topics") or key in PLACES or key in ("faults", "ens_log", "disk"):
-            # Told in prose: a table of its own, or the few keys of a delay or of topics.
+            # Documented in prose: a table, or the few keys of a delay or of topics.
             assert f"`{name}`" in manual or f"[{key}]" in manual or f"`{key}." in manual, key
         elif table in PLACES:
             assert name in rows[PLACES[table]], key
         else:
-            # publishers.events.at is told as events.at, faults.crash.node as crash.node.
+            # The manual shortens publishers.events.at to events.at.
             assert {key, key.partition(".")[2]} & everywhere, key
 
 
-def test_defaults_in_the_manual_are_those_of_the_code() -> None:
+def test_defaults_in_manual_match_code() -> None:
     manual = MANUAL.read_text(encoding="utf-8")
     for name, value in msgspec.structs.asdict(SequencerTable()).items():
         if name in ("groups", "leave_out"):
@@ -438,7 +438,7 @@ def test_defaults_in_the_manual_are_those_of_the_code() -> None:
             assert (parse_duration(told) if told[-1] == "s" else int(told)) == value, name
 
 
-def test_defaults_of_the_cube_in_the_manual_are_those_of_the_code() -> None:
+def test_cube_defaults_in_manual_match_code() -> None:
     manual = MANUAL.read_text(encoding="utf-8")
     section = manual.partition(PLACES["hypercube"])[2].partition("###")[0]
     told = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| `?\"?([\w.]+)\"?`? \|", section, re.MULTILINE))
@@ -451,14 +451,14 @@ def test_defaults_of_the_cube_in_the_manual_are_those_of_the_code() -> None:
     assert not told
 
 
-def test_every_scenario_in_the_manual_runs() -> None:
+def test_every_scenario_in_manual_runs() -> None:
     blocks = re.findall(r"```toml\n(.*?)```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) >= 2
     for block in blocks:
         assert play(loads(block), 1).valid
 
 
-def test_files_that_can_not_be_read_are_refused(tmp_path: Path) -> None:
+def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is no such file"):
         load(tmp_path / "none.toml")
     with pytest.raises(BadInput, match="can't be read"):
@@ -476,7 +476,7 @@ def test_files_that_can_not_be_read_are_refused(tmp_path: Path) -> None:
         ("merged", '[merge]\nepsilon = "10ms"\ndelta = "50ms"', {"cam": "-5s", "view": "-5s"}),
     ],
 )
-def test_clocks_behind_zero_are_read_in_orders_that_send_them(
+def test_clocks_behind_zero_work_in_orders_that_send_readings(
     order: str, bounds: str, behind: dict[str, str]
 ) -> None:
     clocks = "\n".join(f'{node} = {{ skew = "{skew}" }}' for node, skew in behind.items())
@@ -500,7 +500,7 @@ def test_clocks_behind_zero_are_read_in_orders_that_send_them(
     assert all(row.at_ns >= 0 for row in outcome.rows)
 
 
-def test_clocks_start_later_by_as_much_as_any_could_go_below_zero() -> None:
+def test_clocks_start_late_enough_to_never_go_below_zero() -> None:
     text = (
         CAST
         + """

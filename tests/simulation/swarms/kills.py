@@ -1,9 +1,9 @@
-"""Print what the swarms catch: planted bugs found per second of processor time, by order.
+"""Print the planted bugs that the swarms find per second of processor time, by order.
 
     python -m tests.simulation.swarms.kills [--search]
 
-A bug is tried with the seed that found it last. `--search` looks for another where that seed no
-longer does, and prints the seed to note beside the bug.
+Each bug is tried with the seed that found it last. If that seed no longer finds it, `--search`
+looks for another one, and prints the seed to note beside the bug.
 """
 
 import argparse
@@ -29,14 +29,14 @@ ORDERS: dict[str, tuple[tuple[Any, ...], Find, int]] = {
     ),
     "causal": (
         test_mutants_causal.MUTANTS,
-        test_mutants_causal.search,
+        test_mutants_causal.SEARCH.first_seed,
         test_mutants_causal.SEEDS_MAX,
     ),
-    "merged": (test_merged.MUTANTS, test_merged.first_caught, test_merged.SEEDS_MAX),
-    "deadline": (test_deadline.MUTANTS, test_deadline.first_caught, test_deadline.SEEDS_MAX),
+    "merged": (test_merged.MUTANTS, test_merged.SEARCH.first_seed, test_merged.SEEDS_MAX),
+    "deadline": (test_deadline.MUTANTS, test_deadline.SEARCH.first_seed, test_deadline.SEEDS_MAX),
     "transactions": (
         test_mutants_transactions.MUTANTS,
-        test_mutants_transactions.search,
+        test_mutants_transactions.SEARCH.first_seed,
         test_mutants_transactions.SEEDS_MAX,
     ),
 }

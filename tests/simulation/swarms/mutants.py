@@ -1,7 +1,7 @@
 """Planted bugs: production classes with one mistake each, for the swarm to find.
 
-Classes take the place of the real ones (`ensue.simulation.deployments.base.Roles`); functions are patched
-into classes that no role reaches. `test_mutants_total` says which goes where.
+Classes replace the real ones (`ensue.simulation.deployments.base.Roles`); functions are patched
+into classes that are not a role. `test_mutants_total` lists them.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ real_leave, real_next, real_read = HoldBack.leave, PositionQueue.next, PositionQ
 
 
 def pass_on_to_the_last(self: StageState, frame: Frame) -> None:
-    """A stamp goes straight to its last node if none between has anything to add."""
+    """A stamp skips nodes that have nothing to add."""
     if isinstance(frame, Fill) and frame.origin == self.name:
         between = range(self.stage + 1, frame.last)
         partners = self.groups.partners(frame.topic)
@@ -46,12 +46,12 @@ def pass_on_to_the_last(self: StageState, frame: Frame) -> None:
 
 
 def is_from_anywhere_below(self: StageState, source: str) -> bool:
-    """A node takes stamps from any lower stage, which the mistake above needs."""
+    """A node accepts stamps from any lower stage, which the bug above needs."""
     return source in self.placement.nodes[: self.stage]
 
 
 class LinkedToAll(Linked[Any]):
-    """Numbered links between all nodes of a chain, so that only the order of stages is at stake."""
+    """Numbered links between all nodes of a chain, so that only the order of stages can break."""
 
     def __init__(self, inner: Callable[..., Any], **options: Any) -> None:
         options["peers"] = [f"node-{number}" for number in range(1, 5)]
@@ -59,14 +59,14 @@ class LinkedToAll(Linked[Any]):
 
 
 class LosesVoids(Sequencer):
-    """A lease that runs out is never voided at the ENS."""
+    """An expired lease is never voided at the topic log."""
 
     def handle_timer(self, *, now_ns: int) -> None:
         self.leases.take_due(now_ns, again_ns=self.config.retry_ns)
 
 
 class TakenCountsAsVoid(Sequencer):
-    """The publisher is told that its event is void although it was out before the void."""
+    """The publisher learns that its event is void although it was committed before the void."""
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         if isinstance(frame, Taken):
@@ -75,7 +75,7 @@ class TakenCountsAsVoid(Sequencer):
 
 
 def answer_with_cut(moved: Callable[[int], int]) -> Callable[..., None]:
-    """Make an answer that tells subscribers a wrong cut."""
+    """Return a function that answers subscribers with a wrong cut."""
 
     def answer(self: SubscriptionChanges, subscriber: str, number: int) -> None:
         done = self.done.get(subscriber)
@@ -111,7 +111,7 @@ def apply_to_no_group_in_use(self: SubscriptionChanges, frame: ChangeFill) -> No
 
 
 def apply_with_left_out_memory(self: SubscriptionChanges, frame: ChangeFill) -> None:
-    """After a change the next stamp leaves out what the joiner has not seen."""
+    """After a change, the next stamp omits entries that the new subscriber does not know."""
     state, before = self._state, dict(self._state.group_cache)
     real_apply(self, frame)
     for topic, old in before.items():
@@ -171,7 +171,7 @@ def node_without(kind: str) -> type[Sequencer]:
 def fill_naming_each_once(
     self: Group, entries: dict[str, int], counters: Counters, *, whole: bool
 ) -> None:
-    """An entry that was left out or named once is never named again."""
+    """An entry that was omitted or named once is never named again."""
     if whole or self.tick is None:
         real_fill(self, entries, counters, whole=whole)
 
@@ -182,7 +182,7 @@ def fill_naming_each_once(
 def hand_over_as_it_comes(
     self: Linked[Any], peer: str, number: int, payload: bytes, now_ns: int
 ) -> None:
-    """A frame that overtook another is handed over at once."""
+    """A frame that overtook another is delivered immediately."""
     link = self._in[peer]
     if number >= link.next and number not in link.early:
         link.early[number] = payload
@@ -202,7 +202,7 @@ def acknowledge_beyond_gaps(
 
 
 def send_before_persisting(self: Linked[Any]) -> list[Effect]:
-    """What a batch persists is written with the batch after it, and sent with its own."""
+    """The records of a batch are written with the next batch, but its frames are sent now."""
     effects, self._effects = self._effects, []
     late: list[Effect] = self.__dict__.get("late", [])
     self.__dict__["late"] = [each for each in effects if isinstance(each, Persist)]
@@ -210,7 +210,7 @@ def send_before_persisting(self: Linked[Any]) -> list[Effect]:
 
 
 def persist_no_incoming_numbers(self: Linked[Any], key: str, value: bytes | None) -> None:
-    """After a restart a link does not know which frames it has handed over."""
+    """After a restart, a link does not know which frames it has delivered."""
     if not key.startswith("link/in/"):
         self._effects.append(Persist(key, value))
 
@@ -228,7 +228,7 @@ class ForgetsClocks(Subscriber):
 
 
 class DeliversLateUntagged(Subscriber):
-    """What turns up too late is delivered as if it were in order."""
+    """A late event is delivered as if it were in order."""
 
     def take_effects(self) -> list[Effect]:
         return [
@@ -238,7 +238,7 @@ class DeliversLateUntagged(Subscriber):
 
 
 def subscriber_that_delivers(verdict: str) -> type[Subscriber]:
-    """Make a subscriber that hands over what has to be discarded for a reason."""
+    """Return a subscriber that delivers events that must be discarded for a reason."""
 
     class Careless(Subscriber):
         def take_effects(self) -> list[Effect]:
@@ -255,7 +255,7 @@ def subscriber_that_delivers(verdict: str) -> type[Subscriber]:
 
 
 class KeepsLeftTopicInChange(Subscriber):
-    """A topic left while it is being joined stays part of the change under way."""
+    """A topic left while it is being joined stays part of the pending change."""
 
     def _drop(self, topic: str, *, rejoins: bool = False) -> None:
         change = self._change
@@ -264,7 +264,7 @@ class KeepsLeftTopicInChange(Subscriber):
 
 
 class NeverAsks(Subscriber):
-    """A subscriber never asks for what it missed."""
+    """A subscriber never requests gaps."""
 
     def handle_timer(self, *, now_ns: int) -> None:
         super().handle_timer(now_ns=now_ns)
@@ -274,7 +274,7 @@ class NeverAsks(Subscriber):
 
 
 def next_or_the_one_after(self: PositionQueue) -> Held | None:
-    """An event is let go one position before its turn."""
+    """An event is delivered one position too early."""
     held = real_next(self)
     if held is None and (held := self._by_position.pop(self._position + 2, None)) is not None:
         self._position += 2
@@ -294,18 +294,18 @@ def leave_positions_alone(self: HoldBack, topic: str) -> None:
     with mock.patch.object(self, "_reindex"):
         real_leave(self, topic)
     if isinstance(self, PositionQueue):
-        # Those of the topic itself are gone, or the mutant would fail on finding them.
+        # Events of the topic itself are removed, or the mutant would fail on them.
         stay = {position: held for position, held in self._by_position.items() if not held.gone}
         self._by_position = stay
         self._tips.pop(topic, None)
 
 
 def offer_to_the_full(self: HoldBack, event: Event, slot: int, now_ns: int) -> str:
-    """At the limit even the event that all others wait for is dropped."""
+    """At the limit, even the event that all others wait for is dropped."""
     return "overflow" if self.full else real_offer(self, event, slot, now_ns)
 
 
-# -- Publishers and the ENS ------------------------------------------------------------------------
+# -- Publishers and the topic log ------------------------------------------------------------------
 
 
 class AsksTwoNodesAtOnce(Publisher):

@@ -27,7 +27,7 @@ def test_no_seed_fails(first: int) -> None:
         )
 
 
-def test_the_swarm_draws_what_it_says() -> None:
+def test_swarm_draws_every_kind_of_scenario() -> None:
     scenarios = [DRAWS["causal"](seed) for seed in range(200)]
     assert {each.hypercube.across_topics for each in scenarios} == {True, False}
     assert any(len(each.vanish) > 1 for each in scenarios)
@@ -43,7 +43,7 @@ def test_the_swarm_draws_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 17, 42])
-def test_a_seed_gives_the_same_run_again(seed: int) -> None:
+def test_seed_gives_same_run_again(seed: int) -> None:
     scenario = DRAWS["causal"](seed)
     one, two = (run.play(scenario, seed) for _ in range(2))
     assert trace.digest(one.rows) == trace.digest(two.rows)
@@ -57,7 +57,7 @@ def chat(order: str) -> Scenario:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_chat_example_is_causal_with_order_and_not_without(seed: int) -> None:
+def test_chat_example_is_causal_only_with_order(seed: int) -> None:
     ordered = run.play(chat("causal"), seed)
     assert ordered.valid, ordered.sentences()
     report = check(run.play(chat("none"), seed).rows, order="causal")
@@ -65,22 +65,22 @@ def test_the_chat_example_is_causal_with_order_and_not_without(seed: int) -> Non
     assert finding.verdict is Verdict.INVALID
 
 
-# Seeds that found a fault once.
 FOUND = {
-    9: "a member that fell behind asked those who lacked the same for ever",
-    17: "an event of a source that vanished was waited for for ever",
-    1602: "the only one who had an event had left its topic",
-    1637: "every event of a source that vanished was waited for anew",
-    11443: "whoever had no room was given, over and over, what it had to drop",
-    15395: "answers that came twice were asked for twice as much, without end",
-    1927: "a source that nobody else had to do with was never suspected",
-    13: "an answer was held for ever whose question was gone with all who had it",
-    38: "an answer was held for ever whose question was gone with all who had it",
-    2014: "what was skipped of somebody who was taken for gone and came back was not told",
-    2575: "what only its source kept was given up while that could not be heard for a second",
+    9: "a member that fell behind asked members that lacked the same events forever",
+    17: "a member waited forever for an event of a source that vanished",
+    1602: "the only member that had an event had left its topic",
+    1637: "a member waited again for every event of a source that vanished",
+    11443: "a member without room was sent the same events over and over",
+    15395: "duplicated answers doubled the requests without end",
+    1927: "a source without other contacts was never suspected",
+    13: "an answer was held forever because its question was lost with all its holders",
+    38: "an answer was held forever because its question was lost with all its holders",
+    2014: "skipped events of a member that was suspected and returned were not reported",
+    2575: "an event that only its source retained was given up after a second of silence",
 }
+"""Seeds that found a bug, each with the bug."""
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_a_seed_that_found_a_fault_finds_none(seed: int) -> None:
+def test_seed_that_found_a_fixed_bug_is_valid(seed: int) -> None:
     assert not play_seed("causal", seed).failure, FOUND[seed]

@@ -1,21 +1,21 @@
-"""Deadline order in random scenarios: causal and on time, or dropped; and planted bugs are found.
+"""Deadline order in random scenarios: causal and on time, or dropped; planted bugs are found.
 
-`python -m tests.simulation.swarms.test_deadline [NAME …]` searches for the first seed that finds each planted bug.
+`python -m tests.simulation.swarms.test_deadline [NAME …]` prints the first seed that finds each
+planted bug.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from unittest import mock
 
 import msgspec
 import pytest
+from tests.simulation.swarms.planted import Mutant, Search, patched
 from tests.simulation.swarms.seeds import CHUNK, first_seeds
 
-from ensue.core.errors import BadInput, LimitReached, RemoteProtocolError
+from ensue.core.errors import BadInput
 from ensue.core.event import Event
 from ensue.core.trace import digest
 from ensue.protocols.deadline.broker import DeadlineBroker
@@ -38,7 +38,7 @@ from ensue.simulation.swarms.deadline import KINDS, draw, kind_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "scenarios"
 SEEDS_MAX = 400
-"""Every mutant must be caught by one of the first so many seeds."""
+"""Each mutant must be caught by one of the first so many seeds."""
 
 
 def complaint(outcome: Outcome) -> str:
@@ -47,7 +47,7 @@ def complaint(outcome: Outcome) -> str:
 
 
 @pytest.mark.parametrize("first", first_seeds(always=200))
-def test_no_seed_breaks_the_order_or_misses_what_came_in_time(first: int) -> None:
+def test_no_seed_breaks_order_or_misses_punctual_event(first: int) -> None:
     complaints = []
     for seed in range(first, first + CHUNK):
         outcome = play(draw(seed), seed)
@@ -56,7 +56,7 @@ def test_no_seed_breaks_the_order_or_misses_what_came_in_time(first: int) -> Non
     assert not complaints, "\n" + "\n".join(complaints)
 
 
-def test_the_swarm_reaches_everything_that_can_become_of_an_event() -> None:
+def test_swarm_reaches_every_outcome_of_an_event() -> None:
     seen: Counter[str] = Counter()
     for seed in range(60):
         scenario = draw(seed)
@@ -96,8 +96,8 @@ def test_the_swarm_reaches_everything_that_can_become_of_an_event() -> None:
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 4))
-def test_what_brokers_deliver_is_on_time_in_true_time(seed: int) -> None:
-    """Clocks differ by the skew, so that is what true time may add."""
+def test_brokers_deliver_on_time_in_true_time(seed: int) -> None:
+    """Clocks differ by at most the skew, so a delivery may be that late in true time."""
     scenario = draw(seed)
     outcome = play(scenario, seed)
     deadline = scenario.deadline
@@ -115,13 +115,13 @@ def test_what_brokers_deliver_is_on_time_in_true_time(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(len(KINDS)))
-def test_one_seed_gives_one_trace(seed: int) -> None:
+def test_seed_gives_same_trace_again(seed: int) -> None:
     first, again = (play(draw(seed), seed, peer_frames=True) for _ in range(2))
     assert digest(first.rows) == digest(again.rows)
 
 
 @pytest.mark.parametrize("seed", range(len(KINDS)))
-def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int) -> None:
+def test_encoded_frames_give_same_deliveries_as_objects(seed: int) -> None:
     objects, encoded = (play(draw(seed), seed, encode=encode) for encode in (False, True))
     assert objects.delivered
     for one, other in zip(objects.rows, encoded.rows, strict=True):
@@ -131,13 +131,13 @@ def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int
 
 
 @pytest.mark.parametrize("first", first_seeds(always=50, verify=500))
-def test_who_wants_a_part_of_a_topic_gets_it_in_order_as_others_do(first: int) -> None:
+def test_filtered_subscribers_get_their_events_in_order(first: int) -> None:
     complaints, parts = [], 0
     for seed in range(first, first + CHUNK):
         scenario = draw(seed)
         if not scenario.deadline.lossy:
-            continue  # Where all is owed all is wanted: the trace does not tell what nobody wanted.
-        outcome = play(wishing(scenario, seed), seed)
+            continue  # With filters not every event is owed, and the trace does not show filters.
+        outcome = play(with_filters(scenario, seed), seed)
         parts += outcome.delivered
         if not outcome.valid:
             complaints.append(f"{complaint(outcome)}\n  with wishes")
@@ -145,8 +145,8 @@ def test_who_wants_a_part_of_a_topic_gets_it_in_order_as_others_do(first: int) -
     assert parts
 
 
-def wishing(scenario: Scenario, seed: int) -> Scenario:
-    """Return a scenario in which many of those who are told in rounds want a part of their topics."""
+def with_filters(scenario: Scenario, seed: int) -> Scenario:
+    """Return a scenario in which many gossip subscribers filter their topics."""
     random = Random(f"wishes/{seed}")
     wishes = {
         each.name: f"{MARK} in ({', '.join(map(repr, random.sample(MARKS, random.randint(1, 2))))})"
@@ -157,7 +157,7 @@ def wishing(scenario: Scenario, seed: int) -> Scenario:
     return msgspec.structs.replace(scenario, deadline=deadline)
 
 
-def test_the_room_of_the_example_is_in_order_and_on_time() -> None:
+def test_watch_together_example_is_in_order_and_on_time() -> None:
     scenario = reader.load(EXAMPLES / "watch-together.toml")
     assert scenario.deadline.config.lifetime_rounds == 7, "13 subscribers: 4 rounds, and 3"
     outcome = play(scenario, 1)
@@ -175,7 +175,7 @@ def test_the_room_of_the_example_is_in_order_and_on_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ("fan_out = 0", "deadline.*fan_out must be from 1"),
         ("colors = 7", "deadline.*colors need copy_age_rounds"),
@@ -183,26 +183,12 @@ def test_the_room_of_the_example_is_in_order_and_on_time() -> None:
         ("alpha = 65", "deadline.*alpha must be from 0 to 64"),
     ],
 )
-def test_a_table_of_deadlines_that_can_not_work_is_refused(table: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_bad_deadline_table_is_rejected(table: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         reader.loads(f'order = "deadline"\n[deadline]\n{table}\n', name="bad")
 
 
-# -- Planted bugs -----------------------------------------------------------------------------------
-
-
-class Mutant(msgspec.Struct, frozen=True):
-    """One mistake: classes for roles, or replacements for attributes (target, name, value)."""
-
-    name: str
-    hint: int
-    """The seed to try first: the first that caught it when last searched."""
-    roles: Roles = Roles()
-    patches: tuple[tuple[object, str, object], ...] = ()
-
-
-def patched(name: str, hint: int, target: object, method: str, value: object) -> Mutant:
-    return Mutant(name, hint, Roles(), ((target, method, value),))
+# -- Planted bugs ---------------------------------------------------------------------------------
 
 
 real_learn, real_members = Causality._learn, Membership.members
@@ -212,7 +198,7 @@ real_prune = Vector.prune
 
 
 def sees_other_senders_alone(self: Causality, message: Sent) -> bool:
-    """Del_ok as printed: earlier messages of the same sender are not waited for."""
+    """Del_ok as printed: it does not wait for earlier messages of the same sender."""
     return all(
         row.get(self.number, 0) <= self.settled.get(source, 0)
         for source, row in message.after.items()
@@ -229,7 +215,7 @@ def falling_deadlines(self: Causality, now_ns: int, lifetime_ns: int) -> int:
 
 
 def delivers_in_order_of_arrival(self: Causality, now_ns: int) -> Held | None:
-    """At a common deadline nothing says who goes first."""
+    """Messages with the same deadline have no order."""
     due = [held.sent for held in self.waiting.values() if self._is_due(held.sent, now_ns)]
     for key in reversed(list(self.waiting)):
         message = self.waiting[key].sent
@@ -243,12 +229,12 @@ def delivers_in_order_of_arrival(self: Causality, now_ns: int) -> Held | None:
 
 
 def waits_for_ever(self: Causality, *, paused: bool = False) -> int | None:
-    """Nobody looks at deadlines unless something comes."""
+    """Deadlines are checked only when a message arrives."""
     return None
 
 
-def forgets_what_it_was_told(self: Causality, message: Sent) -> None:
-    """Only the message itself is learnt, and not what its sender knew."""
+def forgets_what_senders_knew(self: Causality, message: Sent) -> None:
+    """Only the message itself is learned, not what its sender knew."""
     real_learn(self, msgspec.structs.replace(message, after={}))
 
 
@@ -268,21 +254,21 @@ def reads_differences_as_wholes(self: Codec, frame: Message) -> Sent | None:
 
 
 def delivers_rounds_at_once(
-    self: Rounds, told: ReceivedRumor, now_round: int
+    self: Rounds, rumor: ReceivedRumor, now_round: int
 ) -> Iterator[tuple[str, int]]:
     return iter(())
 
 
 def waits_for_other_brokers_alone(
-    self: Rounds, told: ReceivedRumor, now_round: int
+    self: Rounds, rumor: ReceivedRumor, now_round: int
 ) -> Iterator[tuple[str, int]]:
-    return (each for each in real_missing(self, told, now_round) if each[1] != told.source)
+    return (each for each in real_missing(self, rumor, now_round) if each[1] != rumor.source)
 
 
 def waits_for_the_dead(
-    self: Rounds, told: ReceivedRumor, now_round: int
+    self: Rounds, rumor: ReceivedRumor, now_round: int
 ) -> Iterator[tuple[str, int]]:
-    return real_missing(self, told, min(now_round, told.round))
+    return real_missing(self, rumor, min(now_round, rumor.round))
 
 
 def merges_no_vectors(self: Vector, live: Live) -> None:
@@ -296,7 +282,7 @@ def learns_what_others_knew_alone(
     round: int,  # noqa: A002
     live: Live,
 ) -> None:
-    """The round of a message itself is not learnt."""
+    """The round of the message itself is not learned."""
     self.vector.learn(live)
 
 
@@ -320,7 +306,7 @@ def several_in_a_round(self: Vector, now_round: int) -> int:
 
 
 def loses_what_its_message_named(self: BrokerPush, event: Event, now_ns: int) -> tuple[int, Live]:
-    """An event that joins a message replaces what that names."""
+    """An event added to a message replaces the events that it names."""
     number, live = real_publish(self, event, now_ns)
     rumor = self._pending.get(number)
     if rumor is not None and len(rumor.events) > 1:
@@ -344,11 +330,11 @@ def joins_at_once(self: Rounds, topic: str, round: int) -> None:  # noqa: A002
     self.joined[topic] = 0
 
 
-def drops_while_others_wait(self: Rounds, told: ReceivedRumor, now_round: int) -> str:
+def drops_while_others_wait(self: Rounds, rumor: ReceivedRumor, now_round: int) -> str:
     """A message for which there is room is dropped."""
     if len(self.waiting) > 1:
         return "overtaken"
-    return real_offer(self, told, now_round)
+    return real_offer(self, rumor, now_round)
 
 
 def tells_nobody(*_arguments: object) -> list[Effect]:
@@ -368,7 +354,7 @@ def forgets_the_matrix_soon(self: Causality, now_ns: int) -> Matrix:
 
 
 def leaves_the_last_out(self: Membership, topic: str) -> tuple[int, ...]:
-    """One broker of a group is not sent to."""
+    """One broker of a group gets no messages."""
     return real_members(self, topic)[:-1]
 
 
@@ -384,7 +370,7 @@ class ForgetsWhatItDelivered(DeadlineBroker):
 
 
 class NumbersFromOneAgain(DeadlineBroker):
-    """A restarted broker gives numbers that it has given."""
+    """A restarted broker reuses numbers."""
 
     def take_effects(self) -> Sequence[Effect]:
         return [
@@ -395,7 +381,7 @@ class NumbersFromOneAgain(DeadlineBroker):
 
 
 class NeverSilent(DeadlineBroker):
-    """A restarted broker publishes at once."""
+    """A restarted broker publishes immediately."""
 
     def _silent_until_ns(self, state: object, now_ns: int) -> int:
         return now_ns
@@ -407,7 +393,7 @@ MUTANTS = (
     patched("falling deadlines", 381, Causality, "deadline_ns", falling_deadlines),
     patched("in order of arrival", 8, Causality, "next_ready", delivers_in_order_of_arrival),
     patched("waits for ever", 8, Causality, "next_timer_ns", waits_for_ever),
-    patched("forgets what it was told", 41, Causality, "_learn", forgets_what_it_was_told),
+    patched("forgets what senders knew", 41, Causality, "_learn", forgets_what_senders_knew),
     Mutant(
         "takes late ones",
         3,
@@ -447,32 +433,14 @@ MUTANTS = (
     Mutant("never silent", 336, Roles(gossip_broker=NeverSilent)),
 )
 
-CAUGHT = (AssertionError, LimitReached, RemoteProtocolError)
-
-
-def is_caught(mutant: Mutant, seed: int) -> bool:
-    with ExitStack() as stack:
-        for target, name, value in mutant.patches:
-            stack.enter_context(mock.patch.object(target, name, value))
-        try:
-            return not play(draw(seed), seed, roles=mutant.roles).valid
-        except CAUGHT:
-            return True
-
-
-def first_caught(mutant: Mutant, seeds: Iterable[int]) -> int | None:
-    return next((seed for seed in seeds if is_caught(mutant, seed)), None)
+SEARCH = Search(draw)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_is_found(mutant: Mutant) -> None:
-    assert not is_caught(Mutant("no mistake", 0), mutant.hint)
-    assert first_caught(mutant, (mutant.hint, *range(SEEDS_MAX))) is not None
+def test_planted_bug_is_found(mutant: Mutant) -> None:
+    assert not SEARCH.is_caught(Mutant("no mistake", 0), mutant.hint)
+    assert SEARCH.first_seed(mutant, (mutant.hint, *range(SEEDS_MAX))) is not None
 
 
 if __name__ == "__main__":
-    for chosen in MUTANTS:
-        if len(sys.argv) == 1 or chosen.name in sys.argv[1:]:
-            found = first_caught(chosen, range(SEEDS_MAX))
-            kind = "" if found is None else kind_of(found)
-            print(f"{chosen.name}: {found} {kind}", flush=True)  # noqa: T201
+    SEARCH.print_seeds(MUTANTS, sys.argv[1:], range(SEEDS_MAX), kind_of)

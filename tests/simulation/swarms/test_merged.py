@@ -1,20 +1,20 @@
-"""Merged order in random scenarios: right inside its assumptions, right again soon after anything; and planted bugs are found.
+"""Merged order in random scenarios: valid, and soon valid again after a fault.
 
-`python -m tests.simulation.swarms.test_merged [NAME …]` searches for the first seed that finds each planted bug.
+Planted bugs are found. `python -m tests.simulation.swarms.test_merged [NAME …]` prints the first
+seed that finds each.
 """
 
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from unittest import mock
 
 import msgspec
 import pytest
+from tests.simulation.swarms.planted import Mutant, Search, patched
 from tests.simulation.swarms.seeds import CHUNK, first_seeds
 
-from ensue.core.errors import BadInput, LimitReached, RemoteProtocolError
+from ensue.core.errors import BadInput
 from ensue.core.event import Event
 from ensue.core.trace import digest
 from ensue.protocols.interface import Deliver, Effect, Persist
@@ -35,7 +35,7 @@ from ensue.simulation.swarms.merged import draw, kind_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "scenarios"
 SEEDS_MAX = 200
-"""Every mutant must be caught by one of the first so many seeds."""
+"""Each mutant must be caught by one of the first so many seeds."""
 
 
 def complaint(outcome: Outcome) -> str:
@@ -44,7 +44,7 @@ def complaint(outcome: Outcome) -> str:
 
 
 @pytest.mark.parametrize("first", first_seeds(always=300))
-def test_no_seed_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
+def test_no_seed_breaks_order_or_gets_stuck(first: int) -> None:
     complaints = []
     for seed in range(first, first + CHUNK):
         outcome = play(draw(seed), seed)
@@ -53,7 +53,7 @@ def test_no_seed_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
     assert not complaints, "\n" + "\n".join(complaints)
 
 
-def test_the_swarm_reaches_everything_that_can_become_of_an_event() -> None:
+def test_swarm_reaches_every_outcome_of_an_event() -> None:
     seen: Counter[str] = Counter()
     for seed in range(90):
         scenario = draw(seed)
@@ -84,13 +84,13 @@ def test_the_swarm_reaches_everything_that_can_become_of_an_event() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4, 5])
-def test_one_seed_gives_one_trace(seed: int) -> None:
+def test_seed_gives_same_trace_again(seed: int) -> None:
     first, again = (play(draw(seed), seed, peer_frames=True) for _ in range(2))
     assert digest(first.rows) == digest(again.rows)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 4, 5])
-def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int) -> None:
+def test_encoded_frames_give_same_deliveries_as_objects(seed: int) -> None:
     objects, encoded = (play(draw(seed), seed, encode=encode) for encode in (False, True))
     assert objects.delivered
     for one, other in zip(objects.rows, encoded.rows, strict=True):
@@ -99,7 +99,7 @@ def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int
         )
 
 
-def test_the_example_by_clocks_is_valid_and_loses_events_only_while_a_clock_is_off() -> None:
+def test_clock_example_is_valid_and_loses_events_only_during_clock_jump() -> None:
     scenario = reader.load(EXAMPLES / "desks-by-clock.toml")
     assert (scenario.merge.config.epsilon_ticks, scenario.merge.config.delta_ticks) == (8, 60)
     assert scenario.merge.eager == ("helper",)
@@ -111,33 +111,19 @@ def test_the_example_by_clocks_is_valid_and_loses_events_only_while_a_clock_is_o
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ('tick = "0ms"', "merge.tick: must be above 0"),
         ('eager = "nobody"', "merge.eager"),
         ("held_max = 0", "merge.*held_max must be at least 1"),
     ],
 )
-def test_a_table_of_clocks_that_can_not_work_is_refused(table: str, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_bad_merge_table_is_rejected(table: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         reader.loads(f'order = "merged"\n[merge]\n{table}\n', name="bad")
 
 
-# -- Planted bugs -----------------------------------------------------------------------------------
-
-
-class Mutant(msgspec.Struct, frozen=True):
-    """One mistake: classes for roles, or replacements for attributes (target, name, value)."""
-
-    name: str
-    hint: int
-    """The seed to try first: the first that caught it when last searched."""
-    roles: Roles = Roles()
-    patches: tuple[tuple[object, str, object], ...] = ()
-
-
-def patched(name: str, hint: int, target: object, method: str, value: object) -> Mutant:
-    return Mutant(name, hint, Roles(), ((target, method, value),))
+# -- Planted bugs ---------------------------------------------------------------------------------
 
 
 real_advance, real_offer, real_notify = Merger.advance, Merger.offer, MergedSubscriber._notify
@@ -159,19 +145,19 @@ def advance_on_equality(self: Merger, tick: int) -> tuple[list[Held], list[Held]
 
 
 def advance_in_order_of_arrival(self: Merger, tick: int) -> tuple[list[Held], list[Held]]:
-    """Events with the same r + c leave as they came."""
+    """Events with the same r + c are delivered in order of arrival."""
     leaving, overtaken = real_advance(self, tick)
     return sorted(leaving, key=lambda each: (each.key[0][0], each.received_ns)), overtaken
 
 
 def advance_without_frontier(self: Merger, tick: int) -> tuple[list[Held], list[Held]]:
-    """Nobody remembers what left last: without that, a late event is called late when it leaves."""
+    """The last delivered stamp is forgotten, so a late event is tagged only at its delivery."""
     self._frontier = None
     return real_advance(self, tick)
 
 
 def offer_whatever(self: Merger, held: Held, tick: int) -> str:
-    """Nothing is too late."""
+    """No event is too late."""
     reach = held.timestamp.r + held.timestamp.c
     if reach > tick + self.config.epsilon_ticks:
         return "skewed"
@@ -185,7 +171,7 @@ def offer_whatever(self: Merger, held: Held, tick: int) -> str:
 
 
 def offer_copies(self: Merger, held: Held, tick: int) -> str:
-    """A second copy is another event."""
+    """A second copy counts as another event."""
     bucket = self._held.get(held.timestamp.r + held.timestamp.c, {})
     while held.key in bucket:
         key = (held.key[0], held.key[1], held.key[2] + 1)
@@ -194,7 +180,7 @@ def offer_copies(self: Merger, held: Held, tick: int) -> str:
 
 
 class TagsNothing(MergedSubscriber):
-    """What comes too late is handed out as if it were in its turn."""
+    """A late event is delivered as if it were in order."""
 
     def _deliver_out_of_order(self, event: Event, verdict: str) -> bool:
         handed = super()._deliver_out_of_order(event, verdict)
@@ -206,7 +192,7 @@ class TagsNothing(MergedSubscriber):
 
 
 class DropsWhatIsDue(MergedSubscriber):
-    """An event that is due when another comes is forgotten."""
+    """An event that is due when another arrives is dropped."""
 
     def _notify(self, event: Event, now_ns: int) -> None:
         if self.merger.held_count > 3:
@@ -215,28 +201,28 @@ class DropsWhatIsDue(MergedSubscriber):
 
 
 class ObservesNothing(MergedPublisher):
-    """What was seen out of turn has no part in what is published next."""
+    """Events delivered early are no cause of the next publication."""
 
     def observe(self, entries: Mapping[str, int], *, now_ns: int) -> bool:
         return True
 
 
 class TrustsItsCount(MergedPublisher):
-    """How many events wait is never counted anew."""
+    """The number of waiting events is never recounted."""
 
     def _count_waiting(self) -> int:
         return self._waiting_count
 
 
 class ForgetsNumbers(MergedPublisher):
-    """A restarted publisher gives its numbers again."""
+    """A restarted publisher reuses its numbers."""
 
     def take_effects(self) -> list[Effect]:
         return [each for each in super().take_effects() if not isinstance(each, Persist)]
 
 
 class StampsByTheClockAlone(MergedPublisher):
-    """The timestamp is the clock reading, whatever was known."""
+    """The timestamp is the clock reading, without the causes."""
 
     def _send(self, events: tuple[Event, ...], tick: int, now_ns: int) -> None:
         self.timeline.last = None
@@ -306,32 +292,14 @@ MUTANTS = (
     ),
 )
 
-CAUGHT = (AssertionError, LimitReached, RemoteProtocolError)
-
-
-def is_caught(mutant: Mutant, seed: int) -> bool:
-    with ExitStack() as stack:
-        for target, name, value in mutant.patches:
-            stack.enter_context(mock.patch.object(target, name, value))
-        try:
-            return not play(draw(seed), seed, roles=mutant.roles).valid
-        except CAUGHT:
-            return True
-
-
-def first_caught(mutant: Mutant, seeds: Iterable[int]) -> int | None:
-    return next((seed for seed in seeds if is_caught(mutant, seed)), None)
+SEARCH = Search(draw)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_is_found(mutant: Mutant) -> None:
-    assert not is_caught(Mutant("no mistake", 0), mutant.hint)
-    assert first_caught(mutant, (mutant.hint, *range(SEEDS_MAX))) is not None
+def test_planted_bug_is_found(mutant: Mutant) -> None:
+    assert not SEARCH.is_caught(Mutant("no mistake", 0), mutant.hint)
+    assert SEARCH.first_seed(mutant, (mutant.hint, *range(SEEDS_MAX))) is not None
 
 
 if __name__ == "__main__":
-    for chosen in MUTANTS:
-        if len(sys.argv) == 1 or chosen.name in sys.argv[1:]:
-            found = first_caught(chosen, range(SEEDS_MAX))
-            kind = "" if found is None else kind_of(found)
-            print(f"{chosen.name}: {found} {kind}", flush=True)  # noqa: T201
+    SEARCH.print_seeds(MUTANTS, sys.argv[1:], range(SEEDS_MAX), kind_of)

@@ -1,20 +1,18 @@
 """Every planted bug in causal order is found by the swarm within 200 seeds.
 
-Found means what it means in `test_mutants_total`: the outcome is invalid, somebody is stuck, or one of the checks
-that production code makes of itself fails. The seed that found a bug last time is tried first.
+A bug is found, as in `test_mutants_total`, if the outcome is invalid, a node is stuck, or a check
+in production code fails. The seed that found a bug last time is tried first.
 `python -m tests.simulation.swarms.test_mutants_causal [NAME …]` searches from 0.
 """
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import msgspec
 import pytest
+from tests.simulation.swarms.planted import Mutant, Search
 
-from ensue.core.errors import LimitReached, RemoteProtocolError
 from ensue.protocols.causal import dirty_records, failure_detector, membership, repair
 from ensue.protocols.causal.causality import IN, Causality, TopicState
 from ensue.protocols.causal.frames import Change, Item
@@ -23,29 +21,17 @@ from ensue.protocols.causal.retrieval import Retrieval
 from ensue.protocols.causal.subscriptions import Subscriptions
 from ensue.protocols.interface import Persist
 from ensue.simulation.deployments.base import Roles
-from ensue.simulation.run import play
 from ensue.simulation.seeds import DRAWS
 
 SEEDS_MAX = 200
-CAUGHT = (AssertionError, LimitReached, RemoteProtocolError)
-
-
-class Mutant(msgspec.Struct, frozen=True):
-    """One mistake: a class for the role, or replacements for attributes (target, name, value)."""
-
-    name: str
-    hint: int
-    """The seed to try first: the first that caught it when last searched."""
-    role: type[CausalNode] = CausalNode
-    patches: tuple[tuple[object, str, object], ...] = ()
 
 
 def delivers_at_once(self: Causality, item: Item) -> None:
-    """Barriers are not looked at."""
+    """Barriers are ignored."""
 
 
 def delivers_what_is_there(self: Causality) -> Iterator[tuple[Item, int, int]]:
-    """A gap in the numbers of a source is stepped over."""
+    """A gap in the numbers of a source is skipped."""
     for topic, state in self.topics.items():
         for source, number in sorted(state.held):
             if state.state == IN and number > state.delivered.get(source, 0) + 1:
@@ -55,19 +41,19 @@ def delivers_what_is_there(self: Causality) -> Iterator[tuple[Item, int, int]]:
 
 
 def forgets_concurrent(self: Causality, state: TopicState, item: Item, source: int) -> None:
-    """The last event delivered is taken for the only direct predecessor."""
+    """The last delivered event is named as the only direct predecessor."""
     real_learn(self, state, item, source)
     state.barrier = {source: item.event.publisher_seq}
 
 
 def never_waits_for_a_join(self: Causality, item: Item) -> tuple[str, int] | None:
-    """What depends on a topic being joined is delivered before it is known where that starts."""
+    """An event that depends on a topic being joined is delivered before its start is known."""
     missing = real_missing(self, item)
     return None if missing is not None and missing[1] < 0 else missing
 
 
 class OwnCountersOnly(CausalNode):
-    """A start vector says what its node published, not what it delivered (erratum 5)."""
+    """A start vector has what its node published, not what it delivered (erratum 5)."""
 
     def _change(self, frame: Change, peer: int, now_ns: int) -> None:
         states = self._causality.topics
@@ -83,7 +69,7 @@ class OwnCountersOnly(CausalNode):
 
 
 def never_raises_its_version(self: Subscriptions, joins: tuple[str, ...], now_ns: int) -> None:
-    """A change of subscription bears the version of the one before."""
+    """A change of subscription has the version of the previous one."""
     real_announce(self, joins, now_ns)
     number, membership = self._state.number, self._state.membership
     if membership.version(number) > 1:
@@ -91,7 +77,7 @@ def never_raises_its_version(self: Subscriptions, joins: tuple[str, ...], now_ns
 
 
 class LeavesInNameOnly(CausalNode):
-    """What comes after a leave is delivered."""
+    """Events after a leave are delivered."""
 
     def unsubscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
         left = [topic for topic in topics if topic in self.state.wanted]
@@ -102,7 +88,7 @@ class LeavesInNameOnly(CausalNode):
 
 
 def starts_at_once(self: Subscriptions, joins: tuple[str, ...], now_ns: int) -> None:
-    """A joiner does not wait for anybody's answer."""
+    """A joining node does not wait for answers."""
     real_ask_for_start(self, joins, now_ns)
     for topic in joins:
         if self._joins.pop(topic, None) is not None:
@@ -116,13 +102,13 @@ def nothing(*_arguments: object, **_options: object) -> None:
 def writes_no_topics(
     self: dirty_records.DirtyRecords, record_of: Any, position: int
 ) -> list[Persist]:
-    """How far a node is in a topic is not persisted."""
+    """The progress of a node in a topic is not persisted."""
     self._topics.clear()
     return real_take(self, record_of, position)
 
 
 def believes_the_first(self: Retrieval, topic: str, source: int, *, now_ns: int) -> int:
-    """One who does not keep an event speaks for all."""
+    """One node without an event stops the search at all others."""
     search = self._searches.get((topic, source))
     if search is not None and any(search.absent.values()):
         return search.up_to if self._causality.topic(topic).have(source) < search.up_to else 0
@@ -130,7 +116,7 @@ def believes_the_first(self: Retrieval, topic: str, source: int, *, now_ns: int)
 
 
 def never_forgives(self: failure_detector.FailureDetector, node: int) -> bool:
-    """Whoever was suspected once stays so."""
+    """A suspected node stays suspected."""
     self._asked_ns.pop(node, None)
     return False
 
@@ -145,13 +131,13 @@ MUTANTS = (
     Mutant("steps over gaps", 0, patches=((Causality, "ready", delivers_what_is_there),)),
     Mutant("forgets concurrent events", 180, patches=((Causality, "_learn", forgets_concurrent),)),
     Mutant("waits for no join", 46, patches=((Causality, "_missing", never_waits_for_a_join),)),
-    Mutant("own counters only", 38, OwnCountersOnly),
+    Mutant("own counters only", 38, Roles(cube=OwnCountersOnly)),
     Mutant(
         "never raises its version",
         0,
         patches=((Subscriptions, "announce", never_raises_its_version),),
     ),
-    Mutant("leaves in name only", 0, LeavesInNameOnly),
+    Mutant("leaves in name only", 0, Roles(cube=LeavesInNameOnly)),
     Mutant("starts at once", 0, patches=((Subscriptions, "ask_for_start", starts_at_once),)),
     Mutant("repairs nothing", 0, patches=((repair.Repair, "handle_timer", nothing),)),
     Mutant("never gives up", 13, patches=((repair.Repair, "_lose_patience", nothing),)),
@@ -171,33 +157,13 @@ MUTANTS = (
 )
 
 
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[Roles]:
-    with ExitStack() as stack:
-        for target, name, value in mutant.patches:
-            stack.enter_context(mock.patch.object(target, name, value))
-        yield Roles(cube=mutant.role)
-
-
-def catches(seed: int, roles: Roles) -> bool:
-    try:
-        return not play(DRAWS["causal"](seed), seed, roles=roles).valid
-    except CAUGHT:
-        return True
-
-
-def search(mutant: Mutant, first: Iterable[int]) -> int | None:
-    with planted(mutant) as roles:
-        return next((seed for seed in first if catches(seed, roles)), None)
+SEARCH = Search(DRAWS["causal"])
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_swarm_finds_it(mutant: Mutant) -> None:
-    assert search(mutant, [mutant.hint, *range(SEEDS_MAX)]) is not None
+def test_swarm_finds_planted_bug(mutant: Mutant) -> None:
+    assert SEARCH.first_seed(mutant, [mutant.hint, *range(SEEDS_MAX)]) is not None
 
 
 if __name__ == "__main__":
-    for each in MUTANTS:
-        if not sys.argv[1:] or each.name in sys.argv[1:]:
-            sys.stdout.write(f"{each.name}: {search(each, range(SEEDS_MAX))}\n")
-            sys.stdout.flush()
+    SEARCH.print_seeds(MUTANTS, sys.argv[1:], range(SEEDS_MAX))

@@ -1,23 +1,19 @@
 """Every planted bug is found by the swarm within 200 seeds.
 
-Found means: the outcome is invalid, somebody is stuck, or one of the checks that production code makes
-of itself or of its peers fails. Anything else that is raised says nothing about the swarm, only that the
-mutant no longer fits the code it changes, and fails the test.
+A bug is found if the outcome is invalid, a node is stuck, or a check in production code fails. Any
+other exception means that the mutant no longer fits the code it changes, and fails the test.
 
-The seed that found a bug last time is tried first; if a change of the protocol or of the swarm made
-it pass, the others follow. `python -m tests.simulation.swarms.test_mutants_total [NAME …]` searches from 0.
+The seed that found a bug last time is tried first, then all others.
+`python -m tests.simulation.swarms.test_mutants_total [NAME …]` searches from 0.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from unittest import mock
+from collections.abc import Callable, Iterable
 
-import msgspec
 import pytest
 from tests.simulation.swarms import mutants
+from tests.simulation.swarms.planted import CAUGHT, Mutant, patched, planted
 
-from ensue.core.errors import LimitReached, RemoteProtocolError
 from ensue.protocols.interface import Frame
 from ensue.protocols.shared.link import Linked
 from ensue.protocols.topic_log.log import TopicLog
@@ -48,24 +44,11 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 
 SEEDS_MAX = 200
-"""Every mutant must be caught by one of the first so many seeds."""
-
-CAUGHT = (AssertionError, LimitReached, RemoteProtocolError)
-"""What production code raises when it notices by itself that something is wrong."""
+"""Each mutant must be caught by one of the first so many seeds."""
 
 
 class BrokenMutant(Exception):
-    """A mutant that fails by its own code, not by its mistake."""
-
-
-class Mutant(msgspec.Struct, frozen=True):
-    """One mistake: classes for roles, or replacements for attributes (target, name, value)."""
-
-    name: str
-    hint: int
-    """The seed to try first: the first that caught it when last searched."""
-    roles: Roles = Roles()
-    patches: tuple[tuple[object, str, object], ...] = ()
+    """A mutant that fails by its own code, not by its bug."""
 
 
 def node(name: str, hint: int, role: type[Sequencer]) -> Mutant:
@@ -82,10 +65,6 @@ def publisher(name: str, hint: int, role: type[Publisher]) -> Mutant:
 
 def ens(name: str, hint: int, role: type[TopicLog]) -> Mutant:
     return Mutant(name, hint, Roles(ens=role))
-
-
-def patched(name: str, hint: int, target: object, method: str, value: object) -> Mutant:
-    return Mutant(name, hint, Roles(), ((target, method, value),))
 
 
 def change(name: str, hint: int, value: Callable[..., None]) -> Mutant:
@@ -148,18 +127,17 @@ MUTANTS = (
     ens("ENS forgets slots", 21, mutants.ForgetsSlots),
 )
 
-# The swarm needs several hundred seeds for these, and for "node forgets publishers" more than 1500: a scenario
-# below is made for each.
-# This one shows only if certain frames to a subscriber are lost right where it joins a topic.
+# The swarm needs several hundred seeds for these, and more than 1500 for "node forgets publishers":
+# each has a tailored scenario below.
+# This one shows only if certain frames to a subscriber are lost just when it joins a topic.
 UNTAUGHT = change("learns nothing from changes", 352, mutants.apply_and_learn_nothing)
-# This one only if a subscriber crashes while a change is late in which a topic was left and wanted
-# again.
+# This one only if a subscriber crashes during a slow change that leaves and joins a topic again.
 CLINGING = subscriber("keeps left topic in change", 573, mutants.KeepsLeftTopicInChange)
-# This one only if a group shrinks while a publisher that is down has yet to hear that its event is
-# out: any other second stamp is found to be one by the node that has the lease of the first.
+# This one only if a group shrinks while a crashed publisher does not know yet that its event is
+# committed: otherwise the node with the lease of the first stamp detects the second.
 RESTAMPING = node("node forgets publishers", 0, mutants.node_without("publisher"))
-# This one only if the node that completed a stamp is not heard for as long as its lease lasts, while
-# the one that was asked for it restarts.
+# This one only if the node that completed a stamp is unreachable until its lease expires, while the
+# node that got the request restarts.
 UNAWARE = node("node forgets who completes", 0, mutants.node_without("elsewhere"))
 RARE = (UNTAUGHT, CLINGING, RESTAMPING, UNAWARE)
 
@@ -185,8 +163,8 @@ def joining(events: tuple[Publication, ...], faults: Faults) -> Scenario:
     )
 
 
-def slow_word_of_a_cut() -> Scenario:
-    """Events of both topics reach the subscriber before the word that it has joined."""
+def slow_answer_with_cut() -> Scenario:
+    """Events of both topics reach the subscriber before the answer that it has joined."""
     clog = Clog(
         sources=("node-1", "node-2"), targets=("joiner",), from_ns=SECOND, until_ns=3 * SECOND
     )
@@ -200,7 +178,7 @@ def slow_word_of_a_cut() -> Scenario:
 
 
 def losses_before_a_cut() -> Scenario:
-    """An event of the old topic is lost on its way just before the new one is joined."""
+    """An event of the old topic is lost just before the new one is joined."""
     noise = Noise(loss=1.0, targets=("joiner",), from_ns=800 * MS, until_ns=990 * MS)
     before = (Publication(at_ns=850 * MS, topics=("old",)),)
     after = tuple(
@@ -243,12 +221,12 @@ restart_after = "100ms"
 
 
 def rejoining_in_a_late_change() -> Scenario:
-    """A topic is left and wanted again while the word of its cut is slow; then a crash."""
+    """A topic is left and joined again while the answer with its cut is slow; then a crash."""
     return loads(REJOINING, name="rejoining")
 
 
-def shrinking_under_an_unheard_answer() -> Scenario:
-    """A publisher does not hear that its event is out, and asks again after a restart.
+def group_shrinks_while_answer_is_lost() -> Scenario:
+    """A publisher does not learn that its event is committed, and asks again after a restart.
 
     Meanwhile the topic's group no longer reaches the node that completed the stamp, and the
     topic's own node has restarted.
@@ -289,10 +267,10 @@ def shrinking_under_an_unheard_answer() -> Scenario:
     )
 
 
-def unheard_of_by_who_completes() -> Scenario:
-    """A publisher does not hear from the node that completes its stamp, and asks the first again.
+def completing_node_is_unreachable() -> Scenario:
+    """A publisher gets no answer from the node that completes its stamp, and asks the first again.
 
-    Only that one knows whom to ask; it has restarted meanwhile.
+    Only the first node knows which node that is; it has restarted meanwhile.
     """
     return Scenario(
         name="unheard",
@@ -321,17 +299,8 @@ def unheard_of_by_who_completes() -> Scenario:
     )
 
 
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[Roles]:
-    """Put a mutant's patches in place for as long as the context lasts."""
-    with ExitStack() as stack:
-        for target, attribute, replacement in mutant.patches:
-            stack.enter_context(mock.patch.object(target, attribute, replacement))
-        yield mutant.roles
-
-
 def symptoms(mutant: Mutant, scenario: Scenario, seed: int) -> list[str]:
-    """Play a scenario with a mutant; return what went wrong, nothing if all is well."""
+    """Run a scenario with a mutant; return what went wrong, empty if nothing did."""
     try:
         with planted(mutant) as roles:
             outcome = play(scenario, seed, roles=roles)
@@ -348,7 +317,7 @@ def first_seed(mutant: Mutant, seeds: Iterable[int] = range(SEEDS_MAX)) -> int |
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name.replace(" ", "-"))
-def test_the_swarm_finds_it(mutant: Mutant) -> None:
+def test_swarm_finds_planted_bug(mutant: Mutant) -> None:
     seed = first_seed(mutant, (mutant.hint, *range(SEEDS_MAX)))
     assert seed is not None, f"no seed below {SEEDS_MAX} finds this bug"
     assert not symptoms(NONE, draw(seed), seed), "without the bug the same seed must pass"
@@ -358,15 +327,15 @@ def test_the_swarm_finds_it(mutant: Mutant) -> None:
 @pytest.mark.parametrize(
     ("mutant", "scenario", "finding"),
     [
-        (HASTY, slow_word_of_a_cut(), "causal: "),
+        (HASTY, slow_answer_with_cut(), "causal: "),
         (UNTAUGHT, losses_before_a_cut(), "causal: "),
         (CLINGING, rejoining_in_a_late_change(), "total: mover delivered "),
-        (RESTAMPING, shrinking_under_an_unheard_answer(), "fifo (duplicate): "),
-        (UNAWARE, unheard_of_by_who_completes(), "stuck: publisher has 1 unsettled"),
+        (RESTAMPING, group_shrinks_while_answer_is_lost(), "fifo (duplicate): "),
+        (UNAWARE, completing_node_is_unreachable(), "stuck: publisher has 1 unsettled"),
     ],
     ids=lambda each: each.name.replace(" ", "-") if isinstance(each, Mutant) else "",
 )
-def test_a_scenario_made_for_it_finds_it(
+def test_tailored_scenario_finds_planted_bug(
     mutant: Mutant, scenario: Scenario, finding: str, seed: int
 ) -> None:
     assert finding in " ".join(symptoms(mutant, scenario, seed))
@@ -374,7 +343,7 @@ def test_a_scenario_made_for_it_finds_it(
 
 
 @pytest.mark.parametrize("error", [AttributeError, TypeError, NameError, KeyError])
-def test_a_mutant_that_no_longer_fits_the_code_is_broken_and_not_caught(
+def test_outdated_mutant_is_broken_not_caught(
     error: type[Exception],
 ) -> None:
     class Outdated(Sequencer):
@@ -386,7 +355,7 @@ def test_a_mutant_that_no_longer_fits_the_code_is_broken_and_not_caught(
 
 
 @pytest.mark.parametrize("error", CAUGHT)
-def test_a_mutant_that_production_code_objects_to_is_caught(error: type[Exception]) -> None:
+def test_mutant_that_raises_production_error_is_caught(error: type[Exception]) -> None:
     def object_to(*_: object) -> None:
         raise error.__new__(error)
 
@@ -394,13 +363,13 @@ def test_a_mutant_that_production_code_objects_to_is_caught(error: type[Exceptio
     assert first_seed(objecting) is not None
 
 
-def test_links_between_all_nodes_alone_break_nothing() -> None:
+def test_links_between_all_nodes_break_nothing_by_themselves() -> None:
     only_links = Mutant("links", 0, patches=(LINKED_TO_ALL,))
     assert first_seed(only_links, range(30)) is None
 
 
 def main(names: list[str]) -> None:
-    """Search the first seed of each mutant, or of the named ones."""
+    """Print the first seed that catches each mutant, or each of the named ones."""
     for mutant in (*MUTANTS, *RARE):
         if not names or mutant.name in names:
             try:

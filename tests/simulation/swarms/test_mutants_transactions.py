@@ -1,20 +1,17 @@
 """Every planted bug in content brokers and transactions is found by the swarm within 200 seeds.
 
-Found means what it means in `test_mutants_total`: the outcome is invalid, somebody is stuck, or one of the checks
-that production code makes of itself fails. The seed that found a bug last time is tried first.
+A bug is found, as in `test_mutants_total`, if the outcome is invalid, a node is stuck, or a check
+in production code fails. The seed that found a bug last time is tried first.
 `python -m tests.simulation.swarms.test_mutants_transactions [NAME …]` searches from 0.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest import mock
 
 import msgspec
 import pytest
+from tests.simulation.swarms.planted import CAUGHT, Mutant, Search
 
-from ensue.core.errors import LimitReached, RemoteProtocolError
 from ensue.protocols.content.broker import ContentBroker
 from ensue.protocols.content.entries import IndexedEntries
 from ensue.protocols.content.filters.filter import Filter
@@ -26,7 +23,6 @@ from ensue.protocols.content.tables import Outputs, Tables
 from ensue.protocols.interface import Frame, Persist
 from ensue.protocols.transactions import contexts, two_phase_commit
 from ensue.protocols.transactions.broker import TransactionBroker
-from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.compensation import Compensation
 from ensue.protocols.transactions.contexts import Context, Issued, Logged
 from ensue.protocols.transactions.frames import Ordered
@@ -34,22 +30,9 @@ from ensue.protocols.transactions.operations import Operations
 from ensue.protocols.transactions.plans import Plans
 from ensue.protocols.transactions.two_phase_commit import TwoPhaseCommit, deliver
 from ensue.simulation.deployments.base import Roles
-from ensue.simulation.run import play
 from ensue.simulation.seeds import DRAWS
 
 SEEDS_MAX = 200
-CAUGHT = (AssertionError, LimitReached, RemoteProtocolError, KeyError)
-
-
-class Mutant(msgspec.Struct, frozen=True):
-    """One mistake: a class for a role, or replacements for attributes (target, name, value)."""
-
-    name: str
-    hint: int
-    """The seed to try first: the first that caught it when last searched."""
-    broker: type[TransactionBroker] = TransactionBroker
-    client: type[TransactionClient] = TransactionClient
-    patches: tuple[tuple[object, str, object], ...] = ()
 
 
 class _RoutesByItsOwnTables(ContentBroker):
@@ -58,7 +41,7 @@ class _RoutesByItsOwnTables(ContentBroker):
 
 
 class RoutesByItsOwnTables(TransactionBroker):
-    """A publication that meets a commit is routed half by the old tables (D8)."""
+    """A publication during a commit is routed partly by the old tables (D8)."""
 
     content_type = _RoutesByItsOwnTables
 
@@ -118,7 +101,7 @@ class _IgnoresDependencies(Plans):
 
 
 class IgnoresDependencies(TransactionBroker):
-    """Operations of a plan are processed as they come (S3)."""
+    """Operations of a plan are processed in order of arrival (S3)."""
 
     plans_type = _IgnoresDependencies
 
@@ -146,7 +129,7 @@ class _ForgetsAtOnce(TwoPhaseCommit):
 
 
 class ForgetsAtOnce(TransactionBroker):
-    """Old versions are let go when a commit is carried out."""
+    """Old versions are removed when a commit is applied."""
 
     commit_type = _ForgetsAtOnce
 
@@ -171,7 +154,7 @@ class _CountsAdvertisementsAtOnce(Plans):
 
 
 class CountsAdvertisementsAtOnce(TransactionBroker):
-    """A planned advertisement is over before what it attracts has come (S5)."""
+    """A planned advertisement ends before the subscriptions it attracts arrive (S5)."""
 
     plans_type = _CountsAdvertisementsAtOnce
 
@@ -183,7 +166,7 @@ class _SendsNoMarkers(BrokerState):
 
 
 class SendsNoMarkers(TransactionBroker):
-    """Nothing stands for an operation that is not passed on (S4)."""
+    """No marker replaces an operation that is not forwarded (S4)."""
 
     state_type = _SendsNoMarkers
 
@@ -199,14 +182,14 @@ class _AnswersInvitationsAtOnce(Operations):
 
 
 class AnswersInvitationsAtOnce(TransactionBroker):
-    """The inviting client goes on while the invited client acts (rule trigger star)."""
+    """The inviting client continues while the invited client acts (rule trigger star)."""
 
     operations_type = _AnswersInvitationsAtOnce
 
 
 class _AnswersStepsAtOnce(Steps):
     contexts: dict[str, Context]
-    """Of the broker, which hands them over when it is built."""
+    """Those of the broker, which passes them when it is built."""
 
     def settle(self, pending: Any) -> None:
         if (
@@ -231,7 +214,7 @@ class _HandsContextsOver(TwoPhaseCommit):
 
 
 class AnswersStepsAtOnce(TransactionBroker):
-    """An operation is answered before the brokers behind have processed it (Definition 6)."""
+    """An operation is answered before the next brokers have processed it (Definition 6)."""
 
     steps_type = _AnswersStepsAtOnce
     commit_type = _HandsContextsOver
@@ -256,7 +239,7 @@ class _KeepsOldVersions(TwoPhaseCommit):
 
 
 class KeepsOldVersions(TransactionBroker):
-    """Old versions of the tables are never let go."""
+    """Old versions of the tables are never removed."""
 
     commit_type = _KeepsOldVersions
 
@@ -268,7 +251,7 @@ class _CommitsNothing(TwoPhaseCommit):
 
 
 class CommitsNothing(TransactionBroker):
-    """A commit delivers, and leaves the tables as they are."""
+    """A commit delivers, but does not change the tables."""
 
     commit_type = _CommitsNothing
 
@@ -286,7 +269,7 @@ def compares_publications_alone(step: Logged) -> object:
 def replays_additions_alone(
     log: list[Logged], tables: Tables
 ) -> tuple[list[Logged], list[str], dict[str, Any]]:
-    """The union of both tables: what was withdrawn comes back (D6)."""
+    """The union of both tables: withdrawn entries return (D6)."""
     kept = [
         msgspec.structs.replace(
             step, changes=tuple(one for one in step.changes if one.action in ("sub", "adv"))
@@ -297,12 +280,12 @@ def replays_additions_alone(
 
 
 def sets_nothing_right(log: list[Logged], done: list[Logged], tables: Tables) -> Outputs:
-    """What regular operations and the transaction did not know of each other stays so (D11)."""
+    """Regular operations and the transaction never learn of each other (D11)."""
     return {}
 
 
 def lets_the_covered_down(self: Tables, change: Change, outputs: Outputs) -> None:
-    """What a subscription covered is not passed on when it goes."""
+    """Subscriptions that another one covered are not forwarded when that one ends."""
     for passed in self.passed.values():
         for name in [name for name, its in passed.items() if its == change.name]:
             passed[name] = "nothing"
@@ -322,7 +305,7 @@ def attracts_buffered_alone(self: Tables, promised: Filter) -> list[str]:
 
 
 def keeps_no_journal(self: InputLog, frame: Frame, *, source: str, now_ns: int) -> None:
-    """A node that restarts knows only its last state."""
+    """A restarted node knows only its last stored state."""
     real_take(self, frame, source=source, now_ns=now_ns)
     self._effects.pending = [
         effect
@@ -335,23 +318,23 @@ real_replay, real_unsubscribe = contexts.replay, Tables._unsubscribe
 real_wanting, real_take = Tables._wanting, InputLog.take
 
 MUTANTS = (
-    Mutant("routes by its own tables", 90, RoutesByItsOwnTables),
-    Mutant("prepares out of turn", 24, PreparesOutOfTurn),
-    Mutant("delivers at once", 0, DeliversAtOnce),
-    Mutant("never undoes", 1, NeverUndoes),
-    Mutant("undoes in the same order", 4, UndoesInTheSameOrder),
-    Mutant("ignores dependencies", 4, IgnoresDependencies),
-    Mutant("has no deadlines", 18, HasNoDeadlines),
-    Mutant("answers for nobody", 8, AnswersForNobody),
-    Mutant("forgets at once", 6, ForgetsAtOnce),
-    Mutant("loses its decision", 0, LosesItsDecision),
-    Mutant("counts advertisements at once", 15, CountsAdvertisementsAtOnce),
-    Mutant("sends no markers", 4, SendsNoMarkers),
-    Mutant("answers invitations at once", 1, AnswersInvitationsAtOnce),
-    Mutant("answers steps at once", 1, AnswersStepsAtOnce),
-    Mutant("delivers plans at once", 15, DeliversPlansAtOnce),
-    Mutant("keeps old versions", 1, KeepsOldVersions),
-    Mutant("commits nothing", 1, CommitsNothing),
+    Mutant("routes by its own tables", 90, Roles(broker=RoutesByItsOwnTables)),
+    Mutant("prepares out of turn", 24, Roles(broker=PreparesOutOfTurn)),
+    Mutant("delivers at once", 0, Roles(broker=DeliversAtOnce)),
+    Mutant("never undoes", 1, Roles(broker=NeverUndoes)),
+    Mutant("undoes in the same order", 4, Roles(broker=UndoesInTheSameOrder)),
+    Mutant("ignores dependencies", 4, Roles(broker=IgnoresDependencies)),
+    Mutant("has no deadlines", 18, Roles(broker=HasNoDeadlines)),
+    Mutant("answers for nobody", 8, Roles(broker=AnswersForNobody)),
+    Mutant("forgets at once", 6, Roles(broker=ForgetsAtOnce)),
+    Mutant("loses its decision", 0, Roles(broker=LosesItsDecision)),
+    Mutant("counts advertisements at once", 15, Roles(broker=CountsAdvertisementsAtOnce)),
+    Mutant("sends no markers", 4, Roles(broker=SendsNoMarkers)),
+    Mutant("answers invitations at once", 1, Roles(broker=AnswersInvitationsAtOnce)),
+    Mutant("answers steps at once", 1, Roles(broker=AnswersStepsAtOnce)),
+    Mutant("delivers plans at once", 15, Roles(broker=DeliversPlansAtOnce)),
+    Mutant("keeps old versions", 1, Roles(broker=KeepsOldVersions)),
+    Mutant("commits nothing", 1, Roles(broker=CommitsNothing)),
     Mutant("never conflicts", 13, patches=((Context, "conflict", never_conflicts),)),
     Mutant(
         "compares publications alone",
@@ -374,33 +357,13 @@ MUTANTS = (
 )
 
 
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[Roles]:
-    with ExitStack() as stack:
-        for target, name, value in mutant.patches:
-            stack.enter_context(mock.patch.object(target, name, value))
-        yield Roles(broker=mutant.broker, content_client=mutant.client)
-
-
-def catches(seed: int, roles: Roles) -> bool:
-    try:
-        return not play(DRAWS["transactions"](seed), seed, roles=roles).valid
-    except CAUGHT:
-        return True
-
-
-def search(mutant: Mutant, first: Iterable[int]) -> int | None:
-    with planted(mutant) as roles:
-        return next((seed for seed in first if catches(seed, roles)), None)
+SEARCH = Search(DRAWS["transactions"], caught=(*CAUGHT, KeyError))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
-def test_the_swarm_finds_it(mutant: Mutant) -> None:
-    assert search(mutant, [mutant.hint, *range(SEEDS_MAX)]) is not None
+def test_swarm_finds_planted_bug(mutant: Mutant) -> None:
+    assert SEARCH.first_seed(mutant, [mutant.hint, *range(SEEDS_MAX)]) is not None
 
 
 if __name__ == "__main__":
-    for each in MUTANTS:
-        if not sys.argv[1:] or each.name in sys.argv[1:]:
-            sys.stdout.write(f"{each.name}: {search(each, range(SEEDS_MAX))}\n")
-            sys.stdout.flush()
+    SEARCH.print_seeds(MUTANTS, sys.argv[1:], range(SEEDS_MAX))

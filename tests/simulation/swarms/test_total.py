@@ -1,4 +1,4 @@
-"""Random scenarios with every fault: nothing is out of order, and nobody waits for ever."""
+"""Random scenarios with every fault: no event is out of order, and no node is stuck."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ FEW = (3, 17, 41, 256)
 
 
 def complaint(outcome: Outcome) -> str:
-    """How to see a failing run again, and what is wrong with it."""
+    """Return the command that replays a failing run, and its faults."""
     sentences = "\n".join(f"  {sentence}" for sentence in outcome.sentences())
     return f"ensue replay total --seed {outcome.seed}\n{sentences}"
 
@@ -32,7 +32,7 @@ def deliveries(outcome: Outcome) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("first", first_seeds(always=300))
-def test_no_seed_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
+def test_no_seed_breaks_order_or_gets_stuck(first: int) -> None:
     complaints = []
     for seed in range(first, first + CHUNK):
         outcome = play(draw(seed), seed)
@@ -41,7 +41,7 @@ def test_no_seed_breaks_the_order_or_leaves_anybody_waiting(first: int) -> None:
     assert not complaints, "\n" + "\n".join(complaints)
 
 
-def test_the_swarm_delivers_voids_tags_and_changes_subscriptions() -> None:
+def test_swarm_delivers_voids_tags_and_changes_subscriptions() -> None:
     seen = set()
     for seed in range(60):
         for row in play(draw(seed), seed).rows:
@@ -57,14 +57,14 @@ def test_the_swarm_delivers_voids_tags_and_changes_subscriptions() -> None:
 
 
 @pytest.mark.parametrize("seed", FEW)
-def test_one_seed_gives_one_trace(seed: int) -> None:
+def test_seed_gives_same_trace_again(seed: int) -> None:
     first = play(draw(seed), seed, peer_frames=True)
     again = play(draw(seed), seed, peer_frames=True)
     assert first.steps == again.steps
     assert digest(first.rows) == digest(again.rows)
 
 
-def test_other_processes_with_other_hashes_give_the_same_traces() -> None:
+def test_processes_with_other_hash_seeds_give_same_traces() -> None:
     root = Path(__file__).parents[3]
     code = (
         "from ensue.simulation.run import play\n"
@@ -88,13 +88,13 @@ def test_other_processes_with_other_hashes_give_the_same_traces() -> None:
 
 
 @pytest.mark.parametrize("seed", FEW)
-def test_frames_as_bytes_give_the_same_deliveries_as_frames_as_objects(seed: int) -> None:
+def test_encoded_frames_give_same_deliveries_as_objects(seed: int) -> None:
     as_objects = deliveries(play(draw(seed), seed))
     assert as_objects
     assert deliveries(play(draw(seed), seed, encode=True)) == as_objects
 
 
-def test_a_failing_run_says_how_to_play_it_again() -> None:
+def test_failing_run_prints_how_to_replay_it() -> None:
     outcome = play(draw(3), 3)
     stuck = msgspec.structs.replace(outcome, stuck=("subscriber-1 holds 2 events back",))
     assert not stuck.valid

@@ -21,19 +21,19 @@ def test_no_seed_fails(first: int) -> None:
 
 
 FOUND = {
-    11453: "a plan was committed whose publisher was gone: its events reached nobody",
-    13397: "one was committed that published under what the abort of another was putting back",
-    18171: "a run was judged while events were on their way, behind a clock that was set back",
+    11453: "a plan of a publisher that had gone was committed: no client got its events",
+    13397: "a transaction was committed whose events used state that an abort was restoring",
+    18171: "a run was judged while events were in flight, because a clock was set back",
 }
-"""Seeds beyond those that are played in order, each with what it found."""
+"""Seeds that found a bug, each with the bug."""
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_what_was_found_stays_mended(seed: int) -> None:
+def test_seed_that_found_a_fixed_bug_is_valid(seed: int) -> None:
     assert not play_seed("transactions", seed).failure, FOUND[seed]
 
 
-def test_the_swarm_draws_what_it_says() -> None:
+def test_swarm_draws_every_kind_of_scenario() -> None:
     scenarios = [DRAWS["transactions"](seed) for seed in range(500)]
     specs = [spec for each in scenarios for spec in each.overlay.transactions]
     assert {spec.isolation for spec in specs} == {"serializable", "atomic", "planned"}
@@ -52,7 +52,7 @@ def test_the_swarm_draws_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 17, 42])
-def test_a_seed_gives_the_same_run_again(seed: int) -> None:
+def test_seed_gives_same_run_again(seed: int) -> None:
     scenario = DRAWS["transactions"](seed)
     one, two = (run.play(scenario, seed) for _ in range(2))
     assert trace.digest(one.rows) == trace.digest(two.rows)

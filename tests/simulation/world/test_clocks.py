@@ -17,7 +17,7 @@ def test_reads_skew_and_drift() -> None:
 
 
 @pytest.mark.parametrize("drift_ppm", [0, 37.123, -37.123, 499_999, -499_999])
-def test_true_at_is_the_first_true_time_that_shows_the_reading(drift_ppm: float) -> None:
+def test_true_at_is_first_true_time_of_reading(drift_ppm: float) -> None:
     clock = Clock(ClockConfig(skew_ns=-12_345, drift_ppm=drift_ppm))
     random = Random(1)
     for _ in range(300):
@@ -27,13 +27,13 @@ def test_true_at_is_the_first_true_time_that_shows_the_reading(drift_ppm: float)
         assert true_ns == 0 or clock.read(true_ns - 1) < wanted_ns
 
 
-def test_jump_back_holds_the_reading_until_time_catches_up() -> None:
+def test_jump_back_holds_reading_until_time_catches_up() -> None:
     clock = Clock()
     clock.jump(1_000, -300)
     assert [clock.read(at) for at in (1_000, 1_200, 1_300, 1_301)] == [1_000, 1_000, 1_000, 1_001]
 
 
-def test_jump_back_shows_when_the_fault_says_so() -> None:
+def test_jump_back_shows_if_not_monotone() -> None:
     clock = Clock()
     clock.jump(1_000, -300, monotone=False)
     assert clock.read(1_000) == 700
@@ -45,7 +45,7 @@ def test_jump_forward_adds_to_drift() -> None:
     assert clock.read(2 * SECOND) == 2 * SECOND + 2_000_000 + 50
 
 
-def test_bad_clocks_are_refused_by_name() -> None:
+def test_bad_clock_is_rejected_with_field_name() -> None:
     with pytest.raises(ConfigurationError, match=r"ClockConfig\.drift_ppm"):
         ClockConfig(drift_ppm=600_000)
     with pytest.raises(ConfigurationError, match="by_ns"):
@@ -90,7 +90,7 @@ def test_jump_moves_pending_timers(by_ns: int, monotone: bool, fired_true_ns: in
 
 
 @pytest.mark.parametrize(("monotone", "goes_back"), [(True, False), (False, True)])
-def test_node_sees_time_go_back_only_when_told(monotone: bool, goes_back: bool) -> None:
+def test_node_sees_time_go_back_only_if_not_monotone(monotone: bool, goes_back: bool) -> None:
     world = steady_world()
     _, diary = add(world, "a", "b")
     for at in range(0, 2_000, 50):
@@ -103,7 +103,7 @@ def test_node_sees_time_go_back_only_when_told(monotone: bool, goes_back: bool) 
     assert world.clock_ns("b") == world.now_ns - 400
 
 
-def test_a_timer_moved_later_fires_once_at_the_later_time() -> None:
+def test_timer_moved_later_fires_once_at_later_time() -> None:
     world = steady_world()
     [diary] = add(world, "a")
     for step in range(10):
@@ -113,7 +113,7 @@ def test_a_timer_moved_later_fires_once_at_the_later_time() -> None:
     assert diary.clock == [1_900]
 
 
-def test_a_timer_moved_earlier_fires_at_the_earlier_time_and_one_taken_back_never() -> None:
+def test_timer_moved_earlier_fires_earlier_and_canceled_timer_never() -> None:
     world = steady_world()
     moved, gone = add(world, "moved", "gone")
     wake(world, "moved", 1_000)
@@ -130,7 +130,7 @@ def test_a_timer_moved_earlier_fires_at_the_earlier_time_and_one_taken_back_neve
     assert gone.clock == []
 
 
-def test_a_timer_that_never_advances_is_a_limit_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timer_that_never_advances_raises_limit_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_module, "TIMER_REPEATS_MAX", 50)
     world = steady_world()
     diary = Diary()

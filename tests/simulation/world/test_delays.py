@@ -55,13 +55,13 @@ def test_log_normal_has_a_longer_tail_than_normal() -> None:
         (lambda: LogNormal(0, 4), "LogNormal.mean_ns"),
     ],
 )
-def test_bad_figures_are_refused_by_name(make: object, field: str) -> None:
+def test_bad_value_is_rejected_with_field_name(make: object, field: str) -> None:
     assert callable(make)
     with pytest.raises(ConfigurationError, match=field):
         make()
 
 
-def test_models_can_be_written_and_read_by_kind() -> None:
+def test_models_round_trip_by_kind() -> None:
     written = msgspec.to_builtins(Uniform(1, 2))
     assert written == {"kind": "uniform", "low_ns": 1, "high_ns": 2}
     assert msgspec.convert(written, Constant | Uniform | Normal | LogNormal) == Uniform(1, 2)

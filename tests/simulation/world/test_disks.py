@@ -12,7 +12,7 @@ def disk(*, crash_loses_all: bool = False, batches_max: int = 100) -> Disk[str]:
     return Disk(DiskConfig(crash_loses_all=crash_loses_all, batches_max=batches_max))
 
 
-def test_group_commit_covers_what_waited_and_keeps_the_order_of_outputs() -> None:
+def test_group_commit_covers_waiting_batches_and_keeps_output_order() -> None:
     it = disk()
     it.add([Persist("a", b"1")], "first")
     it.begin_sync()
@@ -28,7 +28,7 @@ def test_group_commit_covers_what_waited_and_keeps_the_order_of_outputs() -> Non
     assert it.idle
 
 
-def test_none_removes_a_record_and_snapshots_are_in_key_order() -> None:
+def test_none_removes_record_and_snapshots_are_in_key_order() -> None:
     it = disk()
     it.add([Persist("b", b"1"), Persist("a", b"2"), Persist("c", b"3"), Persist("c", None)], "")
     it.begin_sync()
@@ -36,7 +36,7 @@ def test_none_removes_a_record_and_snapshots_are_in_key_order() -> None:
     assert list(it.snapshot().items()) == [("a", b"2"), ("b", b"1")]
 
 
-def test_a_crash_keeps_some_front_of_the_batches_being_synced_and_nothing_else() -> None:
+def test_crash_keeps_only_a_prefix_of_batches_in_sync() -> None:
     survivors: set[int] = set()
     for seed in range(100):
         it = disk()
@@ -55,7 +55,7 @@ def test_a_crash_keeps_some_front_of_the_batches_being_synced_and_nothing_else()
     assert survivors == {0, 1, 2, 3}
 
 
-def test_nothing_unsynced_survives_when_a_crash_loses_all() -> None:
+def test_no_unsynced_record_survives_if_crash_loses_all() -> None:
     for seed in range(50):
         it = disk(crash_loses_all=True)
         it.add([Persist("synced", b"1")], "")
@@ -79,12 +79,12 @@ def test_records_must_be_bytes_and_batches_have_a_limit() -> None:
 
 
 def slow_disk_world(*, loses_all: bool = True) -> tuple[World, Diary, Diary, list[tuple[int, str]]]:
-    told: list[tuple[int, str]] = []
+    outcomes: list[tuple[int, str]] = []
 
     def on_outcome(name: str, outcome: Outcome) -> None:
         assert name == "a"
         assert isinstance(outcome, Join)
-        told.append((world.now_ns, outcome.topic))
+        outcomes.append((world.now_ns, outcome.topic))
 
     world = World(
         1,
@@ -93,7 +93,7 @@ def slow_disk_world(*, loses_all: bool = True) -> tuple[World, Diary, Diary, lis
         on_outcome=on_outcome,
     )
     a, b = add(world, "a", "b")
-    return world, a, b, told
+    return world, a, b, outcomes
 
 
 def batch(text: str, *, persists: bool = True) -> list[Effect]:
@@ -102,31 +102,31 @@ def batch(text: str, *, persists: bool = True) -> list[Effect]:
     return [*effects, Persist(text, text.encode())] if persists else effects
 
 
-def test_sends_and_outcomes_wait_for_the_sync() -> None:
-    world, _, b, told = slow_disk_world()
+def test_sends_and_outcomes_wait_for_sync() -> None:
+    world, _, b, outcomes = slow_disk_world()
     do(world, "a", *batch("one"))
     world.run(99)
     assert world.records("a") == {}
-    assert told == []
+    assert outcomes == []
     world.run()
     assert world.records("a") == {"one": b"one"}
-    assert told == [(100, "one")]
+    assert outcomes == [(100, "one")]
     assert b.received == [(110, "a", "one")]
 
 
-def test_a_batch_without_records_waits_behind_earlier_ones() -> None:
-    world, _, b, told = slow_disk_world()
+def test_batch_without_records_waits_for_earlier_ones() -> None:
+    world, _, b, outcomes = slow_disk_world()
     do(world, "a", *batch("one"), at=0)
     do(world, "a", *batch("two", persists=False), at=10)
     do(world, "a", *batch("three"), at=20)
     do(world, "a", *batch("four", persists=False), at=30)
     do(world, "a", *batch("five", persists=False), at=400)
     world.run()
-    assert told == [(100, "one"), (100, "two"), (200, "three"), (200, "four"), (400, "five")]
+    assert outcomes == [(100, "one"), (100, "two"), (200, "three"), (200, "four"), (400, "five")]
     assert b.times == [110, 110, 210, 210, 410]
 
 
-def test_a_node_may_have_a_disk_of_its_own() -> None:
+def test_node_may_have_its_own_disk() -> None:
     world, _, b, _ = slow_disk_world()
     world.add("c", build("c", Diary()), disk=DiskConfig(sync=Constant(700)))
     do(world, "c", Persist("k", b"1"), Send("b", Note(text="x")))
@@ -134,8 +134,8 @@ def test_a_node_may_have_a_disk_of_its_own() -> None:
     assert b.times == [710]
 
 
-def test_a_crash_before_the_sync_loses_records_sends_and_outcomes() -> None:
-    world, a, b, told = slow_disk_world()
+def test_crash_before_sync_loses_records_sends_and_outcomes() -> None:
+    world, a, b, outcomes = slow_disk_world()
     do(world, "a", *batch("kept"), at=0)
     do(world, "a", *batch("lost"), at=150)
     do(world, "a", *batch("lost too", persists=False), at=160)
@@ -143,11 +143,11 @@ def test_a_crash_before_the_sync_loses_records_sends_and_outcomes() -> None:
     world.run()
     assert a.started == [{}, {"kept": b"kept"}]
     assert b.texts == ["kept"]
-    assert told == [(100, "kept")]
+    assert outcomes == [(100, "kept")]
 
 
-def test_whatever_was_heard_survives_any_crash() -> None:
-    """The one rule a driver must not break: nothing told to others may be forgotten."""
+def test_state_that_others_learned_of_survives_any_crash() -> None:
+    """The one rule a driver must not break: never forget state that others learned of."""
     survived_unsent = 0
     for seed in range(60):
         world = World(seed, network=STEADY, disk=DiskConfig(sync=Uniform(1, 200)))
@@ -172,7 +172,7 @@ def test_whatever_was_heard_survives_any_crash() -> None:
     assert survived_unsent > 0
 
 
-def test_volatile_state_is_gone_after_a_crash() -> None:
+def test_volatile_state_is_lost_in_crash() -> None:
     world, _, _, _ = slow_disk_world()
     diary = Diary()
     world.add("c", build("c", diary))

@@ -53,7 +53,7 @@ def test_cost_depends_on_type_size_and_the_frame_itself() -> None:
     assert b.times == [100 + 10 + 7, 117 + 1_000 + 5]
 
 
-def test_waits_are_those_of_an_m_d_1_queue() -> None:
+def test_waits_match_m_d_1_queue() -> None:
     service_ns, utilisation = 1_000, 0.7
     world, _ = pair(QueueConfig(service_ns=service_ns))
     random, at = Random(5), 0.0
@@ -70,7 +70,7 @@ def test_waits_are_those_of_an_m_d_1_queue() -> None:
     assert queue.length_mean(world.now_ns) == pytest.approx(length, rel=0.05)
 
 
-def test_a_card_sends_one_frame_at_a_time_at_its_bandwidth() -> None:
+def test_card_sends_one_frame_at_a_time_at_its_bandwidth() -> None:
     # 4 bytes take 4,000 ns at a million bytes a second.
     config = QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=size_of)
     world, b = pair(config)
@@ -87,8 +87,8 @@ def test_a_card_sends_one_frame_at_a_time_at_its_bandwidth() -> None:
     assert card.served == 4
 
 
-def test_the_mean_length_counts_what_is_still_in_the_queue() -> None:
-    """Ten frames of 1,000 ns, handed over at once: 10, 9, … 1 of them are there, 5.5 on average."""
+def test_mean_length_counts_frames_still_in_queue() -> None:
+    """Ten frames of 1,000 ns at once: 10, 9, … 1 of them are in the queue, 5.5 on average."""
     world, _ = pair(QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=size_of))
     say(world, "a", "b", *"abcdefghij", at=0)
     world.run(10_000)
@@ -96,7 +96,7 @@ def test_the_mean_length_counts_what_is_still_in_the_queue() -> None:
     assert card is not None
     assert card.length_mean(10_000) == 5.5
     assert card.length_mean(20_000) == 2.75
-    # From 10,000 ns on nothing is there; a window may begin later than the world.
+    # From 10,000 ns on the queue is empty; a window may begin later than the world.
     assert card.length_mean(5_000, now_ns=20_000) == 11
 
     world, _ = pair(QueueConfig(service_ns=1_000))
@@ -108,7 +108,7 @@ def test_the_mean_length_counts_what_is_still_in_the_queue() -> None:
     assert queue.length_mean(9_000) == 2 * 8_000 / 9_000
 
 
-def test_a_card_is_no_busier_than_the_time_that_has_passed() -> None:
+def test_card_is_never_busier_than_elapsed_time() -> None:
     world, _ = pair(QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=size_of))
     say(world, "a", "b", *"abcdefghij", at=1_000)
     world.run(4_000)
@@ -119,7 +119,7 @@ def test_a_card_is_no_busier_than_the_time_that_has_passed() -> None:
     assert card.utilisation(11_000) == 10 / 11
 
 
-def test_a_queue_is_not_looked_at_before_its_last_change() -> None:
+def test_queue_rejects_times_before_its_last_change() -> None:
     world, _ = pair(QueueConfig(bandwidth_bytes_per_s=1_000_000, size_of=size_of))
     say(world, "a", "b", "x", at=5_000)
     world.run(6_000)
@@ -129,7 +129,7 @@ def test_a_queue_is_not_looked_at_before_its_last_change() -> None:
         card.length_mean(4_000)
 
 
-def test_time_on_a_card_is_rounded_up() -> None:
+def test_time_on_card_is_rounded_up() -> None:
     world, b = pair(QueueConfig(bandwidth_bytes_per_s=300_000_000, size_of=size_of))
     say(world, "a", "b", "x")
     world.run()
@@ -146,7 +146,7 @@ def test_each_node_has_its_own_card() -> None:
     assert c.times == [4_000, 4_000]
 
 
-def test_a_codec_gives_the_size() -> None:
+def test_codec_gives_frame_size() -> None:
     codec = NoteCodec()
     size = len(codec.encode(Note(text="four")))
     world = World(
@@ -162,7 +162,7 @@ def test_a_codec_gives_the_size() -> None:
     assert b.received == [(size * 1_000, "a", "four")]
 
 
-def test_a_full_queue_drops_and_counts() -> None:
+def test_full_queue_drops_and_counts() -> None:
     world, b = pair(QueueConfig(service_ns=100, frames_max=2))
     say(world, "a", "b", *"abcde")
     world.run()
@@ -182,7 +182,7 @@ def test_a_full_queue_drops_and_counts() -> None:
     assert card.dropped == 3
 
 
-def test_a_pause_stops_the_server_and_a_crash_empties_it() -> None:
+def test_pause_stops_server_and_crash_empties_it() -> None:
     world, b = pair(QueueConfig(service_ns=100))
     say(world, "a", "b", "one", "two", at=0)
     say(world, "a", "b", "three", at=60)
@@ -221,7 +221,7 @@ def test_without_queueing_there_are_no_statistics() -> None:
         (lambda: QueueConfig(frames_max=0), r"frames_max"),
     ],
 )
-def test_bad_figures_are_refused_by_name(make: object, field: str) -> None:
+def test_bad_value_is_rejected_with_field_name(make: object, field: str) -> None:
     assert callable(make)
     with pytest.raises(ConfigurationError, match=field):
         make()

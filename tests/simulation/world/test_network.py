@@ -33,7 +33,7 @@ def numbers(diary: Diary) -> list[int]:
     return [int(text) for text in diary.texts]
 
 
-def test_delay_is_of_the_link_else_of_the_sites_else_the_default() -> None:
+def test_delay_is_by_link_then_sites_then_default() -> None:
     config = NetworkConfig(
         default=Constant(1),
         sites=(
@@ -76,7 +76,7 @@ def test_frames_overtake_each_other_unless_fifo() -> None:
         assert (numbers(b) == sorted(numbers(b))) is fifo
 
 
-def test_reordering_breaks_fifo_for_the_share_it_names() -> None:
+def test_reordering_breaks_fifo_for_its_share() -> None:
     config = NetworkConfig(
         default=Constant(10), fifo=True, reordering=0.1, reordering_delay=Constant(50)
     )
@@ -89,7 +89,7 @@ def test_reordering_breaks_fifo_for_the_share_it_names() -> None:
     assert numbers(b) != sorted(numbers(b))
 
 
-def test_loss_and_duplication_hit_the_share_they_name() -> None:
+def test_loss_and_duplication_hit_their_share() -> None:
     world, _, b = pair(NetworkConfig(default=Constant(10), loss=0.2))
     stream(world, "a", "b", 1_000)
     world.run()
@@ -105,14 +105,14 @@ def test_loss_and_duplication_hit_the_share_they_name() -> None:
     assert max(copies.values()) == 2
 
 
-def test_a_copy_draws_its_own_delay() -> None:
+def test_copy_draws_its_own_delay() -> None:
     world, _, b = pair(NetworkConfig(default=Uniform(0, 10_000), duplication=1.0))
     say(world, "a", "b", "x")
     world.run()
     assert len(set(b.times)) == 2
 
 
-def test_noise_lasts_as_long_as_it_says_and_hits_only_its_links() -> None:
+def test_noise_hits_only_its_links_for_its_duration() -> None:
     world, a, b = pair()
     stream(world, "a", "b", 30, every=10)
     stream(world, "b", "a", 30, every=10)
@@ -130,7 +130,7 @@ def test_partition_cuts_both_ways_while_it_lasts() -> None:
         Faults(partitions=(Partition(side=("a",), other=("b",), from_ns=95, until_ns=195),))
     )
     world.run()
-    # The frame sent at 90 was on its way when the partition began.
+    # The frame sent at 90 was in flight when the partition began.
     assert numbers(a) == numbers(b) == [*range(10), *range(20, 30)]
     assert world.network.statistics.cut == 20
 
@@ -139,14 +139,14 @@ def test_one_way_partition_lets_answers_pass() -> None:
     world, a, b = pair()
     stream(world, "a", "b", 3)
     stream(world, "b", "a", 3)
-    # What begins now begins at once, before the commands that are due now.
+    # A fault that begins now precedes the commands that are due now.
     world.inject(Faults(partitions=(Partition(side=("a",), other=("b",), one_way=True),)))
     world.run()
     assert numbers(b) == []
     assert numbers(a) == [0, 1, 2]
 
 
-def test_partition_from_everybody_else_and_not_within_a_side() -> None:
+def test_partition_cuts_off_all_others_but_not_its_own_side() -> None:
     world = steady_world()
     a, b, c, d = add(world, "a", "b", "c", "d")
     world.inject(Faults(partitions=(Partition(side=("a", "b")),)))
@@ -179,7 +179,7 @@ def test_overlapping_partitions_end_one_by_one() -> None:
     assert numbers(b) == [*range(10), *range(30, 40)]
 
 
-def test_clogged_frames_wait_and_then_flow_in_the_order_sent() -> None:
+def test_clogged_frames_wait_and_then_arrive_in_send_order() -> None:
     world, a, b = pair()
     stream(world, "a", "b", 30, every=10)
     stream(world, "b", "a", 30, every=10)
@@ -190,7 +190,7 @@ def test_clogged_frames_wait_and_then_flow_in_the_order_sent() -> None:
     assert a.times == [10 + 10 * number for number in range(30)]
 
 
-def test_a_frame_waits_for_every_clog_on_its_link() -> None:
+def test_frame_waits_for_every_clog_on_its_link() -> None:
     world, _, b = pair()
     say(world, "a", "b", "x", at=50)
     clogs = (Clog(sources=("a",), until_ns=100), Clog(targets=("b",), until_ns=300))
@@ -208,7 +208,7 @@ def test_too_many_clogged_frames_are_lost_and_counted() -> None:
     assert world.network.statistics.overflowed == 2
 
 
-def test_heal_removes_every_fault_present_and_to_come() -> None:
+def test_heal_removes_present_and_future_faults() -> None:
     world, a, b = pair(
         NetworkConfig(default=Constant(10), loss=1.0, duplication=1.0, reordering=1.0)
     )
@@ -231,7 +231,7 @@ def test_heal_removes_every_fault_present_and_to_come() -> None:
     assert numbers(b) == numbers(a) == [*range(400)]
 
 
-def test_healing_lets_clogged_frames_flow() -> None:
+def test_heal_releases_clogged_frames() -> None:
     world, _, b = pair()
     world.inject(Faults(clogs=(Clog(),)))
     say(world, "a", "b", "x", at=5)
@@ -242,7 +242,7 @@ def test_healing_lets_clogged_frames_flow() -> None:
     assert b.texts == ["x"]
 
 
-def test_a_new_fault_leaves_delays_of_other_frames_alone() -> None:
+def test_new_fault_does_not_change_delays_of_other_frames() -> None:
     def times(faults: Faults) -> dict[str, int]:
         world = World(3, network=NetworkConfig(default=Uniform(0, 9_999)), disk=INSTANT)
         _, b, c = add(world, "a", "b", "c")
@@ -264,7 +264,7 @@ def test_a_new_fault_leaves_delays_of_other_frames_alone() -> None:
     assert faulty.items() <= plain.items()
 
 
-def test_a_frame_to_nobody_is_counted() -> None:
+def test_frame_to_unknown_node_is_counted() -> None:
     world, _, _ = pair()
     do(world, "a", Send("nobody", Note(text="x")))
     world.run()
@@ -284,13 +284,13 @@ def test_a_frame_to_nobody_is_counted() -> None:
         (lambda: pair()[0].inject(Faults(clogs=(Clog(sources=("c",)),))), r"\['c'\]"),
     ],
 )
-def test_bad_faults_are_refused_by_name(make: object, field: str) -> None:
+def test_bad_fault_is_rejected_with_field_name(make: object, field: str) -> None:
     assert callable(make)
     with pytest.raises(ConfigurationError, match=field):
         make()
 
 
-def test_faults_in_the_past_are_refused() -> None:
+def test_faults_in_the_past_are_rejected() -> None:
     world, _, _ = pair()
     world.run(100)
     with pytest.raises(ConfigurationError, match="100 ns or later"):
