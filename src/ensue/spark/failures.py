@@ -27,7 +27,7 @@ _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _PACKAGE = re.compile(r"\[PACKAGE_NOT_INSTALLED\] (\w+)")
 _PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _SOURCE = "Failed to find the data source: ensue."
-"""Spark asks its Python for modules named `pyspark_…`. A Python that lacks ensue, or does not start,
+"""Spark asks its Python for modules `pyspark_…`. A Python that lacks ensue, or does not start,
 reports none."""
 _UNRESPONSIVE = "All masters are unresponsive"
 _DAMAGED = re.compile(

@@ -12,7 +12,7 @@ without a `publisher` column. `topic`: the topic of all rows, in place of a `top
 `lockTimeoutSeconds`: how long to wait for another writer of the log (60).
 
 Columns: `value` (binary or string), and optionally `topic`, `key` (binary or string), `headers`,
-`publisher`, `publisher_seq`, `published_at`. With `publisher_seq` a row has an id of its own, and is
+`publisher`, `publisher_seq`, `published_at`. With `publisher_seq` a row has its own id, and is
 published once, however often and by whichever query it is written. `event`, `stamp` and `offset`
 are ignored, so that rows of one log can be written to another, which assigns its own.
 

@@ -1,8 +1,7 @@
-"""Collect what every task of an audit needs to know from a trace.
+"""Collect the facts of a trace that every task of an audit needs.
 
-All of it is small against the deliveries: one row a run, one a subscription, and one for each
-publisher, topic and stretch of time. Deliveries are not touched here, except to find how far ended
-subscriptions got.
+They are small compared with the deliveries: one row per run, one per subscription, and one per
+publisher, topic and span of time.
 """
 
 import logging
@@ -39,7 +38,7 @@ _log = logging.getLogger("ensue")
 TILE_UNITS = 16
 LANES_MAX = 1 << (63 - SEQ_BITS)
 BUCKETS_A_UNIT = 2
-"""How finely time is looked at to cut it into units of equal size."""
+"""Buckets of time per unit, from which units of equal size are formed."""
 
 _CHANGES = ("subscribed", "unsubscribed", "crashed", "restarted")
 _TIMED = ("published", "subscribed", "unsubscribed", "crashed")
@@ -47,17 +46,17 @@ _TIMED = ("published", "subscribed", "unsubscribed", "crashed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How a trace is cut up."""
+    """How a trace is divided."""
 
     tile_rows: int = 2_000_000
-    """Deliveries of a tile, about: what one task holds in memory at once."""
+    """Approximate deliveries of a tile: what one task holds in memory at once."""
     fragment_rows: int = 1_000_000
-    """Rows that a task gathers before it packs them."""
+    """Rows that a task collects before it packs them."""
     whole_rows: int = 100_000
-    """Runs of up to so many rows are judged as a whole if there is any doubt."""
+    """Largest run, in rows, that is judged whole if it has a doubtful event."""
 
     def unit_count(self, deliveries: int) -> int:
-        """Return how many units a run with so many deliveries is cut into."""
+        """Return the number of units of a run with this many deliveries."""
         if deliveries <= self.tile_rows:
             return 1
         return max(1, -(-deliveries * TILE_UNITS // self.tile_rows))
@@ -65,40 +64,39 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What is known of a trace before its deliveries are looked at."""
+    """Facts of a trace, collected before its deliveries are scanned."""
 
     facts: Facts
     named: bool
-    """Whether ids are anything else than publisher, topic and number, or may be those of two
-    events."""
+    """Whether some ids are not publisher, topic and number, or may belong to two events."""
     rows: tuple[int, ...]
-    """By run: how many rows there are of anything but deliveries."""
+    """By run: number of rows other than deliveries."""
     malformed: frozenset[int]
-    """Runs with rows that can't be believed."""
+    """Runs with contradictory or incomplete rows."""
     changes: Mapping[str, list[Row]]
-    """By run: who subscribed, left, crashed and restarted."""
+    """By run: subscription changes, crashes and restarts."""
     subscribers: Mapping[int, Subscriber]
     """By hash."""
     nodes: Mapping[tuple[str, str], int]
-    """By run and name: the hash of each node that ever subscribed, crashed or restarted."""
+    """By run and name: hash of each node that subscribed, crashed or restarted."""
     topics: Mapping[int, str]
     """By index."""
     voids: Sequence[Mapping[str, Any]]
-    """Events that a row says are void without saying whose they are: run, event, name."""
+    """Void events whose rows lack a publisher: run, event, name."""
 
 
 def subscriber_hash() -> Column:
-    """Return the hash of the subscriber that saw one sequence of deliveries."""
+    """Return the hash of a row's subscriber."""
     return f.xxhash64("run", "node", f.coalesce("subscription", f.lit("")))
 
 
 def node_hash() -> Column:
-    """Return the hash of the node of a row."""
+    """Return the hash of a row's node."""
     return f.xxhash64("run", "node")
 
 
 def lane_hash() -> Column:
-    """Return the hash of what one publisher publishes on one topic."""
+    """Return the hash of a row's lane: its run, publisher and topic."""
     return f.xxhash64("run", "publisher", "topic")
 
 
@@ -108,13 +106,13 @@ def name_hash() -> Column:
 
 
 def canonical() -> Column:
-    """Tell whether an event's id is its publisher, topic and number."""
+    """Return whether an event's id is its publisher, topic and number."""
     return f.col("event").eqNullSafe(f.concat_ws("/", "publisher", "topic", "publisher_seq"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Overview:
-    """What one row a run says."""
+    """Summary of one run."""
 
     run: str
     rows: int
@@ -130,10 +128,10 @@ class _Overview:
 def gather(
     trace: DataFrame, sizes: Sizes, coarser: Mapping[str, int], *, causal: bool = False
 ) -> Gathered:
-    """Gather what is known of a trace; `coarser` divides the units of a run.
+    """Collect the facts of a trace; `coarser` divides the number of units of a run.
 
-    For causal order a run whose clocks can't be believed is one unit: what a node publishes after a
-    delivery may by its clock be published long before, and share no tile with it.
+    With causal order, a run without true times is one unit: by a node's clock, an event that it
+    published after a delivery may seem much older, and lie in another tile.
     """
     overviews = _overviews(trace)
     unit_counts = _unit_counts(trace, overviews, sizes, coarser)
@@ -231,14 +229,14 @@ def _overviews(trace: DataFrame) -> list[_Overview]:
 
 
 def _nameless_void() -> Column:
-    """Tell whether a row says that an event is void, and not which publisher's."""
+    """Return whether a row voids an event without naming its publisher."""
     nameless = [f.col(name).isNull() for name in ("topic", "publisher", "publisher_seq")]
     void = (f.col("action") == "discarded") & (f.col("verdict") == "void")
     return void & f.col("event").isNotNull() & (nameless[0] | nameless[1] | nameless[2])
 
 
 def _ambiguous(trace: DataFrame) -> set[str]:
-    """Return the runs in which one id is that of two events."""
+    """Return the runs in which two events share an id."""
     label = f.struct("publisher", "topic", "publisher_seq")
     ids = trace.where("action = 'published' AND event IS NOT NULL").groupBy("run", "event")
     two = ids.agg(f.min(label).alias("one"), f.max(label).alias("other")).where("one != other")
@@ -254,7 +252,7 @@ def _voids(trace: DataFrame) -> list[dict[str, Any]]:
 def _unit_counts(
     trace: DataFrame, overviews: Sequence[_Overview], sizes: Sizes, coarser: Mapping[str, int]
 ) -> list[int]:
-    """Cut each run into units.
+    """Return the number of units of each run.
 
     Assumes the same number of deliveries per event in all runs.
     """
@@ -271,13 +269,13 @@ def _unit_counts(
 def _in_one_piece(
     overviews: Sequence[_Overview], unit_counts: Sequence[int], *, warns: bool
 ) -> list[int]:
-    """Leave runs whole that have no true times; warn of those that are large."""
+    """Make runs without true times one unit; warn of large ones."""
     for one, units in zip(overviews, unit_counts, strict=True):
         if warns and units > 1 and not one.simulated:
             _log.warning(
                 "audit: run %s has no true times, so one task holds it whole to judge causal "
-                "order, and may run out of memory; --no-causal (causal=False) cuts it up, and "
-                "leaves that rule out",
+                "order, and may run out of memory; --no-causal (causal=False) divides it, and "
+                "skips that rule",
                 one.run,
             )
     return [
@@ -363,7 +361,7 @@ def _topic_index(topics: Topics, run: int, name: str) -> int:
 def _lanes(
     trace: DataFrame, overviews: Sequence[_Overview], unit_counts: Sequence[int]
 ) -> tuple[Lanes, Topics]:
-    """Collect all lanes, and where their units end."""
+    """Collect all lanes, and the ends of their units."""
     runs = pa.table(
         {
             "run": pa.array([one.run for one in overviews], pa.string()),
@@ -380,7 +378,7 @@ def _lanes(
     )
     spark = trace.sparkSession
     time = f.when(f.col("simulated"), f.col("true_ns")).otherwise(f.col("at_ns"))
-    # As fractions: clocks may be further apart than a whole number of 64 bits can say.
+    # As floats: clocks may differ by more than 64 bits can hold.
     share = (time.cast("double") - f.col("first_ns")) / f.col("span_ns")
     table = (
         trace.where((f.col("action") == "published") & f.col("publisher_seq").isNotNull())
@@ -423,7 +421,7 @@ def _column(table: pa.Table, name: str) -> Numbers:
 
 
 def _ends(table: pa.Table, lane_of: Numbers, unit_counts: Sequence[int]) -> tuple[Numbers, Numbers]:
-    """Merge stretches of time into units of equal size; return where lanes end."""
+    """Merge buckets of time into units of equal size; return their ends by lane."""
     runs, buckets, counts = (_column(table, name) for name in ("index", "bucket", "count"))
     cut_up = np.array(unit_counts, dtype=np.int64)[runs] > 1 if len(runs) else runs > 0
     if not cut_up.any():
@@ -439,9 +437,9 @@ def _ends(table: pa.Table, lane_of: Numbers, unit_counts: Sequence[int]) -> tupl
     codes = (lane_of << SEQ_BITS) | numbers
     order = np.lexsort((codes, units, lane_of))
     codes, units, lanes = codes[order], units[order], lane_of[order]
-    # Within a lane the ends must rise with the units; a number that was published early or late has
-    # its unit wrong, which costs a second look and nothing else. Lanes come one after another in
-    # the codes, so that the running maximum never carries over.
+    # Within a lane the ends must ascend with the units. An event published out of sequence gets a
+    # wrong unit, which only costs a second scan. Codes of different lanes do not overlap, so the
+    # running maximum never carries over.
     codes = np.maximum.accumulate(codes)
     last = np.ones(len(codes), dtype=np.bool_)
     last[:-1] = (lanes[1:] != lanes[:-1]) | (units[1:] != units[:-1])

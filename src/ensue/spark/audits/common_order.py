@@ -1,15 +1,15 @@
 """Find one order that fits many sequences, at the speed of arrays.
 
-Each sequence says that its first event comes before its second, and so on. A number is sought for
-each event such that the numbers rise along every sequence: that proves that no two sequences
-contradict each other, wherever the numbers come from. So they may start from an untrusted hint,
-such as the time of publication; a bad one costs time and proves nothing wrong.
+Each sequence puts its first event before its second, and so on. The search assigns a number to each
+event such that numbers ascend along every sequence. Such numbers prove that no two sequences
+contradict each other, wherever they come from. So the search may start from an untrusted hint, such
+as the time of publication; a bad hint costs time, but proves nothing wrong.
 
-Method. Two sweeps hand the hinted numbers of each sequence out again in its own order, which takes
-most of the noise out of the hint. Then every number is raised, where needed, just above the one
-before it in its sequence, over and over until nothing changes. Raising ends if one order fits all,
-and goes on forever if the sequences contradict each other; after `ROUNDS_MAX` rounds it is given
-up, which proves nothing. Each round costs a few nanoseconds an event.
+Method. Two sweeps reassign the hinted numbers of each sequence in ascending order, which removes
+most of the noise of the hint. Then every number is raised, if needed, just above its predecessor in
+each sequence, until nothing changes. This ends if one order fits all, and never ends if the
+sequences contradict each other. After `ROUNDS_MAX` rounds the search stops, which proves nothing.
+Each round costs a few nanoseconds an event.
 """
 
 from collections.abc import Sequence
@@ -24,19 +24,19 @@ Numbers = npt.NDArray[np.int64]
 SWEEPS = 2
 ROUNDS_MAX = 200
 _ROOM = 1 << 20
-"""Between two neighbours of the hint: so many may be squeezed in before the next is pushed on."""
+"""Distance between adjacent numbers at the start, which leaves room to raise."""
 
 
 def one_order_fits(sequences: Sequence[Numbers], hint: Numbers) -> bool:
-    """Return whether one order was found that fits all sequences.
+    """Return whether the search found one order that fits all sequences.
 
-    Events are numbers from 0, and an index into `hint`. No sequence holds one twice. False means
-    that none was found, not that there is none.
+    Events are indices into `hint`. No sequence holds an event twice. False means that no order was
+    found, not that none exists.
     """
     ordered = [sequence for sequence in sequences if len(sequence) > 1]
     if not ordered:
         return True
-    # Ranks instead of the hint itself, whatever its unit: so there is always room between two.
+    # Ranks instead of the hint itself, so that there is room between any two.
     levels = np.empty(len(hint), dtype=np.int64)
     levels[np.argsort(hint, kind="stable")] = np.arange(len(hint), dtype=np.int64) * _ROOM
     for _ in range(SWEEPS):
@@ -51,7 +51,7 @@ def one_order_fits(sequences: Sequence[Numbers], hint: Numbers) -> bool:
 
 
 def _raise(levels: Numbers, sequences: Sequence[Numbers], places: Numbers) -> bool:
-    """Raise every number above the one before it; return whether any had to be."""
+    """Raise every number above its predecessor; return whether any changed."""
     changed = False
     for sequence in sequences:
         place = places[: len(sequence)]

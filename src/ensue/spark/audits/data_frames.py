@@ -17,7 +17,7 @@ __all__ = ["pack_frame"]
 def pack_frame(
     trace: DataFrame, gathered: g.Gathered, reach: delivery_scan.Reach, *, sort: bool
 ) -> DataFrame:
-    """Pack a trace; `sort` puts the deliveries of each subscriber in sequence first."""
+    """Pack a trace; `sort` first sorts the deliveries of each subscriber by step."""
     deliveries, publications = _deliveries(trace, gathered), _publications(trace, gathered)
     if sort:
         deliveries = deliveries.repartition("owner").sortWithinPartitions("owner", "step")
@@ -90,7 +90,7 @@ def _label(gathered: g.Gathered) -> list[Column]:
 
 
 def _odd(gathered: g.Gathered) -> Column:
-    """Flag rows that have no code."""
+    """Flag rows without a code."""
     odd = f.col("event").isNull()
     for name in ("topic", "publisher", "publisher_seq"):
         odd |= f.col(name).isNull()

@@ -1,10 +1,10 @@
 """Find late and missed deliveries by joins: the rule `deadline`.
 
-The rule is that of `ensue.checkers`: deliveries after their deadline, and events that arrived in
-time and were not delivered.
+The rule is that of `ensue.checkers`: it finds deliveries after their deadline, and events that
+arrived in time and were not delivered.
 
-Times are readings of each node's own clock, and deadlines are those that came with the events; see
-the checker for what excuses a node.
+Times are readings of each node's own clock, and deadlines those of the events. The checker defines
+which omissions are excused.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ KEY = ["run", "node", "subscription", "event"]
 
 
 def judge_deadlines(trace: DataFrame, *, clock_error_ns: int, violations_max: int) -> pa.Table:
-    """Return what was late or missed, as the other rules' findings are returned."""
+    """Return late and missed deliveries as a table of `judge.JUDGED`."""
     named = trace.withColumn("subscription", f.coalesce("subscription", f.lit("")))
     arrived = _first(named.where("action = 'received' AND deadline_ns IS NOT NULL"))
     delivered = _first(named.where("action = 'delivered' AND verdict = ''"))
@@ -56,7 +56,7 @@ def _missed(
     excused = named.where(f.col("action") == "discarded").where(f.col("verdict").isin(*EXCUSES))
     ends = named.groupBy("run", "node").agg(f.max("at_ns").alias("last_ns"))
     open_ones = (
-        # Nothing comes before a time that no clock of 64 bits can show.
+        # Null on underflow: no 64-bit clock reads an earlier time.
         arrived.where(f.col("at_ns") <= f.try_subtract("deadline_ns", f.lit(clock_error_ns)))
         .join(delivered.select(*KEY), KEY, "left_anti")
         .join(excused.select(*KEY), KEY, "left_anti")
@@ -87,7 +87,7 @@ def _missed(
 
 
 def _share(arrived: DataFrame, delivered: DataFrame, place: int) -> list[dict[str, Any]]:
-    """Say how much of what arrived was delivered in time."""
+    """Return a note with the share of received events delivered on time."""
     received = arrived.select(*KEY).union(delivered.select(*KEY)).distinct().count()
     if not received:
         return []

@@ -1,15 +1,14 @@
 """Read deliveries and publications once, and pack them by tile.
 
-Rows never travel one by one between tasks: a task gathers what one subscriber delivered of one tile
-into a few arrays and hands those on as bytes. Whatever the input's sequence, each *fragment* of it
-is sorted here; files that are sorted by run, node and step already cost nothing more.
+Rows do not travel between tasks one by one: a task packs one subscriber's deliveries of one tile
+into a few arrays and sends them as bytes. Each *fragment* of the input is sorted here, unless it is
+sorted by run, node and step already.
 
-Two events whose units are further apart than neighbours share no tile. That they are in one order
-everywhere follows from the units themselves, if at each subscriber no delivery is more than one
-unit behind the furthest delivery before it. A fragment checks that for its own rows. Deliveries
-that break it are *outliers*: they are handed on with the range of tiles that they reach over, so
-that a second look can put them into all of these. What a fragment says of itself (steps and units
-from, to) is compared with the subscriber's other fragments in `tile_scan`.
+Two events share a tile only if their units are equal or adjacent. Events of other units have the
+same order at all subscribers if no subscriber delivers an event more than one unit behind an
+earlier delivery. A fragment checks that for its rows. Deliveries that break it are *outliers*: the
+fragment reports them with the range of tiles that they span, and a second scan puts them into all
+of these. `tile_scan` compares the ranges of steps and units of all fragments of a subscriber.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -51,18 +50,18 @@ __all__ = [
 Columns = dict[str, Numbers]
 
 DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS, POSITIONS = range(7)
-"""What a packed row holds."""
+"""Kinds of packed rows."""
 TAGGED, ODD = 1, 2
 """Flags of a delivery: it is tagged with a verdict; its name or label has no code."""
 TILE_BITS = 24
 NARROWED_MIN = 2
-"""Of so many numbers or fewer, the narrowed form is no shorter."""
+"""Up to this many numbers the narrowed form is no shorter."""
 UNPLACED = -(1 << 62)
-"""The position of a delivery whose row has none."""
+"""Position of a delivery whose row has none."""
 BREAKS_MAX = 1_000
-"""Breaks of positions that one fragment hands on of each subscriber."""
+"""Most breaks of positions that a fragment reports for one subscriber."""
 STRAYS_MAX = 1_000
-"""Rows with no code that one fragment hands on of each subscriber; of more it tells how many."""
+"""Most rows without a code that a fragment reports for one subscriber; it counts the others."""
 
 PACKED = t.StructType(
     [
@@ -76,21 +75,21 @@ PACKED = t.StructType(
         t.StructField("names", t.BinaryType()),
     ]
 )
-"""`key` is the run and the tile; below zero, the run alone. Arrays are little-endian int64, steps
-of deliveries are `narrowed`, flags are one byte each and left out where none is set."""
+"""`key` is the run and the tile; if negative, the run alone. Arrays are little-endian int64. Steps
+of deliveries are `narrowed`; flags are one byte each, null if none is set."""
 _ARROW = to_arrow_schema(PACKED)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Events that are put into more tiles than their own, sorted by code."""
+    """Events that belong to further tiles than their own, sorted by code."""
 
     codes: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     first_tiles: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     last_tiles: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def of(self, wanted: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers, Numbers]:
-        """Return which of these events reach further, and from which tile to which."""
+        """Return which of these events have further tiles, and the first and last of them."""
         if not len(self.codes):
             nothing = np.zeros(len(wanted), dtype=np.bool_)
             return nothing, wanted, wanted
@@ -133,7 +132,7 @@ class _Packer:
             yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 
     def tiles(self, event_codes: Numbers, units: Numbers) -> Iterator[tuple[int, bool, Numbers]]:
-        """List each tile with its rows: its own first, then shared ones."""
+        """Yield each tile with its rows: its own first, then shared ones."""
         size = self.facts.tile_units
         own = units // size
         for tile, rows in _grouped(own):
@@ -151,7 +150,7 @@ class _Packer:
 
 
 def _grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """List each key with the places where it is, in sequence."""
+    """Yield each key with its indices, ascending."""
     order = np.argsort(keys, kind="stable")
     cuts = np.flatnonzero(np.diff(keys[order])) + 1
     for places in np.split(order, cuts):
@@ -160,7 +159,7 @@ def _grouped(keys: Numbers) -> Iterator[tuple[int, Numbers]]:
 
 
 def narrowed(numbers: Numbers) -> npt.NDArray[np.generic]:
-    """Return numbers in half the bytes if they are close: the first and offsets."""
+    """Return numbers in half the bytes if they are close: the first, then offsets."""
     if len(numbers) <= NARROWED_MIN:
         return numbers
     offsets = numbers - numbers[0]
@@ -171,7 +170,7 @@ def narrowed(numbers: Numbers) -> npt.NDArray[np.generic]:
 
 
 def widened(data: bytes, count: int) -> Numbers:
-    """Return what `narrowed` was given: so many numbers."""
+    """Return the `count` numbers that `narrowed` packed."""
     if len(data) == 8 * count:
         return np.frombuffer(data, dtype=np.int64)
     first = np.frombuffer(data, dtype=np.int64, count=1)
@@ -179,7 +178,7 @@ def widened(data: bytes, count: int) -> Numbers:
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[Columns]:
-    """Join batches into fragments of at least so many rows: arrays, one a column."""
+    """Join batches into fragments of at least this many rows, one array per column."""
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -201,7 +200,7 @@ def _arrays(batches: list[pa.RecordBatch]) -> Columns:
 
 
 def _coded(rows: Columns, facts: Facts) -> tuple[Numbers, Numbers, npt.NDArray[np.bool_]]:
-    """Return the lanes and codes of rows, and which rows have one."""
+    """Return the lanes and codes of rows, and which rows have a code."""
     lanes = rows["lane_index"] if "lane_index" in rows else facts.lanes.index(rows["lane"])
     numbers = rows["seq"]
     good = (lanes >= 0) & (numbers >= 0) & (numbers <= SEQ_MAX) & ((rows["flags"] & ODD) == 0)
@@ -212,14 +211,14 @@ def pack_deliveries(
     fragments: Iterable[Columns],
     facts: Facts,
     reach: Reach,
-    tell_strays: Callable[[Numbers], npt.NDArray[np.uint8]] | None = None,
+    describe_strays: Callable[[Numbers], npt.NDArray[np.uint8]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Pack the rows of deliveries.
 
     The columns are owner, lane or lane_index, seq, step, position, flags[, name].
 
-    Rows that have no code are handed on by their subscriber and step, or as `tell_strays` says. The
-    position of a row that has none is `UNPLACED`.
+    Rows without a code are reported by subscriber and step, or in the form of `describe_strays`. A
+    row without a position has the position `UNPLACED`.
     """
     packer = _Packer(facts, reach)
     for fragment in fragments:
@@ -230,11 +229,11 @@ def pack_deliveries(
             every = np.flatnonzero(~good)
             some = [places[:STRAYS_MAX] for _, places in _grouped(rows["owner"][every])]
             strays, count = every[np.concatenate(some)], np.array([len(every)], dtype=np.int64)
-            if tell_strays is None:
+            if describe_strays is None:
                 owners, steps = rows["owner"][strays], rows["step"][strays]
                 packer.add(-1, STRAYS, codes=owners, steps=steps, names=count)
             else:
-                packer.add(-1, STRAYS, more=tell_strays(strays), names=count)
+                packer.add(-1, STRAYS, more=describe_strays(strays), names=count)
             rows = _chosen(rows, good)
         rows = _by_subscriber(rows)
         cuts = np.flatnonzero(np.diff(rows["owner"])) + 1
@@ -245,10 +244,10 @@ def pack_deliveries(
 
 
 def _pack_positions(packer: _Packer, fragment: Columns) -> None:
-    """Emit breaks in positions, and the first and last row of each subscriber.
+    """Pack breaks in positions, and the first and last row of each subscriber.
 
-    A row holds pairs of neighbours as steps and positions: (step, next step, position, next
-    position). The first pair joins the fragment's first and last delivery.
+    A packed row holds pairs of deliveries: (step, next step, position, next position). The first
+    pair is the fragment's first and last delivery; the others are adjacent deliveries.
     """
     rows = {name: fragment[name] for name in ("owner", "step", "position")}
     placed = rows["position"] != UNPLACED
@@ -274,7 +273,7 @@ def _chosen(rows: Columns, which: slice | npt.NDArray[np.generic]) -> Columns:
 
 
 def _by_subscriber(rows: Columns) -> Columns:
-    """Sort rows by subscriber and step, unless they are."""
+    """Sort rows by subscriber and step, unless sorted already."""
     owners, steps = rows["owner"], rows["step"]
     cuts = np.flatnonzero(np.diff(owners)) + 1
     rising = np.diff(steps) > 0
@@ -286,7 +285,7 @@ def _by_subscriber(rows: Columns) -> Columns:
 
 
 def _pack_subscriber(packer: _Packer, rows: Columns) -> None:
-    """Pack what one subscriber delivered in one fragment, in step order."""
+    """Pack one subscriber's deliveries of one fragment, in step order."""
     facts = packer.facts
     run = int(facts.lanes.runs[rows["lane"][0]])
     owner, steps, event_codes = int(rows["owner"][0]), rows["step"], rows["code"]
@@ -323,10 +322,10 @@ def _pack_subscriber(packer: _Packer, rows: Columns) -> None:
 
 
 def _in_place(units: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
-    """Mark deliveries that fit between their neighbours; return the unit around each.
+    """Mark deliveries in sequence; return the unit expected at each place.
 
-    Of the marked ones none is more than a unit behind the furthest marked one before it. In a
-    sequence that is sorted but for a few, the i-th smallest unit is the one to expect at place i.
+    No marked delivery is more than one unit behind an earlier marked one. In an almost sorted
+    sequence, the i-th smallest unit is the one to expect at place i.
     """
     furthest = np.maximum.accumulate(units)
     if (furthest - units).max() <= 1:
@@ -348,7 +347,7 @@ def _in_place(units: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
 def pack_publications(
     fragments: Iterable[Columns], facts: Facts, reach: Reach
 ) -> Iterator[pa.RecordBatch]:
-    """Pack publications and voids: the columns of deliveries, and time and void."""
+    """Pack publications and voids: the columns of deliveries, plus time and void."""
     packer = _Packer(facts, reach)
     for fragment in fragments:
         fragment["lane"], fragment["code"], good = _coded(fragment, facts)

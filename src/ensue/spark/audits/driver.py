@@ -1,4 +1,4 @@
-"""`ensue.spark.audit`: gather, look, judge. See the package for how it works."""
+"""`ensue.spark.audit`: collect, scan, judge. The package describes the method."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from ensue.checkers.verdict import Collector
 from ensue.core.errors import BadInput
 from ensue.spark.audits import collector as g
 from ensue.spark.audits import delivery_scan
-from ensue.spark.audits import judge as words
+from ensue.spark.audits import judge as verdicts
 from ensue.spark.audits.data_frames import pack_frame
 from ensue.spark.audits.deadline import judge_deadlines
 from ensue.spark.audits.ended_subscriptions import excerpt, with_furthest
@@ -27,7 +27,7 @@ from ensue.spark.audits.facts import SEQ_BITS, SEQ_MAX, Facts
 from ensue.spark.audits.latency import judge_times
 from ensue.spark.audits.positions import judge_positions
 from ensue.spark.audits.result import Audit, Totals
-from ensue.spark.audits.tile_scan import FOUND, Found, look_at, read_found
+from ensue.spark.audits.tile_scan import FOUND, Found, read_found, scan_group
 from ensue.spark.audits.topic_causality import RULE, judge_topics
 from ensue.spark.audits.trace_files import Piece, pack_files, pieces
 from ensue.spark.audits.transactions import audit_transactions
@@ -40,11 +40,10 @@ Judge = Callable[[Any, Any], None]
 """Judges a `History`, into a `Collector`."""
 
 ATTEMPTS_MAX = 8
-"""One sorts the trace, others make units four times as large, the last one takes runs as one
-unit."""
+"""One sorts the trace, others make units four times as large, the last makes each run one unit."""
 OUTLIERS_SHARE = 0.01
 OUTLIERS_MIN = 1_000
-"""More outliers than this share of the deliveries, and than this number: units are too small."""
+"""Units are too small if more outliers than both this share of deliveries and this number."""
 PARTITIONS_MAX = 256
 
 _DOUBTS: dict[str, pa.DataType] = {
@@ -67,11 +66,11 @@ def audit(
     violations_max: int = 1_000,
     sizes: g.Sizes | None = None,
 ) -> Audit:
-    """Judge a trace by the order that was promised.
+    """Judge a trace by the promised order.
 
-    `trace` is a directory, which is the fastest, or a data frame as `read_trace` gives it. The
-    arguments are those of `ensue.checkers.check`. At most `violations_max` violations of each rule
-    are reported per tile. `sizes` says how a trace is cut up.
+    `trace` is a directory, which is fastest, or a data frame of `read_trace`. The other arguments
+    are those of `ensue.checkers.check`. At most `violations_max` violations of each rule are
+    reported per tile. `sizes` controls how a trace is divided.
     """
     promise = promise_of(order)
     rules = rules_of(order, causal=causal, lossy=lossy)
@@ -115,7 +114,7 @@ class _Auditor:
         self._own = own
         """Rules that the checkers lack, judged run by run."""
         self._rules = [rule for rule in rules if rule not in (RULE, POSITIONS, *own)]
-        """Those that are judged tile by tile."""
+        """Rules that are judged tile by tile."""
         self._terms = terms
         self._violations_max = violations_max
         self._sizes = sizes
@@ -123,16 +122,16 @@ class _Auditor:
         self._sorted = False
         self._gathered: g.Gathered
         self._stray_counts: dict[str, int] = {}
-        """By run: deliveries that have no code."""
+        """By run: number of deliveries without a code."""
         self._many_strays = False
-        """Whether there are more of them than were reported."""
+        """Whether fragments reported only some of them."""
 
     def audit(self, within_ns: int | None) -> Audit:
         """Judge by all rules.
 
-        Deliveries that took longer than `within_ns` are violations too, if it is given.
+        If `within_ns` is given, slower deliveries are violations too.
         """
-        found = self._look_until_clear()
+        found = self._scan_until_clear()
         names = [run.name for run in self._gathered.facts.runs]
         doubts, malformed = self._doubts(found, names)
         whole, excerpts, unknown = self._split(found, doubts, malformed, names)
@@ -172,7 +171,7 @@ class _Auditor:
 
     def _judge_positions(self, found: Found, unreadable: set[str]) -> pa.Table:
         if POSITIONS not in self._promised:
-            return words.JUDGED_ARROW.empty_table()
+            return verdicts.JUDGED_ARROW.empty_table()
         return judge_positions(
             self._trace,
             found,
@@ -184,15 +183,17 @@ class _Auditor:
     def _judge_own(self, unreadable: set[str]) -> pa.Table:
         """Judge by the rules that the checkers lack, with one task for each run."""
         if not self._own:
-            return words.JUDGED_ARROW.empty_table()
-        judge = partial(words.judge_own, rules=dict(self._own), violations_max=self._violations_max)
-        rows = self._trace.select(*words.ROW_COLUMNS)
+            return verdicts.JUDGED_ARROW.empty_table()
+        judge = partial(
+            verdicts.judge_own, rules=dict(self._own), violations_max=self._violations_max
+        )
+        rows = self._trace.select(*verdicts.ROW_COLUMNS)
         if unreadable:
             rows = rows.where(~f.col("run").isin(*unreadable))
-        return rows.groupBy("run").applyInArrow(_of_table(judge), words.JUDGED).toArrow()
+        return rows.groupBy("run").applyInArrow(_of_table(judge), verdicts.JUDGED).toArrow()
 
     def _judge_times(self, unreadable: set[str], within_ns: int | None) -> Iterator[pa.Table]:
-        """Judge by the rules that ask for times; runs that can't be believed are left out."""
+        """Judge by the rules about times; skip unreadable runs."""
         limits = {
             "clock_error_ns": self._terms.clock_error_ns,
             "violations_max": self._violations_max,
@@ -206,7 +207,7 @@ class _Auditor:
             simulated = {run.name: run.simulated for run in self._gathered.facts.runs}
             yield judge_times(readable, simulated, within_ns=within_ns, **limits)
 
-    def _look_until_clear(self) -> Found:
+    def _scan_until_clear(self) -> Found:
         """Scan all deliveries; repeat with larger units or sorted rows if needed."""
         coarser: dict[str, int] = {}
         for attempt in range(ATTEMPTS_MAX):
@@ -216,7 +217,7 @@ class _Auditor:
                 self._terms,
             )
             facts = self._gathered.facts
-            found = self._look(facts, delivery_scan.Reach())
+            found = self._scan(facts, delivery_scan.Reach())
             if found.overlapping and not self._sorted:
                 self._sorted = True
                 continue
@@ -232,21 +233,21 @@ class _Auditor:
                 last = attempt == ATTEMPTS_MAX - 2
                 coarser[name] = sys.maxsize if last else coarser.get(name, 1) * 4
         if found.outliers:
-            found = self._look(facts, _reach(found.outliers.values()))
+            found = self._scan(facts, _reach(found.outliers.values()))
         return found
 
-    def _look(self, facts: Facts, reach: delivery_scan.Reach) -> Found:
+    def _scan(self, facts: Facts, reach: delivery_scan.Reach) -> Found:
         if self._pieces and not self._sorted and not self._gathered.named:
             packed = pack_files(self._spark, self._pieces, self._gathered, reach)
         else:
             packed = pack_frame(self._trace, self._gathered, reach, sort=self._sorted)
-        # A tile of its own for each task, but runs that are smaller than a tile share one.
+        # One tile per task, but small runs share a task.
         tiles = sum(run.unit_count // facts.tile_units for run in facts.runs)
         partitions = min(PARTITIONS_MAX, max(4, tiles))
         rules = frozenset(self._rules)
-        look = partial(look_at, facts=facts, terms=self._terms, rules=rules)
+        scan = partial(scan_group, facts=facts, terms=self._terms, rules=rules)
         by_tile = packed.repartition(partitions, "key").groupBy("key")
-        return read_found(by_tile.applyInArrow(_of_table(look), FOUND).toArrow())
+        return read_found(by_tile.applyInArrow(_of_table(scan), FOUND).toArrow())
 
     def _doubts(self, found: Found, names: list[str]) -> tuple[list[dict[str, Any]], set[str]]:
         """Return doubtful events as (run, tile, event or name), and malformed runs."""
@@ -275,7 +276,7 @@ class _Auditor:
             yield f"{lanes.publishers[lane]}/{lanes.topic_names[lane]}/{code & SEQ_MAX}"
 
     def _strays(self, found: Found) -> list[dict[str, Any]]:
-        """Look up the deliveries that have no code, and count them."""
+        """Look up deliveries without a code, and count them."""
         rows: list[dict[str, Any]] = [
             {"run": run, "event": event, "unlabelled": unlabelled, "count": 1}
             for run, event, unlabelled in found.named_strays
@@ -342,7 +343,7 @@ class _Auditor:
         return whole, excerpts, unknown
 
     def _problem(self, found: Found, run: int | None) -> str:
-        """Say what keeps the rows of a run from being believed."""
+        """Return why a run is malformed."""
         if run in found.repeated_steps:
             owner, step = found.repeated_steps[run]
             subscriber = self._gathered.subscribers.get(owner)
@@ -352,28 +353,28 @@ class _Auditor:
 
     def _judge_whole(self, runs: set[str]) -> pa.Table:
         judge = partial(
-            words.judge_whole,
+            verdicts.judge_whole,
             rules=self._rules,
             terms=self._terms,
             violations_max=self._violations_max,
         )
         if not runs:
-            return words.JUDGED_ARROW.empty_table()
+            return verdicts.JUDGED_ARROW.empty_table()
         wanted = self._spark.createDataFrame(pa.table({"run": sorted(runs)}))
-        rows = self._trace.join(f.broadcast(wanted), "run").select(*words.ROW_COLUMNS)
-        return rows.groupBy("run").applyInArrow(_of_table(judge), words.JUDGED).toArrow()
+        rows = self._trace.join(f.broadcast(wanted), "run").select(*verdicts.ROW_COLUMNS)
+        return rows.groupBy("run").applyInArrow(_of_table(judge), verdicts.JUDGED).toArrow()
 
     def _judge_excerpts(self, runs: set[str], doubts: list[dict[str, Any]]) -> pa.Table:
         if not runs:
-            return words.JUDGED_ARROW.empty_table()
+            return verdicts.JUDGED_ARROW.empty_table()
         gathered = self._gathered
-        # Of runs with nothing but deliveries nothing is known beforehand.
+        # The collector has no facts of runs that have only deliveries.
         excerpts = dict.fromkeys(runs, Excerpt(simulated=True, furthest={}))
         for run in gathered.facts.runs:
             if run.name in runs:
                 excerpts[run.name] = excerpt(gathered, run)
         judge = partial(
-            words.judge_excerpt,
+            verdicts.judge_excerpt,
             changes={run: gathered.changes.get(run, []) for run in runs},
             excerpts=excerpts,
             rules=self._rules,
@@ -389,9 +390,9 @@ class _Auditor:
             named.where(f.col("action").isin("published", "delivered", "discarded"))
             .join(f.broadcast(wanted), ["run", by])
             .where(f.col("run").isin(*runs))
-            .select("tile", *words.ROW_COLUMNS)
+            .select("tile", *verdicts.ROW_COLUMNS)
         )
-        judged = rows.groupBy("run", "tile").applyInArrow(_of_table(judge), words.JUDGED)
+        judged = rows.groupBy("run", "tile").applyInArrow(_of_table(judge), verdicts.JUDGED)
         return judged.toArrow()
 
     def _judge_topics(self, judged: pa.Table, malformed: set[str]) -> pa.Table:
@@ -402,11 +403,10 @@ class _Auditor:
     def _totals(
         self, found: Found, names: list[str], unreadable: set[str]
     ) -> tuple[Totals, list[str]]:
-        """Add up what was looked at, and name the runs in which nothing was delivered."""
+        """Return the totals of the audit, and the runs without deliveries."""
         spans = {run.name: len(run.spans) for run in self._gathered.facts.runs}
         known = {name: found.totals.get(index, {}) for index, name in enumerate(names)}
-        # A subscriber that delivered only strays is in no tile, and a run of only those in none at
-        # all.
+        # Subscribers that delivered only strays are in no tile; so are runs with only strays.
         stray = self._count_subscribers(self._stray_counts.keys() - unreadable)
         events = deliveries = subscribers = 0
         silent = []
@@ -428,12 +428,12 @@ class _Auditor:
         )
 
     def _count_subscribers(self, runs: Iterable[str]) -> dict[str, int]:
-        """Count by run all who subscribed or delivered, in these runs."""
+        """Count the subscribers of these runs, also those that never subscribed."""
         wanted = sorted(runs)
         if not wanted:
             return {}
         frame = self._spark.createDataFrame(pa.table({"run": wanted}))
-        found = words.subscribers_of(self._trace.join(f.broadcast(frame), "run"))
+        found = verdicts.subscribers_of(self._trace.join(f.broadcast(frame), "run"))
         return {run: len(ones) for run, ones in found.items()}
 
     def _notes(
@@ -454,25 +454,25 @@ class _Auditor:
         if self._many_strays:
             for rule in self._rules:
                 notes.setdefault(rule, []).append(
-                    "there are more deliveries of events whose publisher never published on their "
-                    "topic than were looked at; there may be more violations"
+                    "more deliveries than were checked are of events whose publisher never "
+                    "published on their topic; there may be more violations"
                 )
         for run in sorted(found.sampled):
             for rule in self._rules:
                 notes.setdefault(rule, []).append(
-                    f"run {names[run]} has more doubtful events than were looked at; there may be "
+                    f"run {names[run]} has more doubtful events than were checked; there may be "
                     "more violations"
                 )
         return notes
 
 
 def _reasons(judged: pa.Table) -> list[dict[str, Any]]:
-    """Return why runs could not be judged."""
+    """Return the rows that explain why a run could not be judged."""
     return [row for row in judged.to_pylist() if row["what"] == "reason"]
 
 
 def _of_table(function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:
-    """Return a function of one parameter: Spark counts those of what it is given."""
+    """Return a function with one parameter: Spark inspects the signature."""
 
     def apply(table: pa.Table) -> pa.Table:
         return function(table)
@@ -481,7 +481,7 @@ def _of_table(function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], 
 
 
 def _reach(outliers: Iterable[tuple[Any, Any, Any]]) -> delivery_scan.Reach:
-    """Join what is known of each outlier: an event may be one at several subscribers."""
+    """Merge the tile ranges of each outlier, which may be one at several subscribers."""
     codes, first, last = (np.concatenate(each) for each in zip(*outliers, strict=True))
     order = np.argsort(codes, kind="stable")
     distinct, starts = np.unique(codes[order], return_index=True)

@@ -1,7 +1,7 @@
-"""How far ended subscriptions got, which no tile can see by itself.
+"""Progress of ended subscriptions, which no single tile can determine.
 
-An event is owed to a subscription that ended if a later one of its publisher and topic came; that
-later one may be in another tile.
+A subscription that ended is owed an event if it delivered a later one of the same publisher and
+topic. That later event may be in another tile.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ _SPANS: dict[str, pa.DataType] = {
 
 
 def with_furthest(trace: DataFrame, gathered: Gathered, terms: Terms) -> Gathered:
-    """Find how far ended subscriptions got with each publisher that promises it."""
+    """Add the last delivered number of each publisher to ended subscriptions."""
     spans = [
         {
             "owner": owner,
@@ -53,7 +53,7 @@ def with_furthest(trace: DataFrame, gathered: Gathered, terms: Terms) -> Gathere
         .withColumn("owner", subscriber_hash())
         .join(f.broadcast(ended), ["owner", "topic"])
         .where((step > f.col("opened")) & (step < f.col("closed")))
-        # A phantom says nothing about how far its publisher was followed.
+        # A phantom does not count as progress with its publisher.
         .join(published, same, "leftsemi")
         .groupBy("owner", "opened", lane_hash().alias("lane"))
         .agg(f.max("publisher_seq").alias("furthest"))
@@ -66,11 +66,11 @@ def with_furthest(trace: DataFrame, gathered: Gathered, terms: Terms) -> Gathere
         if lane >= 0:
             key = (row["owner"], row["opened"], int(lanes.topics[lane]))
             furthest.setdefault(key, {})[lane] = row["furthest"]
-    runs = tuple(_got_so_far(run, furthest) for run in gathered.facts.runs)
+    runs = tuple(_with_progress(run, furthest) for run in gathered.facts.runs)
     return replace(gathered, facts=replace(gathered.facts, runs=runs))
 
 
-def _got_so_far(run: RunFacts, furthest: dict[tuple[int, int, int], dict[int, int]]) -> RunFacts:
+def _with_progress(run: RunFacts, furthest: dict[tuple[int, int, int], dict[int, int]]) -> RunFacts:
     spans = {
         owner: tuple(
             replace(span, furthest=furthest.get((owner, span.opened_step, span.topic), {}))
@@ -82,7 +82,7 @@ def _got_so_far(run: RunFacts, furthest: dict[tuple[int, int, int], dict[int, in
 
 
 def excerpt(gathered: Gathered, run: RunFacts) -> Excerpt:
-    """Return what an excerpt of a run does not say itself."""
+    """Return the facts that an excerpt of a run does not contain."""
     lanes = gathered.facts.lanes
     furthest = {}
     for owner, spans in run.spans.items():

@@ -1,19 +1,18 @@
-"""What every task of an audit knows: subscriptions, and the codes of events.
+"""Facts that every task of an audit has: subscriptions, and the codes of events.
 
-It is gathered once, by the driver, and travels with the tasks: it grows with subscriptions and with
+The driver collects them once and sends them to the tasks. They grow with subscriptions and with
 publishers times topics, never with events or deliveries.
 
-Events as numbers. A *lane* is what one publisher publishes on one topic in one run; the lane's
-index and `publisher_seq` together are one int64, `code`. Equal codes are equal events, and codes
-sort by lane and then by number.
+Events as numbers. A *lane* is the sequence of one publisher on one topic in one run. The lane's
+index and `publisher_seq` form one int64, the `code` of an event. Equal codes are equal events, and
+codes sort by lane and then by number.
 
-Units and tiles. The events of a run are cut into *units* by the time they were published, so that
-each has about the same number. `UnitFinder` finds the unit of an event from its code alone. A
-*tile* is a number of neighbouring units and the first unit of the next tile: any two events in the
-same or in neighbouring units are together in some tile.
+Units and tiles. The events of a run are divided into *units* of about equal size, by time of
+publication. `UnitFinder` finds the unit of an event from its code alone. A *tile* is a number of
+adjacent units plus the first unit of the next tile, so that any two events in the same or in
+adjacent units are together in some tile.
 
-HAZARD: numbers beyond 2⁴⁰ and more than 2²³ lanes don't fit a code; such a trace is refused by
-name.
+HAZARD: a code holds numbers up to 2⁴⁰ and 2²³ lanes; a trace with more raises `BadInput`.
 """
 
 from collections.abc import Sequence
@@ -39,12 +38,12 @@ SEQ_BITS = 40
 SEQ_MAX = (1 << SEQ_BITS) - 1
 NEVER = np.iinfo(np.int64).max
 BLOCKS_MAX = 1_000_000
-"""Entries of the table that finds units. More cost more to make than they save."""
+"""Most entries of the table that finds units; more would cost more than they save."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How long a subscription to a topic lasted."""
+    """Duration of one subscription to a topic."""
 
     topic: int
     opened_step: int
@@ -53,36 +52,35 @@ class Span:
     closed_ns: int | None = None
     """None: the subscriber could still receive at the end of the trace."""
     furthest: dict[int, int] = field(default_factory=dict)
-    """By lane: the greatest number that was delivered, for a subscription that ended."""
+    """By lane: the largest number delivered, if the subscription ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known of one run."""
+    """Facts of one run."""
 
     name: str
     simulated: bool
     spans: dict[int, tuple[Span, ...]] = field(default_factory=dict)
     """By the hash of the subscriber."""
     nodes: dict[int, int] = field(default_factory=dict)
-    """By the hash of the subscriber: that of its node."""
+    """By the hash of the subscriber: the hash of its node."""
     down: frozenset[int] = frozenset()
-    """Hashes of the nodes that crashed for good."""
+    """Hashes of the nodes that crashed and never restarted."""
     restarted: dict[int, int] = field(default_factory=dict)
-    """By the hash of a node: the step of its first restart, after which it may say `published`
-    again."""
+    """By the hash of a node: step of its first restart, after which it may publish again."""
     unit_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """All lanes, sorted by their hash, and where their units end."""
+    """All lanes, sorted by hash, and the ends of their units."""
 
     hashes: Numbers
     runs: Numbers
     """By lane: the index of its run."""
     topics: Numbers
-    """By lane: the index of its topic, which is another one in each run."""
+    """By lane: the index of its topic, which differs between runs."""
     publishers: Sequence[str]
     topic_names: Sequence[str]
     """By lane."""
@@ -92,7 +90,7 @@ class Lanes:
     """The units that end there."""
 
     def index(self, hashes: Numbers) -> Numbers:
-        """Return the lanes with these hashes; -1 where there is none."""
+        """Return the lanes with these hashes; -1 for unknown hashes."""
         if not len(self.hashes):
             return np.full(len(hashes), -1, dtype=np.int64)
         found = np.searchsorted(self.hashes, hashes)
@@ -103,10 +101,10 @@ class Lanes:
 class UnitFinder:
     """Finds the units of events.
 
-    A table has an entry for each block of neighbouring numbers of a lane: the first end that is not
+    A table has an entry for each block of adjacent numbers of a lane: the first end that is not
     before the block. The unit of an event ends there or, if its block holds an end, a few ends
-    later. A fragment's deliveries walk along the lanes, so that looking into the table is
-    many times as fast as searching among all ends.
+    later. Deliveries of a fragment follow the lanes, so a table lookup is many times as fast as a
+    search among all ends.
     """
 
     def __init__(self, lanes: Lanes, blocks_max: int = BLOCKS_MAX) -> None:
@@ -115,7 +113,7 @@ class UnitFinder:
         if not len(self._ends):
             return
         lane_count = len(lanes.hashes)
-        # Lanes without an end belong to runs that are not cut up; no task looks them up.
+        # Lanes without an end belong to runs of one unit; no task looks them up.
         starts = np.searchsorted(self._ends, codes(np.arange(lane_count + 1, dtype=np.int64), 0))
         first_ends = np.minimum(starts[:-1], len(self._ends) - 1)
         self._last_ends = np.maximum(starts[1:] - 1, first_ends)
@@ -152,16 +150,16 @@ class UnitFinder:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything a task knows before it looks at events and deliveries."""
+    """All facts that a task has before it scans events and deliveries."""
 
     runs: tuple[RunFacts, ...]
     lanes: Lanes
     tile_units: int
-    """Units of a tile, the one shared with the next tile not counted."""
+    """Units of a tile, without the one shared with the next tile."""
     fragment_rows: int
-    """Rows that a task gathers before it packs them."""
+    """Rows that a task collects before it packs them."""
 
 
 def codes(lanes: Numbers, numbers: Numbers | int) -> Numbers:
-    """Return the events with these lanes and publisher numbers as codes."""
+    """Return the codes of events from their lanes and publisher numbers."""
     return (lanes << SEQ_BITS) | numbers

@@ -1,10 +1,9 @@
 """Judge doubtful events from their rows, by the rules of `ensue.checkers`.
 
-A run that is small enough is judged as a whole. Of a larger one, the rows of the doubtful events of
-a tile are judged as an excerpt: every publication and delivery of these events, and all changes of
-subscription. A violation always has its events together in some tile, and adding or leaving out
-other events changes nothing for these two, so nothing is found that is not there and nothing is
-missed.
+A small run is judged whole. For a larger one, the doubtful events of a tile are judged from an
+excerpt: every publication and delivery of these events, and all subscription changes. The two
+events of a violation are always together in some tile, and other events do not affect the verdict
+on them, so the result is exact.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +49,7 @@ ROW_COLUMNS = (
     "subscription",
     "verdict",
 )
-"""What of a row is needed to judge it."""
+"""Columns needed to judge a row."""
 
 JUDGED = t.StructType(
     [
@@ -139,20 +138,20 @@ def _judge(
 
 
 def judged_table(run: str, judged: Sequence[Mapping[str, Any]], tile: int = 0) -> pa.Table:
-    """Return what was found in a run, or in a tile of it, as it leaves a task."""
+    """Return the findings of a run, or of a tile, as a table of `JUDGED`."""
     empty: dict[str, Any] = {**dict.fromkeys(JUDGED_ARROW.names), "run": run, "tile": tile}
     rows = [{**empty, **one, "place": place} for place, one in enumerate(judged)]
     return pa.Table.from_pylist(rows, schema=JUDGED_ARROW)
 
 
 def rows_of(table: pa.Table, names: Sequence[str] = ROW_COLUMNS) -> list[Row]:
-    """Return the rows of a trace that these columns are of."""
+    """Return the rows of a table."""
     columns = [table.column(name).to_pylist() for name in names]
     return [Row(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 
 
 def subscribers_of(trace: DataFrame) -> dict[str, list[Subscriber]]:
-    """List by run all subscribers, in the order of a history of the whole run."""
+    """Return the subscribers of each run, in the order of a history of the whole run."""
     who = {"run": f.col("run"), "node": f.col("node")}
     who["subscription"] = f.coalesce("subscription", f.lit(""))
     first = (

@@ -1,8 +1,8 @@
 """Find deliveries that took too long: the rule `timely`, as one join.
 
-Times are true times where all of a run has them, else readings of two clocks, which are given the
-clock error. Of an event that is published or delivered twice the first counts, and tagged
-deliveries are set aside, as everywhere.
+Times are true times if the whole run has them, else readings of two clocks, with the clock error as
+tolerance. Only the first publication and delivery of an event count, and tagged deliveries are
+ignored, as in all rules.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ def judge_times(
     clock_error_ns: int,
     violations_max: int,
 ) -> pa.Table:
-    """Return what is too slow, as the other rules' findings are returned.
+    """Return slow deliveries as a table of `judge.JUDGED`.
 
-    `simulated` says by run whether its times are true times.
+    `simulated` maps each run to whether its times are true times.
     """
     runs = pa.table(
         {
@@ -58,7 +58,7 @@ def judge_times(
         .select("run", "node", "subscription", "event", "d.time", "d.position")
     )
     bound = f.lit(within_ns) + f.when(f.col("simulated"), 0).otherwise(clock_error_ns)
-    # What no clock of 64 bits can show never comes.
+    # Null on overflow: no 64-bit clock reads a later time.
     last = f.try_add(f.col("published_ns"), bound)
     slow = delivered.join(published, ["run", "event"]).where(f.col("time") > last)
     sorted_rows = slow.withColumn("bound", bound).orderBy(
@@ -77,7 +77,7 @@ def judge_times(
 
 
 def _names(named: DataFrame) -> dict[Subscriber, str]:
-    """Return what each subscriber is called in a sentence."""
+    """Return the name of each subscriber in a sentence."""
     found: dict[Subscriber, str] = {}
     for run, known in judge.subscribers_of(named).items():
         history = History(run=run, simulated=False, delivered={one: [] for one in known})

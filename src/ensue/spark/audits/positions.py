@@ -1,8 +1,8 @@
 """Judge whether positions count without a gap: the rule `positions`.
 
-The scan finds neighbouring deliveries of a subscriber whose positions do not follow each other. A
-valid trace has next to none, so the driver looks at them one by one: it excuses those at restarts
-and changes of subscriptions, and fetches the events of the others.
+The scan finds adjacent deliveries of a subscriber whose positions are not consecutive. A valid
+trace has almost none, so the driver checks them one by one: it excuses those at restarts and
+subscription changes, and fetches the events of the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ def judge_positions(
     *,
     violations_max: int,
 ) -> pa.Table:
-    """Return what the rule found, as the other rules' findings are returned."""
+    """Return the findings of the rule as a table of `judge.JUDGED`."""
     unexcused = _unexcused(found.breaks, gathered)
     untold = judge.judged_table("", list(_untold(found, gathered, unreadable)))
     if not unexcused:
@@ -66,7 +66,7 @@ def judge_positions(
 
 
 def _untold(found: Found, gathered: g.Gathered, unreadable: set[str]) -> Iterator[dict[str, Any]]:
-    """Name subscribers whose breaks were not all checked: the rest may be faults."""
+    """Yield subscribers whose breaks were not all checked: the rest may be faults."""
     known = [gathered.subscribers.get(owner) for owner in found.many_breaks]
     names = sorted(
         {f"{one.node} of run {one.run}" for one in known if one and one.run not in unreadable}
@@ -74,7 +74,7 @@ def _untold(found: Found, gathered: g.Gathered, unreadable: set[str]) -> Iterato
     names += ["a node that never subscribed"] * (None in known)
     for name in names:
         because = (
-            f"{name} has over {BREAKS_MAX:,} positions that do not follow, and not all of them "
+            f"{name} has over {BREAKS_MAX:,} positions that are not consecutive, and not all "
             "were judged: ensue check judges all"
         )
         yield {"what": "unknown", "checker": RULE, "because": because}
@@ -83,7 +83,7 @@ def _untold(found: Found, gathered: g.Gathered, unreadable: set[str]) -> Iterato
 def _unexcused(
     breaks: Sequence[tuple[int, Break]], gathered: g.Gathered
 ) -> dict[int | Subscriber, list[Break]]:
-    """Return unexcused breaks by subscriber, or by hash where it is unknown."""
+    """Return unexcused breaks by subscriber, or by hash if it is unknown."""
     left: dict[int | Subscriber, list[Break]] = {}
     known: dict[Subscriber, Excuses] = {}
     for owner, two in breaks:
@@ -115,7 +115,7 @@ def _named(
     every: Mapping[str, Sequence[Subscriber]],
     trace: DataFrame,
 ) -> dict[Subscriber, list[Break]]:
-    """Name the subscribers that never subscribed; drop those of unreadable runs."""
+    """Resolve hashes of subscribers that never subscribed; drop unreadable runs."""
     unnamed = [one for ones in every.values() for one in ones]
     hashes: dict[int, Subscriber] = {}
     if any(isinstance(owner, int) for owner in breaks):

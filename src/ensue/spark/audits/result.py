@@ -13,7 +13,7 @@ from ensue.checkers.verdict import Finding, Report, Subscriber, Verdict, Violati
 __all__ = ["Audit", "Totals"]
 
 VIOLATIONS_SHOWN = 20
-"""Violations reported of each rule unless more are asked for, as by `ensue.checkers.check`."""
+"""Violations of each rule in a report by default, as in `ensue.checkers.check`."""
 
 VIOLATION_COLUMNS = (
     "run",
@@ -31,7 +31,7 @@ VIOLATION_COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """How much was looked at."""
+    """Size of the audited trace."""
 
     runs: int
     events: int
@@ -40,7 +40,7 @@ class Totals:
 
 
 class Audit:
-    """The result of an audit. Made by `ensue.spark.audit`."""
+    """The result of `ensue.spark.audit`."""
 
     def __init__(
         self,
@@ -69,16 +69,16 @@ class Audit:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the order that was promised was kept."""
+        """Whether the promised order was kept."""
         return self.report(violations_max=1).verdict
 
     @property
     def violation_count(self) -> int:
-        """How many violations there are in `violations`."""
+        """Number of rows in `violations`."""
         return self._violations.num_rows
 
     def report(self, *, violations_max: int = VIOLATIONS_SHOWN) -> Report:
-        """Return the report of `ensue.checkers.check`, with so many violations per rule."""
+        """Return a report like `ensue.checkers.check`, with up to `violations_max` per rule."""
         rows = self._violations.to_pylist()
         findings = tuple(self._finding(rule, rows, violations_max) for rule in self._rules)
         unknown = [Verdict.UNKNOWN for _ in self._reasons]
@@ -96,8 +96,8 @@ class Audit:
     def sentences(self, *, violations_max: int = VIOLATIONS_SHOWN) -> list[str]:
         """Return the verdict, then witnesses of each rule, reasons and notes, as lines.
 
-        Like the sentences of `ensue.checkers.check`, it says how many more there are;
-        `violations_max=audit.violation_count` lists all of them.
+        As with `ensue.checkers.check`, a line counts further violations;
+        `violations_max=audit.violation_count` lists all.
         """
         return self.report(violations_max=violations_max).sentences()
 
@@ -127,10 +127,10 @@ def _texts(rows: Sequence[dict[str, Any]], what: str) -> tuple[str, ...]:
 
 
 def _distinct(judged: pa.Table) -> pa.Table:
-    """Return the violations, each once: neighbouring tiles may both have found one.
+    """Return the violations, each once: adjacent tiles may both find it.
 
-    One tile may have the same one several times, as an event that came three times; of all tiles,
-    the one that has it most often has all of them.
+    A tile may find equal violations, as of an event that was delivered three times. The tile with
+    the most of them has them all.
     """
     found: dict[tuple[Any, ...], dict[int, list[dict[str, Any]]]] = {}
     for row in judged.to_pylist():

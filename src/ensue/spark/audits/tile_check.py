@@ -1,16 +1,16 @@
-"""Find doubtful events in one tile: a stretch of a run that fits in memory.
+"""Find doubtful events in one tile: a part of a run that fits in memory.
 
-A tile holds every publication and every delivery of its events. Everything that can be proven right
-here is proven by arrays; whatever can't is named as a doubt, to be judged by `ensue.checkers` from
-the rows themselves. So a doubt may turn out to be harmless, and no violation goes without one:
+A tile holds every publication and every delivery of its events. Array operations prove as much as
+possible correct; the rest are doubts, which `ensue.checkers` judges from their rows. So a doubt may
+be harmless, but every violation causes one:
 
 - If one order fits the deliveries of all subscribers and every publisher's own sequence, then fifo
-  and total hold; with the publishers' deliveries taken in as well, so does causal. Otherwise the
-  events on cycles and those that break a publisher's sequence are in doubt.
-- Deliveries of unpublished events, of void ones, repeated or uninvited ones are in doubt.
-- An event is in doubt if a subscriber that it was owed to did not deliver it.
+  and total hold; if it also fits the publishers' deliveries, so does causal. Otherwise events on
+  cycles, and events that break a publisher's sequence, are doubts.
+- Deliveries of unpublished or void events, repeated and uninvited deliveries are doubts.
+- An event that a subscriber was owed and did not deliver is a doubt.
 
-The rules are those of `ensue.checkers`, and so are the words: see there.
+Rules and terms are those of `ensue.checkers`.
 """
 
 from collections.abc import Iterator
@@ -29,27 +29,27 @@ __all__ = ["Deliveries", "Doubts", "Publications", "Tile", "find_doubts"]
 Flags = npt.NDArray[np.bool_]
 
 GHOST = -1
-"""The node of events that no node published."""
+"""Node of events that no node published."""
 SEARCHED_MAX = 10_000
-"""So few events are searched for, rather than looked up in a table of all lanes."""
+"""Fewer events than this are found by search, more by a table of all lanes."""
 DOUBTS_MAX = 50_000
-"""Events of one tile that are looked at more closely; beyond that a sample is."""
+"""Most doubts of one tile; beyond that they are a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """What one subscriber delivered, in step order."""
+    """Deliveries of one subscriber, in step order."""
 
     steps: Numbers
     codes: Numbers
     tagged: Flags
     names: Numbers | None = None
-    """Hashes of the events' ids, in traces where an id is not what its label says."""
+    """Hashes of event ids, in traces where ids do not follow from labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publications:
-    """Rows that say `published`, in any order."""
+    """Publications, in any order."""
 
     codes: Numbers
     times: Numbers
@@ -62,7 +62,7 @@ class Publications:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One stretch of one run."""
+    """One part of one run."""
 
     published: Publications
     delivered: dict[int, Deliveries]
@@ -73,15 +73,15 @@ class Tile:
 
 @dataclass(slots=True)
 class Doubts:
-    """What was found in a tile."""
+    """Findings of a tile."""
 
     codes: set[int] = field(default_factory=set)
     names: set[int] = field(default_factory=set)
-    """The same as hashes of ids, in traces where an id is not what its label says."""
+    """The same as hashes of event ids, in traces where ids do not follow from labels."""
     repeated_steps: list[tuple[int, int]] = field(default_factory=list)
-    """Subscriber and step, where two rows of one node have one step."""
+    """Subscriber and step of rows that share a step with another row of their node."""
     whole: bool = False
-    """Whether everything in the tile has to be looked at."""
+    """Whether every event of the tile is a doubt."""
     sampled: bool = False
     """Whether there were more doubts than are kept."""
     events: int = 0
@@ -90,7 +90,7 @@ class Doubts:
     in_doubt: int = 0
 
     def add(self, found: Numbers) -> None:
-        """Take in doubtful events, as long as there is room."""
+        """Add doubtful events, up to `DOUBTS_MAX`."""
         room = DOUBTS_MAX - len(self.codes)
         self.sampled = self.sampled or len(found) > room
         self.codes.update(found[: max(0, room)].tolist())
@@ -99,7 +99,7 @@ class Doubts:
 def find_doubts(
     tile: Tile, run: RunFacts, lanes: Lanes, terms: Terms, rules: frozenset[str]
 ) -> Doubts:
-    """Return what in a tile can't be proven right by arrays alone."""
+    """Return the events of a tile that arrays alone cannot prove correct."""
     return _Search(tile, run, lanes, terms, rules).search()
 
 
@@ -114,7 +114,7 @@ class _Search:
         self._slack_ns = 0 if run.simulated else terms.clock_error_ns
         self._doubts = Doubts()
         self._views: dict[int, tuple[Numbers, Flags]] = {}
-        """By subscriber: where its deliveries are among the events, and which of them are."""
+        """By subscriber: index of the event of each delivery, and whether it was found."""
         self._sort_events(tile.published)
         ghosts = self._find_deliveries()
         if len(ghosts):
@@ -138,7 +138,7 @@ class _Search:
             came[places[found]] = True
             first_ones.append(self._judged(delivered, places, found))
             self._check_invited(subscriber, delivered)
-        self._forgive_the_dead(came)
+        self._exempt_crashed(came)
         for subscriber in self._run.spans:
             self._check_complete(subscriber)
         self._check_order(first_ones)
@@ -146,7 +146,7 @@ class _Search:
         return self._doubts
 
     def _find_deliveries(self) -> Numbers:
-        """Find what each subscriber delivered among the events; return what is not there."""
+        """Match deliveries with events; return the codes of unknown events."""
         strange = [np.empty(0, dtype=np.int64)]
         for subscriber, delivered in self._tile.delivered.items():
             _, found = self._views[subscriber] = self._index.find(delivered.codes)
@@ -155,7 +155,7 @@ class _Search:
         return np.unique(np.concatenate(strange))
 
     def _sort_events(self, published: Publications) -> None:
-        """Give the events of a tile numbers; of one published again the first row counts."""
+        """Sort and number the events of a tile; the first publication of each counts."""
         order = np.lexsort((published.steps, published.codes))
         codes = published.codes[order]
         first = np.ones(len(codes), dtype=np.bool_)
@@ -183,7 +183,7 @@ class _Search:
         self._void = self._void_flags()
 
     def _void_flags(self) -> Flags:
-        """Mark the events that the node that published them discarded as void."""
+        """Mark events that their publishing node discarded as void."""
         void = np.zeros(len(self._codes), dtype=np.bool_)
         places, found = self._index.find(self._tile.void_codes)
         same_node = self._tile.void_nodes[found] == self._nodes[places[found]]
@@ -191,9 +191,9 @@ class _Search:
         return void
 
     def _judged(self, delivered: Deliveries, places: Numbers, found: Flags) -> Numbers:
-        """Return the first delivery of each event that was not tagged.
+        """Return the first delivery of each untagged event.
 
-        Phantoms, void events and repeated ones are doubts.
+        Phantoms, void and repeated events are doubts.
         """
         known = places[found]
         wrong = known[self._void[known] | self._ghosts[known]]
@@ -210,7 +210,7 @@ class _Search:
         return plain
 
     def _name_doubts(self) -> None:
-        """Name doubts by event id, and doubt ids that carry another event's label."""
+        """Add the ids of doubts, and ids that carry another event's label."""
         if self._names is None:
             return
         doubtful = np.array(sorted(self._doubts.codes), dtype=np.int64)
@@ -224,10 +224,10 @@ class _Search:
             self._doubts.names.update(self._names[places[renamed]].tolist())
             self._doubts.names.update(delivered.names[renamed].tolist())
 
-    def _forgive_the_dead(self, came: Flags) -> None:
-        """Leave out events that are owed to no subscriber.
+    def _exempt_crashed(self, came: Flags) -> None:
+        """Compute the owed events: exempt undelivered ones of crashed publishers.
 
-        Their publisher crashed, and may never have sent them.
+        A crashed publisher may never have sent them.
         """
         down = np.isin(self._nodes, np.array(sorted(self._run.down), dtype=np.int64))
         in_doubt = down & ~came & ~self._void
@@ -240,7 +240,7 @@ class _Search:
         ]
 
     def _check_invited(self, subscriber: int, delivered: Deliveries) -> None:
-        """Doubt deliveries on topics that were not subscribed then."""
+        """Add deliveries on topics that were not subscribed at the time."""
         places, found = self._views[subscriber]
         opened = np.full(len(self._topics), NEVER, dtype=np.int64)
         closed = np.zeros(len(self._topics), dtype=np.int64)
@@ -263,7 +263,7 @@ class _Search:
             self._doubts.add(np.unique(delivered.codes[~invited]))
 
     def _spans_by_topic(self, subscriber: int) -> Iterator[tuple[int, list[Span]]]:
-        """List a subscriber's subscriptions in this tile, by the topic's place here."""
+        """Yield a subscriber's subscriptions by the topic's index in this tile."""
         by_topic: dict[int, list[Span]] = {}
         for span in self._run.spans.get(subscriber, ()):
             by_topic.setdefault(span.topic, []).append(span)
@@ -273,7 +273,7 @@ class _Search:
                 yield place, by_topic[topic]
 
     def _check_complete(self, subscriber: int) -> None:
-        """Doubt events that a subscriber was owed and did not deliver."""
+        """Add events that a subscriber was owed and did not deliver."""
         had = np.zeros(len(self._codes), dtype=np.bool_)
         if subscriber in self._views:
             places, found = self._views[subscriber]
@@ -293,11 +293,11 @@ class _Search:
                     self._doubts.add(self._codes[missing])
 
     def _covers(self, span: Span, topic: int) -> bool:
-        """Tell whether a span lasts over all of a topic's events in this tile."""
+        """Return whether a span covers all of a topic's events in this tile."""
         return span.closed_ns is None and span.opened_ns + self._slack_ns < self._earliest[topic]
 
     def _owed(self, span: Span, events: Numbers) -> Flags:
-        """Mark what is owed within a span; see `ensue.checkers.completeness`."""
+        """Mark the events owed within a span; see `ensue.checkers.completeness`."""
         times = self._times[events]
         after = times > span.opened_ns + self._slack_ns
         if span.closed_ns is None:
@@ -314,7 +314,7 @@ class _Search:
         return owed
 
     def _check_order(self, sequences: list[Numbers]) -> None:
-        """Doubt what keeps one order from fitting all sequences."""
+        """Add events that prevent one order from fitting all sequences."""
         ordered = self._rules & {"fifo", "total", "global", "causal"}
         if not ordered:
             return
@@ -327,7 +327,7 @@ class _Search:
         if one_order_fits(proof, self._times):
             return
         if "causal" in ordered:
-            # The chains behind a causal violation may run through any event of the tile.
+            # The causal chain of a violation may include any event of the tile.
             self._doubts.whole = True
         self._doubt_lanes(sequences)
         if {"total", "global"} & ordered:
@@ -335,12 +335,12 @@ class _Search:
                 self._doubts.add(self._codes[np.array(part, dtype=np.int64)])
 
     def _lane_sequences(self) -> list[Numbers]:
-        """List each publisher's own sequence on each topic: events are numbered by it."""
+        """Return each publisher's sequence on each topic: events are numbered by it."""
         ends = np.flatnonzero(np.diff(self._codes >> SEQ_BITS)) + 1
         return np.split(np.arange(len(self._codes), dtype=np.int64), ends)
 
     def _publisher_sequences(self) -> list[Numbers]:
-        """List what each publishing node published and delivered, in its own order."""
+        """Return the publications and deliveries of each publishing node, in step order."""
         sequences = []
         for node in np.unique(self._nodes[~self._ghosts]):
             own = np.flatnonzero(self._nodes == node)
@@ -357,7 +357,7 @@ class _Search:
         return sequences
 
     def _doubt_lanes(self, sequences: list[Numbers]) -> None:
-        """Doubt events that a subscriber delivered against their publisher's own sequence."""
+        """Add events that a subscriber delivered against their publisher's sequence."""
         lanes = self._codes >> SEQ_BITS
         for sequence in sequences:
             order = np.argsort(lanes[sequence], kind="stable")
@@ -370,17 +370,17 @@ class _Search:
 class _Index:
     """Finds events among sorted codes.
 
-    A publisher's numbers mostly follow each other without a gap, so that the place of one follows
-    from that of the lane's first; those of which that is not true are searched for.
+    A publisher's numbers are mostly consecutive, so the index of an event follows from that of the
+    lane's first. The others are found by search.
     """
 
     def __init__(self, codes: Numbers) -> None:
         self._codes = codes
         self._bases: Numbers | None = None
-        """By lane: what to add to a number to get its place."""
+        """By lane: difference of index and number."""
 
     def find(self, wanted: Numbers) -> tuple[Numbers, Flags]:
-        """Return where these events are, and which of them are there at all."""
+        """Return the indices of these events, and which of them exist."""
         codes = self._codes
         if not len(codes):
             return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=np.bool_)
@@ -407,9 +407,9 @@ class _Index:
 
 
 def _with_ghosts(published: Publications, ghosts: Numbers) -> Publications:
-    """Add what was delivered and never published to what was.
+    """Add delivered events without a publication to the published ones.
 
-    Ghosts are doubts, and have their place in the order all the same.
+    Such ghosts are doubts, but take part in the search for an order.
     """
     nothing = np.zeros(len(ghosts), dtype=np.int64)
     names = published.names

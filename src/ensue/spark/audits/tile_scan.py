@@ -1,9 +1,9 @@
 """Scan each tile, and check that the fragments of a subscriber fit together.
 
-One group of packed rows is either a tile, in which doubts are looked for, or everything that was
-said of one run. Of a run it is checked that the fragments of each subscriber follow each other:
-their steps must not overlap (else the input has to be sorted first), and no fragment may lie more
-than one unit behind an earlier one (else the units are too small for how far deliveries stray).
+One group of packed rows is either a tile, which is scanned for doubts, or the fragment ranges of
+one run. The ranges of each subscriber must follow each other: steps must not overlap (otherwise the
+input has to be sorted first), and no fragment may lie more than one unit behind an earlier one
+(otherwise units are too small for the disorder of deliveries).
 """
 
 import json
@@ -23,7 +23,7 @@ from ensue.spark.audits.common_order import Numbers
 from ensue.spark.audits.facts import Facts
 from ensue.spark.audits.tile_check import Deliveries, Doubts, Publications, Tile, find_doubts
 
-__all__ = ["FOUND", "Break", "Found", "look_at", "read_found"]
+__all__ = ["FOUND", "Break", "Found", "read_found", "scan_group"]
 
 FOUND = t.StructType(
     [
@@ -42,12 +42,12 @@ TOTALS = ("events", "deliveries", "uninvited", "owed", "lost", "in_doubt")
 
 
 Break = tuple[int, int, int, int]
-"""Two neighbouring deliveries: step, next step, position, next position."""
+"""Two adjacent deliveries: step, next step, position, next position."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What all tasks found, gathered by the driver."""
+    """Findings of all tasks, collected by the driver."""
 
     totals: dict[int, dict[str, int]] = field(default_factory=dict)
     """By run, the counts named in `TOTALS`."""
@@ -56,29 +56,29 @@ class Found:
     names: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     """By run and tile: hashes of ids."""
     sampled: set[int] = field(default_factory=set)
-    """Runs with more doubts than were kept."""
+    """Runs with more doubts than were retained."""
     repeated_steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By run: a subscriber and a step that two of its rows have."""
     strays: list[tuple[int, int]] = field(default_factory=list)
-    """Subscriber and step of deliveries that have no code."""
+    """Subscriber and step of deliveries without a code."""
     named_strays: list[tuple[str, str | None, bool]] = field(default_factory=list)
-    """The same where more is known: run, event, and whether the row lacks a label."""
+    """The same from files: run, event, and whether the row lacks a label."""
     stray_count: int = 0
-    """How many there are in all; of each fragment only some are reported."""
+    """Number of all deliveries without a code; fragments report only some."""
     breaks: list[tuple[int, Break]] = field(default_factory=list)
-    """Subscriber, and two neighbouring deliveries whose positions do not follow each other."""
+    """Subscriber, and two adjacent deliveries whose positions are not consecutive."""
     many_breaks: set[int] = field(default_factory=set)
-    """Subscribers that have more of them than were reported."""
+    """Subscribers with more breaks than were reported."""
     overlapping: set[int] = field(default_factory=set)
-    """Runs in which the rows of a subscriber are not in sequence."""
+    """Runs in which a subscriber's rows are not sorted by step."""
     torn: set[int] = field(default_factory=set)
     """Runs whose units are too small."""
     outliers: dict[int, tuple[Numbers, Numbers, Numbers]] = field(default_factory=dict)
-    """By run: codes, and the first and last tile they reach."""
+    """By run: codes, and the first and last tile of each."""
 
 
-def look_at(table: pa.Table, facts: Facts, terms: Terms, rules: frozenset[str]) -> pa.Table:
-    """Look at one group of packed rows."""
+def scan_group(table: pa.Table, facts: Facts, terms: Terms, rules: frozenset[str]) -> pa.Table:
+    """Scan one group of packed rows."""
     key = table.column("key")[0].as_py()
     rows = (
         _run_rows(table, -1 - key, facts)
@@ -137,7 +137,7 @@ def _doubt_row(run: int, tile: int, doubts: Doubts) -> Row:
 
 
 def _unpack(table: pa.Table) -> Tile:
-    """Put the pieces of a tile together again."""
+    """Assemble a tile from its packed rows."""
     rows = table.to_pylist()
     published = [row for row in rows if row["kind"] == delivery_scan.PUBLISHED]
     voids = [row for row in rows if row["kind"] == delivery_scan.VOID]
@@ -195,7 +195,7 @@ def _joined(arrays: Iterable[Numbers]) -> Numbers:
 
 
 def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
-    """Compare what the fragments of each subscriber say of themselves."""
+    """Compare the ranges of the fragments of each subscriber."""
     known = facts.runs[run].spans if run < len(facts.runs) else {}
     rows: list[Row] = []
     fragments: dict[int, list[tuple[int, int, int, int, int]]] = {}
@@ -238,7 +238,7 @@ def _run_rows(table: pa.Table, run: int, facts: Facts) -> list[Row]:
 
 
 def _breaks(stretches: list[Numbers]) -> list[Break]:
-    """List the breaks within and between the fragments of a subscriber."""
+    """Return the breaks within and between the fragments of a subscriber."""
     stretches.sort(key=lambda pairs: int(pairs[0, 0]))
     inside = [two for pairs in stretches for two in pairs[:, 1:].T.tolist()]
     between = [
@@ -268,7 +268,7 @@ def _read_break(row: dict[str, Any], found: Found) -> None:
 
 
 def read_found(table: pa.Table) -> Found:
-    """Gather what all tasks found."""
+    """Merge the findings of all tasks."""
     found = Found()
     outliers: dict[int, list[tuple[Numbers, Numbers, Numbers]]] = {}
     for row in table.to_pylist():

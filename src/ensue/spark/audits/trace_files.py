@@ -1,12 +1,11 @@
 """Read the Parquet files of a trace into arrays, inside the tasks.
 
-A trace's columns of names are dictionaries on disk: their numbers are all that the scan needs, and
-they are had without making a string of each row, and without taking each row through Java and out
-of it again. That is several times faster than reading the same files as a data frame, and gives the
-same.
+Name columns of a trace are dictionary-encoded on disk. The scan needs only the dictionary indices,
+so it makes no string per row, and passes no row through Java. That is several times faster than
+reading the same files as a data frame, with the same result.
 
-Only where the trace is a directory that every task can open, and its ids are publisher, topic and
-number: anything else is read as a data frame.
+This works only if every task can open the directory, and ids are publisher, topic and number. Other
+traces are read as data frames.
 """
 
 import json
@@ -33,7 +32,7 @@ __all__ = ["Piece", "made_up", "pack_files", "pieces"]
 
 _NAMES = ("run", "node", "subscription", "action", "verdict", "topic", "publisher")
 _DIRECT_MAX = 4_000_000
-"""Up to so many combinations of names are looked up by a table of them all."""
+"""Up to this many combinations of names are found by a table of all of them."""
 
 joined: Any = pc.binary_join_element_wise
 
@@ -48,7 +47,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What names stand for, as hashes and numbers."""
+    """Hashes and indices of names."""
 
     subscribers: Mapping[tuple[str, str, str], int]
     """By run, node and subscription."""
@@ -59,7 +58,7 @@ class _Names:
 
 
 def pieces(source: Path, rows: int) -> list[Piece]:
-    """Cut the files of a trace into pieces of about so many rows."""
+    """Divide the files of a trace into pieces of about this many rows."""
     found: list[Piece] = []
     for path in trace.files(source):
         metadata = pq.ParquetFile(str(path)).metadata
@@ -77,7 +76,7 @@ def pieces(source: Path, rows: int) -> list[Piece]:
 def pack_files(
     spark: SparkSession, found: Sequence[Piece], gathered: Gathered, reach: delivery_scan.Reach
 ) -> DataFrame:
-    """Pack the files of a trace, a task a piece."""
+    """Pack the files of a trace, one task per piece."""
     lanes = gathered.facts.lanes
     runs = [run.name for run in gathered.facts.runs]
     names = _Names(
@@ -121,7 +120,7 @@ def _pack_piece(
         tagged = verdict.numbers[delivered] != verdict.number("")
         fragment = rows.columns(rows.subscribers(), np.where(tagged, delivery_scan.TAGGED, 0))
         fragment["position"] = rows.positions()
-        yield from delivery_scan.pack_deliveries([fragment], facts, reach, rows.tell_strays)
+        yield from delivery_scan.pack_deliveries([fragment], facts, reach, rows.describe_strays)
     if len(published):
         rows = _Rows(_taken(table, published), names)
         fragment = rows.columns(rows.nodes(), np.zeros(len(published), dtype=np.int64))
@@ -131,7 +130,7 @@ def _pack_piece(
 
 
 def _taken(table: pa.Table, which: Numbers) -> pa.Table:
-    """Return these rows, without a copy where they are adjacent.
+    """Return these rows, without a copy if they are adjacent.
 
     The deliveries of one node usually are.
     """
@@ -152,7 +151,7 @@ def _read(file: pq.ParquetFile, piece: Piece, columns: Sequence[str]) -> pa.Tabl
 def _times(
     file: pq.ParquetFile, piece: Piece, facts: Facts, rows: "_Rows", which: Numbers
 ) -> Numbers:
-    """Return when each event was published, by true time where all of its run is."""
+    """Return publication times: true times if the whole run has them."""
     table = _read(file, piece, ["at_ns", "true_ns"]).take(which)
     at_ns, true_ns = (_filled(table.column(name), 0) for name in ("at_ns", "true_ns"))
     simulated = {run.name: run.simulated for run in facts.runs}
@@ -161,13 +160,13 @@ def _times(
 
 
 def _filled(column: Any, absent: int) -> Numbers:
-    """Return a column of numbers, with one for those that are absent."""
+    """Return a column of numbers, with `absent` for nulls."""
     numbers: Numbers = column.fill_null(absent).to_numpy().astype(np.int64)
     return numbers
 
 
 class _Coded:
-    """A column of names as numbers; -1 where there is none."""
+    """A dictionary-encoded column of names; -1 for nulls."""
 
     def __init__(self, table: pa.Table, name: str) -> None:
         column: Any = table.column(name)
@@ -181,16 +180,16 @@ class _Coded:
 
     @property
     def constant(self) -> bool:
-        """Whether all rows have the same name, which is what one node's file mostly says."""
+        """Whether all rows have the same name, as in most files of one node."""
         return len(self.values) == 1 and not self.numbers.any()
 
     def number(self, value: str) -> int:
-        """Return the number of a value; one that no row has, if there is no such value."""
+        """Return the index of a value; -2, which no row has, if it does not occur."""
         return self.values.index(value) if value in self.values else -2
 
 
 class _Rows:
-    """Some rows of a trace, with their names as numbers."""
+    """Some rows of a trace, with dictionary-encoded names."""
 
     def __init__(self, table: pa.Table, names: _Names) -> None:
         self._table = table
@@ -200,7 +199,7 @@ class _Rows:
         self._numbers = _filled(table.column("publisher_seq"), -1)
 
     def columns(self, owners: Numbers, flags: Numbers) -> delivery_scan.Columns:
-        """Return what the scan asks for."""
+        """Return the columns that the scan needs."""
         lanes, prefixes, which = self._lanes()
         expected = joined(prefixes.take(which), pa.array(self._numbers).cast(pa.string()), "/")
         event = self._table.column("event").combine_chunks()
@@ -215,7 +214,7 @@ class _Rows:
         }
 
     def positions(self) -> Numbers:
-        """Return each row's position, or that there is none."""
+        """Return each row's position; `UNPLACED` if it has none."""
         return _filled(self._table.column("position"), delivery_scan.UNPLACED)
 
     def subscribers(self) -> Numbers:
@@ -238,7 +237,7 @@ class _Rows:
         )
 
     def _lanes(self) -> tuple[Numbers, Any, Numbers]:
-        """Return each row's lane, the id prefixes of all lanes, and whose they are."""
+        """Return each row's lane, the id prefixes, and the prefix index of each row."""
         known = self._names.lanes
         prefixes: list[str] = []
         lanes: list[int] = []
@@ -251,8 +250,8 @@ class _Rows:
         which = _looked_up((self.run, self._publisher, self._topic), begin)
         return np.array(lanes, dtype=np.int64)[which], pa.array(prefixes), which
 
-    def tell_strays(self, which: Numbers) -> npt.NDArray[np.uint8]:
-        """Return deliveries without a code as JSON: run, event, is a label missing."""
+    def describe_strays(self, which: Numbers) -> npt.NDArray[np.uint8]:
+        """Return deliveries without a code as JSON: run, event, lacks a label."""
         table = self._table.select(["run", "event", "topic", "publisher", "publisher_seq"])
         strays = [
             (row.pop("run"), row.pop("event"), None in row.values())

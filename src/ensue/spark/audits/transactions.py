@@ -1,13 +1,11 @@
-"""Audit transactions of several clients by the rules of `ensue.checkers`.
+"""Audit transactions of several clients by the rules of `ensue.checkers.transactions`.
 
-The verdict is that of `ensue.checkers.transactions`.
-
-Most rows of such a trace say that a broker has processed an operation, once for each broker, and
-what tables hold: those are judged where they lie, by windows and joins. *sequential* compares each
-operation that a broker processed within a transaction with the one before it; *converged* compares
-what brokers say they sent each other with what they have. *atomic* and *serializable* ask which
-subscriptions there were when an event was published, which depends on all commits before it: they
-are judged run by run, by the checker itself, from the rest of the rows.
+Most rows of such a trace record that a broker processed an operation, once for each broker, and the
+contents of its tables. Windows and joins judge these in place: *sequential* compares each operation
+that a broker processed within a transaction with the previous one; *converged* compares what
+brokers sent each other with what they hold. *atomic* and *serializable* depend on the subscriptions
+at each publication, and so on all earlier commits: the checker judges them run by run, from the
+other rows.
 
 HAZARD: a run's rows without `received` and `held` must fit into the memory of one task.
 """
@@ -23,14 +21,14 @@ from pyspark.sql import functions as f
 from ensue.checkers import transactions
 from ensue.checkers.verdict import Collector
 from ensue.core.errors import BadInput
-from ensue.spark.audits import judge as words
+from ensue.spark.audits import judge as verdicts
 from ensue.spark.audits.result import Audit, Totals
 
 __all__ = ["audit_transactions"]
 
-COLUMNS = (*words.ROW_COLUMNS, "transaction")
+COLUMNS = (*verdicts.ROW_COLUMNS, "transaction")
 WHOLE = ("atomic", "serializable")
-"""Rules that the checker judges, a run at a time."""
+"""Rules that the checker judges, one run at a time."""
 TALLIES = ("events", "deliveries", "subscribers")
 
 
@@ -46,7 +44,7 @@ def audit_transactions(trace: DataFrame, *, violations_max: int) -> Audit:
         for run, event in _misnamed(trace).items()
     }
     rest = _without(trace, unreadable).where("action NOT IN ('received', 'held')").select(*COLUMNS)
-    whole = rest.groupBy("run").applyInArrow(judge_run, words.JUDGED).toArrow()
+    whole = rest.groupBy("run").applyInArrow(judge_run, verdicts.JUDGED).toArrow()
     found_rows = whole.to_pylist()
     unreadable |= {row["run"]: row["because"] for row in found_rows if row["what"] == "reason"}
     readable = _without(trace, unreadable)
@@ -77,25 +75,25 @@ def audit_transactions(trace: DataFrame, *, violations_max: int) -> Audit:
 
 
 def _judge_run(table: pa.Table, violations_max: int) -> pa.Table:
-    """Judge one run by the rules that ask for all of it."""
+    """Judge one run by the rules that need all of it."""
     run = table.column("run")[0].as_py()
     collectors = {rule: Collector(rule, violations_max=violations_max) for rule in WHOLE}
     judged: list[dict[str, Any]] = []
     counts = (0, 0, 0)
     try:
-        ledger = transactions.Ledger(run, words.rows_of(table, COLUMNS))
+        ledger = transactions.Ledger(run, verdicts.rows_of(table, COLUMNS))
     except BadInput as error:
         judged.append({"what": "reason", "because": _unreadable(run, error)})
     else:
         counts = (len(ledger.events), _count(ledger), len(ledger.subscriptions))
         transactions.judge(ledger, collectors)
     for collector in collectors.values():
-        judged += words.finding_rows(collector.finding())
+        judged += verdicts.finding_rows(collector.finding())
     judged += [
         {"what": "tally", "anomaly": name, "count": count}
         for name, count in zip(TALLIES, counts, strict=True)
     ]
-    return words.judged_table(run, judged)
+    return verdicts.judged_table(run, judged)
 
 
 def _without(trace: DataFrame, runs: Collection[str]) -> DataFrame:
@@ -127,8 +125,8 @@ def _found(violations: DataFrame, rule: str, violations_max: int) -> pa.Table:
         if place == violations_max and count > place:
             untold = {"run": one["run"], "anomaly": one["anomaly"], "count": count - place}
             rows.append({**untold, "what": "untold", "checker": rule, "tile": 0, "place": place})
-    empty = dict.fromkeys(words.JUDGED_ARROW.names)
-    return pa.Table.from_pylist([{**empty, **row} for row in rows], schema=words.JUDGED_ARROW)
+    empty = dict.fromkeys(verdicts.JUDGED_ARROW.names)
+    return pa.Table.from_pylist([{**empty, **row} for row in rows], schema=verdicts.JUDGED_ARROW)
 
 
 # -- sequential ------------------------------------------------------------------------------------
@@ -146,7 +144,7 @@ def _place() -> Column:
 
 
 def _misnamed(trace: DataFrame) -> dict[str, str]:
-    """Return by run the first operation whose place can't be read."""
+    """Return by run the first operation with an unreadable place."""
     odd = trace.where(_OPERATIONS).where(~_place().rlike(f"^{transactions.PLACE}\\z"))
     first = f.min_by("event", f.struct(_at(), "node", "step")).alias("event")
     return {row["run"]: row["event"] for row in odd.groupBy("run").agg(first).collect()}
@@ -155,7 +153,7 @@ def _misnamed(trace: DataFrame) -> dict[str, str]:
 def _out_of_sequence(trace: DataFrame) -> DataFrame:
     """Return each broker's first operation of a transaction that is out of order."""
     within = Window.partitionBy("run", "node", "transaction").orderBy(_at(), "step")
-    # What stands behind a zero was planned to happen in any order.
+    # Operations after a zero may run in any order by plan.
     place = f.regexp_replace(_place(), r"(^|\.)0+(\..*)?$", "")
     numbers = f.split(place, r"\.").cast("array<bigint>")
     path = f.when(place == "", f.array().cast("array<bigint>")).otherwise(numbers)
@@ -190,7 +188,7 @@ def _out_of_sequence(trace: DataFrame) -> DataFrame:
 
 
 def _unlike(trace: DataFrame) -> DataFrame:
-    """Return what is wrong with the tables that brokers reported last."""
+    """Return the faults in the last reported tables of all brokers."""
     held = trace.where("action = 'held'")
     brokers = (
         held.where("verdict = 'tables'")
@@ -253,7 +251,7 @@ def _unlike(trace: DataFrame) -> DataFrame:
 
 
 def _orphans(last: DataFrame, brokers: DataFrame) -> DataFrame:
-    """Return entries from a node that is no broker and no client of their holder."""
+    """Return entries of a node that is neither a broker nor a client of their holder."""
     known = (
         last.where("verdict = 'client'")
         .select("run", "node", "peer")
@@ -269,7 +267,7 @@ def _orphans(last: DataFrame, brokers: DataFrame) -> DataFrame:
 
 
 def _differences(last: DataFrame, brokers: DataFrame) -> list[DataFrame]:
-    """Compare what each broker sent to another with what that has of it."""
+    """Compare what each broker sent to a peer with what the peer holds."""
     peers = brokers.select("run", f.col("node").alias("peer"))
     between = last.join(peers, ["run", "peer"], "left_semi")
     sent = between.where("verdict = 'sent'").select("run", "node", "peer", "name").distinct()
