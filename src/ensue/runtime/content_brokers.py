@@ -1,8 +1,8 @@
 """The content brokers of a hub, and their clients.
 
-In memory the first user of content starts them and the last one stops them. They form a binary
-tree; clients are assigned to them in turn. Nothing is persisted. On `ensue://` they run in the
-servers, and the home of a client is the broker of the server that its URL names.
+In memory, the first bus that uses content starts the brokers and the last one stops them. They form
+a binary tree; clients are assigned to them in turn. Nothing is persisted. On `ensue://` they run in
+the servers, and the home of a client is the broker of the server that its URL names.
 """
 
 from weakref import WeakKeyDictionary
@@ -29,10 +29,10 @@ class ContentBrokers:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.config = ContentConfig(durable=False)
-        """Of clients, too: their state ends with their process."""
+        """Also for clients: their state ends with their process."""
 
     def client(self, name: str) -> ClientNode:
-        """Return a client at its home."""
+        """Return a new client node, linked to its home broker."""
         home, now_ns = self._home(), self._hub.clock.now_ns()
         return ClientNode(
             lambda own: TransactionClient(
@@ -46,15 +46,15 @@ class ContentBrokers:
         )
 
     def _home(self) -> str:
-        """Return the home of the next client."""
+        """Return the home broker of the next client."""
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Release the overlay of a user that leaves."""
+        """Release the broker tree: one bus less uses it."""
 
 
 class ServedBrokers(ContentBrokers):
-    """Brokers that run in servers."""
+    """Brokers in server processes."""
 
     _link = CONNECTED
 
@@ -63,25 +63,25 @@ class ServedBrokers(ContentBrokers):
 
 
 class MemoryBrokers(ContentBrokers):
-    """Brokers of a hub in memory."""
+    """A tree of brokers in memory."""
 
     def __init__(self, hub: Hub, brokers: int) -> None:
         super().__init__(hub)
         self.users = 0
         self._turn = 0
         self.names = [hub.unique("broker") for _ in range(brokers)]
-        neighbours = tree_of(self.names)
-        self._drivers = [self._drive(name, tuple(neighbours[name])) for name in self.names]
+        neighbors = tree_of(self.names)
+        self._drivers = [self._drive(name, tuple(neighbors[name])) for name in self.names]
         assert isinstance(hub.transport, MemoryTransport)
         hub.transport.on_closed = self._disconnected
 
-    def _drive(self, name: str, neighbours: tuple[str, ...]) -> Driver[BrokerNode]:
+    def _drive(self, name: str, neighbors: tuple[str, ...]) -> Driver[BrokerNode]:
         hub, now_ns = self._hub, self._hub.clock.now_ns()
         node = BrokerNode(
             lambda own: TransactionBroker(
-                name=name, neighbors=neighbours, config=self.config, records=own, now_ns=now_ns
+                name=name, neighbors=neighbors, config=self.config, records=own, now_ns=now_ns
             ),
-            neighbors=neighbours,
+            neighbors=neighbors,
             codec=TransactionBroker.codec,
             durable=False,
             now_ns=now_ns,
@@ -89,7 +89,7 @@ class MemoryBrokers(ContentBrokers):
         return Driver(node, transport=hub.transport, clock=hub.clock, recorder=hub.recorder)
 
     def _disconnected(self, name: str) -> None:
-        """Start the grace period of a client that ended without a goodbye."""
+        """Start the grace period of a client that ended without a `Goodbye`."""
         for driver in self._drivers:
             if not driver.closed:
                 driver.command(lambda node, now: node.lose_connection(name, now_ns=now))
@@ -99,29 +99,29 @@ class MemoryBrokers(ContentBrokers):
         return self.names[(self._turn - 1) % len(self.names)]
 
     def leave(self) -> None:
-        """Take the brokers down with the last user."""
+        """Stop the brokers if the last bus leaves."""
         self.users -= 1
         if not self.users:
-            _overlays.pop(self._hub, None)
+            _trees.pop(self._hub, None)
             assert isinstance(self._hub.transport, MemoryTransport)
             self._hub.transport.on_closed = None
             for driver in self._drivers:
                 driver.close()
 
 
-_overlays: WeakKeyDictionary[Hub, MemoryBrokers] = WeakKeyDictionary()
+_trees: WeakKeyDictionary[Hub, MemoryBrokers] = WeakKeyDictionary()
 
 
 def content_brokers_of(hub: Hub) -> ContentBrokers:
-    """Return the overlay of a hub for one more user, which has to leave it."""
+    """Return the brokers of a hub for one more bus, which must call `leave`."""
     if isinstance(hub, MemoryHub):
-        overlay = _overlays.get(hub)
-        if overlay is None:
-            overlay = _overlays[hub] = MemoryBrokers(hub, hub.options.brokers)
-        overlay.users += 1
-        return overlay
+        tree = _trees.get(hub)
+        if tree is None:
+            tree = _trees[hub] = MemoryBrokers(hub, hub.options.brokers)
+        tree.users += 1
+        return tree
     if not hub.server:
         raise BadInput(
-            f"content and transactions are on memory:// and ensue://, not on {hub.transport.name}"
+            f"content and transactions need memory:// or ensue://, got {hub.transport.name}"
         )
     return ServedBrokers(hub)

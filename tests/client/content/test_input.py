@@ -57,7 +57,7 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     ),
     "a name that leaves no room": (
         planned(lambda plan: plan.client("x" * 250).publish({})),
-        "could not read",
+        "could not decode",
     ),
     "no name to plan for": (planned(lambda plan: plan.client(None).publish({})), "a client's name"),
     "no name to withdraw in a plan": (

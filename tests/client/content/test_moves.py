@@ -18,26 +18,26 @@ WHERE = "x exists"
 
 
 class Late:
-    """Has a bus hear of something later than of all else."""
+    """Delays notifications of some kinds to a bus until `release`."""
 
     def __init__(self, bus: ensue.Bus, *kinds: type) -> None:
         client = bus._content.session
-        self._told = client._told
+        self._on_value = client._on_value
         self._held: list[object] = []
         self._kinds = kinds
-        client._told = self._tell  # type: ignore[method-assign]
+        client._on_value = self._hold_back  # type: ignore[method-assign]
 
-    def _tell(self, value: object) -> None:
+    def _hold_back(self, value: object) -> None:
         if isinstance(value, self._kinds):
             self._held.append(value)
         else:
-            self._told(value)
+            self._on_value(value)
 
     def release(self) -> None:
         held, self._held, self._kinds = self._held, [], ()
         assert held
         for value in held:
-            self._told(value)
+            self._on_value(value)
 
 
 async def rest_of(events: ensue.Subscription) -> list[bytes]:
@@ -54,7 +54,7 @@ def test_event_routed_before_the_commit_is_read_after_it() -> None:
             async with a.transaction() as tx:
                 await tx.unsubscribe(old)
             made = Publication(publisher="p", number=1, attributes={"x": 1}, payload=b"before")
-            late._told(Notified(made, name, 1))
+            late._on_value(Notified(made, name, 1))
             assert not old.closed
             with pytest.raises(LocalProtocolError, match="not an open subscription"):
                 a.content_name(old)
@@ -76,7 +76,7 @@ def test_closing_a_moved_subscription_withdraws_it_once() -> None:
             client.ask = asked.append  # type: ignore[assignment, method-assign]
             old.close()
             made = Publication(publisher="p", number=1, attributes={"x": 1})
-            late._told(Notified(made, f"{client.name}.sub1", 1))
+            late._on_value(Notified(made, f"{client.name}.sub1", 1))
             late.release()
             assert asked == []
             assert client._readers == {}
@@ -107,7 +107,7 @@ def test_events_during_a_plan_are_kept_for_its_subscriptions(*, commit: bool) ->
                 new = await within(handed.get())
                 assert await read(new, 3) == [b"0", b"1", b"2"]
             else:
-                late._told(Ceased((name,)))
+                late._on_value(Ceased((name,)))
                 assert client._readers == {}
                 assert handed.empty()
 

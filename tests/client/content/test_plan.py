@@ -142,7 +142,7 @@ def test_what_is_wrong_is_said() -> None:
                 with pytest.raises(BadInput):
                     await plan.publish({"x": 1}, "text")  # type: ignore[arg-type]
                 with (
-                    pytest.raises(LocalProtocolError, match="at a time"),
+                    pytest.raises(LocalProtocolError, match="blocks can.t be nested"),
                     plan.together(),
                     plan.together(),
                 ):

@@ -51,23 +51,19 @@ def test_what_is_wrong_is_said() -> None:
                 await a.publish({"price": 1})
             with pytest.raises(ensue.BadInput, match="not both"):
                 a.subscribe("topic", where="x = 1")
-            with pytest.raises(
-                ensue.BadInput, match="can't have order, durable, start: events come"
-            ):
+            with pytest.raises(ensue.BadInput, match="can't have order, durable, start: "):
                 a.subscribe(where="x = 1", order=None, durable=True, start="earliest")
             with pytest.raises(ensue.BadInput, match="no key and no headers"):
                 await a.publish({"price": 1}, key=b"1")
-            with pytest.raises(
-                ensue.BadInput, match="attribute 'price' is inf: events have finite"
-            ):
+            with pytest.raises(ensue.BadInput, match="attribute 'price' must be a finite number"):
                 await a.publish({"price": float("inf")})
-            with pytest.raises(ensue.BadInput, match="an attribute's name is a text, not 1"):
+            with pytest.raises(ensue.BadInput, match="an attribute's name must be text, got 1"):
                 await a.publish({1: 2})  # type: ignore[dict-item]
             async with a.subscribe(where="x = 1") as events:
                 for change in (events.subscribe, events.unsubscribe):
                     with pytest.raises(ensue.LocalProtocolError, match="has no topics, got"):
                         await change("topic")
-            with pytest.raises(ensue.BadInput, match=r"attributes such as .* not 'topic'"):
+            with pytest.raises(ensue.BadInput, match=r"attributes such as .* got 'topic'"):
                 async with a.transaction() as tx:
                     await tx.publish("topic", b"x")  # type: ignore[arg-type]
             with pytest.raises(ensue.BadInput, match="isolation"):
@@ -167,7 +163,7 @@ def test_transaction_is_not_committed_before_all_operations_are_awaited(isolatio
                         await half.wait()
                         inviting.cancel()
 
-                with pytest.raises(ensue.TransactionAborted, match="await all that you do in it"):
+                with pytest.raises(ensue.TransactionAborted, match="await all operations in it"):
                     await lose_patience()
                 rest.set()
                 await a.publish({"n": 2}, b"after it")
@@ -187,7 +183,7 @@ def test_handler_that_does_not_await_its_operations_aborts() -> None:
                 await asyncio.sleep(0)
 
             await b.on_invitation(act)
-            with pytest.raises(ensue.TransactionAborted, match="await all that you do in it"):
+            with pytest.raises(ensue.TransactionAborted, match="await all operations in it"):
                 async with a.transaction(timeout=60) as tx:
                     await tx.invite("b")
             await asyncio.gather(*begun, return_exceptions=True)
@@ -199,7 +195,7 @@ def test_handler_must_be_a_coroutine_function() -> None:
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await b.on_invitation(lambda given: None)  # type: ignore[arg-type,return-value]
-            with pytest.raises(ensue.TransactionAborted, match="must be made with `async def`"):
+            with pytest.raises(ensue.TransactionAborted, match="must be an `async def` function"):
                 async with a.transaction() as tx:
                     await tx.invite("b")
 
@@ -390,7 +386,7 @@ def test_forgotten_await_aborts_and_names_the_operation(
                         await tx.publish({"n": 1}, b"awaited")
                         await act(tx)
 
-                said = rf"{called}\(…\) was not awaited to the end: await all that you do in it"
+                said = rf"{called}\(…\) was not awaited to the end: await all operations in it"
                 with pytest.raises(ensue.TransactionAborted, match=said):
                     await leave()
                 await asyncio.gather(*TASKS, return_exceptions=True)

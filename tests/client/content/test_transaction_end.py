@@ -22,7 +22,7 @@ def connected(name: str) -> ensue.Bus:
 
 def subscriptions() -> list[str]:
     """What brokers have of subscriptions."""
-    drivers = [driver for each in content_brokers._overlays.values() for driver in each._drivers]
+    drivers = [driver for each in content_brokers._trees.values() for driver in each._drivers]
     return [name for each in drivers for name in each.node.broker.tables.subscriptions]
 
 

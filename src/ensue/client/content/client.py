@@ -28,7 +28,7 @@ __all__ = ["ContentClient"]
 
 
 class ContentClient:
-    """What an open bus does by content; its session begins with the first use."""
+    """Content operations of an open bus; the session begins with the first use."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class ContentClient:
         self._check_open = check_open
         """Raises unless the bus is open."""
         self._keep = keep
-        """Has a subscription closed with the bus."""
+        """Registers a subscription to close with the bus."""
         self._session: ContentSession | None = None
 
     @property
     def session(self) -> ContentSession:
-        """The session with the brokers, made when it is first asked for."""
+        """The session with the brokers, created on first use."""
         self._check_open()
         if self._session is None:
             self._session = ContentSession(self._hub, self._name)
@@ -63,12 +63,12 @@ class ContentClient:
         return () if self._session is None else tuple(self._session.unsettled.values())
 
     async def wait_for_all(self) -> None:
-        """Wait until brokers have everything that was published."""
+        """Wait until brokers have confirmed all published events."""
         if self._session is not None:
             await self._session.wait_for_all()
 
     def close(self) -> None:
-        """End the session, if there is one."""
+        """Close the session, if there is one."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -157,7 +157,7 @@ class ContentClient:
 
 
 async def _wait_for(made: object, handler: str) -> None:
-    """Wait for what a handler has returned; raise if it is not awaitable."""
+    """Await the result of a handler; raise if it is not awaitable."""
     if not isawaitable(made):
-        raise BadInput(f"the handler given to {handler} must be made with `async def`")
+        raise BadInput(f"the handler given to {handler} must be an `async def` function")
     await made

@@ -1,4 +1,4 @@
-"""Refusals of brokers in the user's words: names that users gave, and what to do next.
+"""Error texts of broker refusals, with the user's names and what to do next.
 
 Brokers know a bus as `NAME~RANDOM.content`, and an operation of a plan by its path.
 """
@@ -16,7 +16,7 @@ from ensue.protocols.content.filters.parser import parse
 __all__ = ["Situation", "explained", "failure_of", "in_words", "person"]
 
 SHOWN_MAX = 200
-"""Characters of an event or a list of filters that are shown, at the most."""
+"""Maximum characters shown of an event or a list of filters."""
 _SUFFIX = f".{CONTENT}"
 _NAME = re.compile(rf"(?:~[^.'\"\s]*)?\.{CONTENT}(?=['\"\s:,;]|$)")
 _PATH = re.compile(r"\boperation (?:\d+\.0\.)?(\d+)\b")
@@ -25,10 +25,10 @@ _UNCOVERED = re.compile(rf"no advertisement of (.*)\.{CONTENT} covers it$")
 
 
 class Situation(msgspec.Struct):
-    """What was asked for when a broker refused."""
+    """The request that a broker refused."""
 
     own: str = ""
-    """The bus that asked, by its name among brokers without `.content`; empty: name it."""
+    """The bus that sent it, by its name at brokers without `.content`; empty: name it."""
     event: Mapping[str, object] | None = None
     """The attributes of the event that was to be published."""
     advertised: tuple[str, ...] = ()
@@ -39,12 +39,12 @@ class Situation(msgspec.Struct):
 
 
 def person(name: str) -> str:
-    """Return the name that the user gave to a client."""
+    """Return the user's name of a client."""
     return name.removesuffix(_SUFFIX).partition("~")[0]
 
 
 def in_words(reason: str) -> str:
-    """Return a broker's reason with the names that users gave."""
+    """Return a broker's reason with the user's names of clients."""
     return _PATH.sub(r"operation \1", _NAME.sub("", reason))
 
 
@@ -88,7 +88,7 @@ def _hint(event: Mapping[str, object], advertised: Iterable[str]) -> str:
         if isinstance(value, bool):
             continue
         is_text = isinstance(value, str)
-        with suppress(ValueError):  # Most texts are no numbers.
+        with suppress(ValueError):  # Most texts are not numbers.
             changed = event_of({**event, name: float(str(value)) if is_text else str(value)})
             if any(one.matches(changed) for one in filters):
                 is_what, wanted = ("a text", "a number") if is_text else ("a number", "a text")

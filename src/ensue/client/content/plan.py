@@ -1,15 +1,15 @@
-"""Planned transactions: all operations are known beforehand and go to the brokers in one message.
+"""Planned transactions: all operations go to the brokers in one message.
 
     async with bus.transaction(isolation="planned") as plan:
         await plan.unsubscribe(mine)
         await plan.client("agent").subscribe("instance = 'x1'")
         await plan.publish({"instance": "x1"})
 
-The calls only write the plan down, in the order in which all clients carry it out, and have to be
-awaited as all others; operations `with plan.together():` may happen in any order among themselves.
+The calls only record operations, in the order in which all clients carry them out, and must be
+awaited like all others. Operations `with plan.together():` may happen in any order.
 An exception in the block drops the plan: nothing has happened. Leaving the block submits the plan,
-and returns when it is committed. A subscription that a plan makes for another bus is handed to that
-bus (`bus.on_subscription`).
+and returns when it is committed. A bus gets the subscriptions that plans of others make for it
+from its handler (`bus.on_subscription`).
 
 A plan that the bus's server has is carried out even if this process dies. It is aborted
 (`TransactionAborted`) only if a client that has a part in it is gone, or has withdrawn the
@@ -69,7 +69,7 @@ _NAMED_BY = {UNADVERTISE: "advertise()", UNSUBSCRIBE: "bus.content_name(subscrip
 
 
 class _Step(msgspec.Struct):
-    """One operation as it was written down."""
+    """One recorded operation."""
 
     client: str
     path: str
@@ -106,7 +106,7 @@ class PlannedClient:
     def subscribe(self, where: str) -> Coroutine[Any, Any, str]:
         """Plan that it subscribes; return the subscription's name.
 
-        Its bus is handed the subscription, and decides how it is read (`bus.on_subscription`).
+        The handler of its bus gets the subscription (`bus.on_subscription`).
         """
         return self._plan.note_new(self._name, SUBSCRIBE, where)
 
@@ -130,7 +130,7 @@ class PlannedTransaction:
         self._entered = self._open = False
         self._steps: list[_Step] = []
         self._before: tuple[str, ...] = ()
-        """What the next operation comes after."""
+        """Operations that the next one follows."""
         self._group: list[str] | None = None
         """Operations of the block `together` that is open."""
         self._groups = 0
@@ -163,8 +163,8 @@ class PlannedTransaction:
     ) -> Coroutine[Any, Any, Subscription]:
         """Subscribe; return the subscription, open.
 
-        Events come when the transaction is committed; it ends if the transaction is aborted. The
-        options are those of `bus.subscribe`.
+        Events arrive when the transaction commits; an abort ends the subscription. The options
+        are those of `bus.subscribe`.
         """
         options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
         made = self._note_made(self._session.name, SUBSCRIBE, where)
@@ -183,7 +183,7 @@ class PlannedTransaction:
         )
 
     def client(self, name: str) -> PlannedClient:
-        """Return the operations of another bus, by its name or its whole `bus.name`."""
+        """Return the operations of another bus, by its short or complete `bus.name`."""
         self._check_open()
         check_text(name, "a client's name")
         return PlannedClient(self, f"{name}.{CONTENT}")
@@ -192,11 +192,11 @@ class PlannedTransaction:
     def together(self) -> Iterator[None]:
         """Let the operations of a block happen in any order among themselves.
 
-        They happen after all before the block, and before all behind it.
+        They happen after all operations before the block, and before all after it.
         """
         self._check_open()
         if self._group is not None:
-            raise LocalProtocolError("one block of operations together at a time")
+            raise LocalProtocolError("`together` blocks can't be nested: leave the open one first")
         self._groups += 1
         group = self._group = []
         try:
@@ -210,18 +210,18 @@ class PlannedTransaction:
     def note_event(
         self, client: str, attributes: Mapping[str, object], payload: Payload
     ) -> Coroutine[Any, Any, None]:
-        """Write a publication down."""
+        """Record a publication."""
         checked = check_payload(payload, self._session.payload_bytes_max)
         self._note(client, attributes=event_of(attributes), payload=checked)
         return self._operations.begin("publish", lambda: _value(None))
 
     def note_new(self, client: str, action: str, where: str) -> Coroutine[Any, Any, str]:
-        """Write an advertisement or a subscription down; return its name."""
+        """Record an advertisement or a subscription; return its name."""
         name = self._note_made(client, action, where)
         return self._operations.begin(_CALLED[action], lambda: _value(name))
 
     def note_end(self, client: str, action: str, name: str) -> Coroutine[Any, Any, None]:
-        """Write the end of an advertisement or a subscription down."""
+        """Record the withdrawal of an advertisement or a subscription."""
         check_broker_name(name, _NAMED_BY[action])
         self._note(client, action=action, name=name)
         return self._operations.begin(_CALLED[action], lambda: _value(None))
@@ -243,7 +243,7 @@ class PlannedTransaction:
     def _note(self, client: str, **what: Any) -> None:
         self._check_open()
         number = len(self._steps) + 1
-        # What is behind a zero does not count for the sequence.
+        # Numbers after a zero do not count for the sequence.
         path = str(number) if self._group is None else f"{number - len(self._group)}.0.{number}"
         self._steps.append(_Step(client, path, self._before, **what))
         if self._group is None:
@@ -359,7 +359,7 @@ class PlannedTransaction:
 
 
 async def _value(of: T) -> T:
-    """Return a value: there is nothing to wait for."""
+    """Return a value, as an awaitable."""
     return of
 
 

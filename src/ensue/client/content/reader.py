@@ -1,7 +1,7 @@
 """Reading by content: a subscription's share in the content session of its bus.
 
-The trace says `delivered` when the application is handed an event, not when its session has it. Of
-events that are unread when the bus is closed it says `discarded`, `unread`.
+The trace has `delivered` when the application gets an event, not when its session does. Events that
+are unread when the bus closes are `discarded` with the verdict `unread`.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ContentRequest:
-    """What a subscription by content asks for: events that match, as they come."""
+    """The events that a subscription by content requests."""
 
     where: str
     session: ContentSession
@@ -77,22 +77,22 @@ class ContentShare:
         self._queue = queue
         self._position = 0
         self._undecided = bool(request.transaction)
-        """Whether the transaction that subscribes is not over."""
+        """Whether the transaction that subscribes is still open."""
         self._ended = ""
-        """Its name among brokers, if it was ended before that."""
+        """Its name at brokers, if it ended before that."""
         self.subscription = ""
-        """Its name among brokers."""
+        """Its name at brokers."""
         self.draining = False
         """Whether a transaction has withdrawn it: routed events may come until `withdrawn`."""
         self._unrecorded: dict[int, Notified] = {}
-        """By position: events in the queue, of which the trace has nothing yet."""
+        """By position: queued events that the trace does not have yet."""
         self._begun = ""
-        """The transaction of which some events are here, and others follow."""
+        """The transaction of which some events have arrived, and others follow."""
         self.topics: tuple[str, ...] = ()
         self.held_count = 0
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
-        """Ask for events; `Join` comes when that is in effect, or the transaction has it."""
+        """Subscribe; `Join` reports that it is in effect, or part of its transaction."""
         del topics, now_ns
         request = self._request
         if request.made:
@@ -133,13 +133,13 @@ class ContentShare:
         if name:
             self._session.stop_reading(name)
             if self._undecided or self.draining:
-                self._ended = name  # Brokers don't have it, or not for good.
+                self._ended = name  # Brokers don't have it, or not permanently.
                 self._session.leave(name)
             else:
                 self._session.withdraw(name)
 
     def withdrawn(self) -> None:
-        """End: a transaction of any client has withdrawn it, and nothing more comes."""
+        """End: a transaction has withdrawn it, and no more events come."""
         self._session.stop_reading(self.subscription)
         self.subscription = ""
         if self.topics:
@@ -147,7 +147,7 @@ class ContentShare:
             self._on_outcome(Leave(CONTENT))
 
     def acknowledge(self, position: int) -> None:
-        """Do nothing: nothing is delivered again."""
+        """Do nothing: no event is delivered again."""
 
     def _answered(self, future: "asyncio.Future[Answered]") -> None:
         if future.cancelled() or future.exception() is not None:
@@ -177,7 +177,7 @@ class ContentShare:
         self._on_outcome(Refuse((), reason) if error is None else Failed((), error.reason, error))
 
     def notified(self, notified: Notified) -> None:
-        """Deliver an event, or end if there is no room for it and the rest of its transaction."""
+        """Deliver an event; end if it and the rest of its transaction do not fit."""
         if not self.subscription:
             self._session.record(notified, "discarded", 0, "not_subscribed")
             return
@@ -196,25 +196,23 @@ class ContentShare:
         self._on_outcome(Deliver(content_event(notified.publication), self._position))
 
     def record(self, position: int, action: str, verdict: str = "") -> None:
-        """Write into the trace what became of an event, once."""
+        """Write the outcome of an event into the trace, once."""
         notified = self._unrecorded.pop(position, None)
         if notified is not None:
             self._session.record(notified, action, position, verdict)
 
     def record_unread(self, verdict: str) -> None:
-        """Write into the trace that the application never gets the unread events."""
+        """Record the unread events as discarded."""
         for delivery in self._queue.unread:
             self.record(delivery.position, "discarded", verdict)
 
     def _overflow(self, notified: Notified) -> None:
-        """End the subscription: its reader is too slow, and no broker keeps events for it."""
+        """End the subscription: its reader is too slow, and brokers keep no events."""
         limit, room = self._request.options.pending_max, self._room() or 0
         if notified.transaction:
-            more = (
-                f"a transaction brings {1 + notified.following} more, which come all or not at all"
-            )
+            more = f"a transaction has {1 + notified.following} more, delivered all or none"
         else:
-            more = "another one has come"
+            more = "another one arrived"
         self.end()
         self._session.record(notified, "discarded", 0, "overflow")
         self.lost(
@@ -252,7 +250,7 @@ class ContentReader(Reader):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the trace says what became of all its events."""
+        """Whether the trace has the outcome of all its events."""
         return self._retired and not self._queue.unread
 
     async def open(
@@ -262,7 +260,7 @@ class ContentReader(Reader):
         subscription: str,
         on_outcomes: Callable[[Sequence[Outcome]], None],
     ) -> None:
-        """Take the share."""
+        """Open the share."""
         del client, subscription
         session = self._request.session
         await session.open()
@@ -279,23 +277,23 @@ class ContentReader(Reader):
         await asyncio.sleep(0)
 
     def command(self, call: Callable[[Any, int], object]) -> None:
-        """Call a function with the share, and the time."""
+        """Call a function with the share and the time."""
         assert self._share is not None
         call(self._share, self._hub.clock.now_ns())
 
     def hand_over(self, delivery: Deliver) -> Deliver:
-        """Write into the trace that the application gets an event."""
+        """Record an event as delivered."""
         if self._share is not None:
             self._share.record(delivery.position, "delivered")
         return delivery
 
     def record_unread(self, verdict: str) -> None:
-        """Write into the trace that the application never gets the unread events."""
+        """Record the unread events as discarded."""
         if self._share is not None:
             self._share.record_unread(verdict)
 
     def pause(self) -> None:
-        """Do nothing: the share ends when there is no room for the next event."""
+        """Do nothing: the share ends when the next event does not fit."""
 
     def resume(self) -> None:
         """Do nothing: there are no pauses."""

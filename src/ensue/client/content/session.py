@@ -1,8 +1,8 @@
 """A bus's session with the content brokers: requests and answers, subscriptions, invitations.
 
-A bus has one session, made when it first uses content. Its name among brokers is the bus's with
-`.content` behind it, because the bus has a node of its own on the same transport; users see the
-bus's name alone.
+A bus has one session, made when it first uses content. Its name at brokers is the bus's name
+with the suffix `.content`, because the bus itself has a node on the same transport; users only see
+the bus's name.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from ensue.runtime.hub_memory import Hub
 __all__ = ["CONTENT", "ContentSession", "content_event"]
 
 PLAN_OVERHEAD_BYTES_MAX = 64 * 1024
-"""Bytes of a plan besides the payload of one event, at most."""
+"""Maximum bytes of a plan besides the payload of one event."""
 _SUFFIX = f".{CONTENT}"
 
 _log = logging.getLogger("ensue")
@@ -73,37 +73,37 @@ class Listener(Protocol):
         """End with an error, maybe because a server has lost its log."""
 
     def withdrawn(self) -> None:
-        """End as asked: nothing more comes."""
+        """End: no more events come."""
 
 
 class Recorded(Protocol):
-    """A reader whose unread events the trace has to account for."""
+    """A reader whose unread events must appear in the trace."""
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the trace says what became of all its events."""
+        """Whether the trace has the outcome of all its events."""
 
     def record_unread(self, verdict: str) -> None:
-        """Write into the trace that the application never gets the unread events."""
+        """Record the unread events as discarded."""
 
 
 class _Buffer:
     """Events of a subscription that a plan makes, until its bus reads it.
 
-    Other clients see a plan's subscriptions before it is committed, so events come before that,
-    too. Aborting the plan drops them.
+    Other clients see a plan's subscriptions before it commits, so events may arrive before that.
+    Aborting the plan drops them.
     """
 
     def __init__(self, events_max: int | None) -> None:
         self._events_max = events_max
         self.events: list[Notified] = []
         self.is_made = False
-        """Whether the plan is committed, and the bus about to read."""
+        """Whether the plan is committed, and the bus is about to read."""
         self.is_withdrawn = False
 
     @property
     def is_full(self) -> bool:
-        """Whether the reader will overflow: one event more is kept, so that it notices."""
+        """Whether the reader will overflow: one more event is kept, so that it notices."""
         return self._events_max is not None and len(self.events) > self._events_max
 
     def notified(self, notified: Notified) -> None:
@@ -116,12 +116,12 @@ class _Buffer:
         self.events.clear()
 
     def withdrawn(self) -> None:
-        """Note that nothing more comes."""
+        """Note that no more events come."""
         self.is_withdrawn = True
 
 
 class _WithoutDeliveries(AlongsideRecorder):
-    """Records what a session does; readers record what they hand over."""
+    """Records a session without deliveries, which readers record."""
 
     def outcome(
         self,
@@ -159,19 +159,19 @@ class ContentSession:
         self._beginning: dict[int, None] = {}
         """Requests for transactions that are to begin."""
         self._concluded: dict[str, list[Callable[[bool], object]]] = {}
-        """By transaction that is open here: what to call when it is over."""
+        """By open transaction: callbacks for its end."""
         self.reason = ""
-        """Why the transaction that ended last was aborted, for those calls."""
+        """Why the last transaction was aborted, for those callbacks."""
         self.on_invited: Callable[[str, str, Publication], Awaitable[None]] | None = None
         """Called with a transaction, a path in it and the invitation."""
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
         """Called with the name and filter of a subscription that another bus's plan has made."""
         self.kept_max = PENDING_MAX
-        """How many events of such a subscription are kept until it is read."""
+        """Number of events of such a subscription that are kept until it is read."""
         self.advertised: dict[str, str] = {}
-        """By name: advertisements of this bus, as far as it knows: other buses may plan for it."""
+        """By name: known advertisements of this bus; plans of other buses may make more."""
         self.unsettled: dict[asyncio.Future[Answered], str] = {}
-        """Answers to come about published events, and their ids."""
+        """Pending answers to published events, and their ids."""
         self._planned = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._driver: Driver[ClientNode] | None = None
@@ -179,18 +179,18 @@ class ContentSession:
         self._failure: EnsueError | None = None
         """Why the session has ended."""
         self._welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when all brokers know of this client."""
+        """Done when all brokers know this client."""
         if not hub.server:
-            self._start()  # In memory there is nothing to wait for.
+            self._start()  # In memory no broker has to be waited for.
 
     async def open(self) -> None:
-        """Connect, unless that was done; returns when all brokers know of this client."""
+        """Connect, unless connected; return when all brokers know this client."""
         if self._failure is not None:
             raise self._failure
         await asyncio.shield(self.opening())
 
     def opening(self) -> "asyncio.Task[None]":
-        """Begin to connect, unless that was done; return the task that does."""
+        """Start connecting, unless that has begun; return the task."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
             # A caller that does not await it gets the error from its next request.
@@ -217,24 +217,24 @@ class ContentSession:
 
     @property
     def close_timeout_s(self) -> float:
-        """How long leaving waits for answers that have not come."""
+        """How long leaving waits for pending answers."""
         return self._hub.close_timeout_s
 
     @property
     def payload_bytes_max(self) -> int:
-        """Bytes of a payload, at most."""
+        """Maximum bytes of a payload."""
         return self._hub.payload_bytes_max
 
     @property
     def plan_bytes_max(self) -> int:
-        """Bytes of a whole plan, at most: of one event of the largest payload, and the rest."""
+        """Maximum bytes of a plan: the largest payload of one event, and the rest."""
         largest = self.payload_bytes_max
         return largest + min(largest // 8, PLAN_OVERHEAD_BYTES_MAX)
 
     # -- Requests -------------------------------------------------------------------------------
 
     def ask(self, command: Callable[[TransactionClient, int], int]) -> "asyncio.Future[Answered]":
-        """Give a command that brokers answer; return the answer to come."""
+        """Run a command that brokers answer; return the pending answer."""
         future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
 
         def run(node: ClientNode, now_ns: int) -> None:
@@ -247,18 +247,18 @@ class ContentSession:
         return future
 
     async def request(self, command: Callable[[TransactionClient, int], int]) -> Answered:
-        """Give a command and wait for its answer; shielded, because it can't be taken back."""
+        """Run a command and await its answer; shielded, because it can't be undone."""
         await self.open()
         return await self.answer(self.ask(command))
 
     async def answer(self, future: "asyncio.Future[Answered]") -> Answered:
-        """Wait for an answer; other tasks get a turn even if it is there already."""
+        """Await an answer; yield to other tasks even if it has arrived."""
         if future.done():
             await asyncio.sleep(0)
         return await asyncio.shield(future)
 
     def begin(self, isolation: str, timeout_ns: int) -> "asyncio.Future[Answered]":
-        """Begin a transaction; return the answer to come, which has its name."""
+        """Begin a transaction; return the pending answer, which has its name."""
 
         def begin(client: TransactionClient, now_ns: int) -> int:
             number = client.begin(isolation, timeout_ns, now_ns=now_ns)
@@ -279,14 +279,14 @@ class ContentSession:
         """Withdraw a subscription, in the background."""
         self.stop_reading(subscription)
         if self._driver is not None and not self._driver.closed:
-            self._left[subscription] = None  # Events may be delivered behind this.
+            self._left[subscription] = None  # Events may still be delivered after this.
             asked = self.ask(lambda client, now: client.unsubscribe(subscription, now_ns=now))
             asked.add_done_callback(lambda _: self._left.pop(subscription, None))
 
     def begin_publishing(
         self, attributes: Mapping[str, object], payload: bytes
     ) -> "tuple[asyncio.Future[Answered], Event]":
-        """Send an event; return the answer to come, and the event."""
+        """Send an event; return the pending answer, and the event."""
         made: list[Event] = []
         checked = event_of(attributes)
 
@@ -317,7 +317,7 @@ class ContentSession:
         return event
 
     async def wait_for_all(self) -> None:
-        """Wait until brokers have everything that was published."""
+        """Wait until brokers have confirmed all published events."""
         if self.unsettled:
             await asyncio.wait(self.unsettled)
 
@@ -354,7 +354,7 @@ class ContentSession:
     # -- Subscriptions and transactions ---------------------------------------------------------
 
     def unique(self) -> str:
-        """Return a part of a name that is never used again."""
+        """Return a unique part of a name."""
         self._planned += 1
         return f"{self.name.replace('.', '/')}-{self._planned}"
 
@@ -374,15 +374,15 @@ class ContentSession:
         self._left.pop(subscription, None)
 
     def leave(self, subscription: str) -> None:
-        """Stop reading a subscription that a transaction withdraws, or may not make."""
+        """Stop reading a subscription that a transaction withdraws or may not make."""
         self.stop_reading(subscription)
         self._left[subscription] = None
         self._write({"action": "unsubscribed", "subscription": subscription})
 
     def when_over(self, transaction: str, call: Callable[[bool], object]) -> None:
-        """Call with whether a transaction was committed, when it is over; at once, if it is.
+        """Call back with whether a transaction was committed when it ends; at once if it has.
 
-        No transaction is committed before what was begun in it is over: so it was aborted.
+        No transaction commits before its operations have ended: then it was aborted.
         """
         waiting = self._concluded.get(transaction)
         if waiting is None:
@@ -393,11 +393,11 @@ class ContentSession:
     def _outcomes(self, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Notification):
-                self._told(outcome.value)
+                self._on_value(outcome.value)
             elif isinstance(outcome, Refuse):
                 self._give_up(client_failure(outcome, self.bus))
 
-    def _told(self, value: object) -> None:
+    def _on_value(self, value: object) -> None:
         match value:
             case Answered():
                 self._answered(value)
@@ -413,7 +413,7 @@ class ContentSession:
             case Welcomed() if not self._welcomed.done():
                 self._welcomed.set_result(None)
             case SessionEnded():
-                why = f"{self.bus} was silent for too long, or did not keep up: connect anew"
+                why = f"{self.bus} was silent for too long, or did not keep up: connect again"
                 self._give_up(LocalProtocolError(why))
 
     def _answered(self, answer: Answered) -> None:
@@ -442,11 +442,11 @@ class ContentSession:
             reader.notified(notified)
 
     def record(self, notified: Notified, action: str, position: int, verdict: str) -> None:
-        """Write what became of an event into the trace, if there is one."""
+        """Write the outcome of an event into the trace, if there is one."""
         self._write(notified.row(action, position, verdict))
 
     def keep_recorded(self, reader: Recorded) -> None:
-        """Have the trace say what became of all events of a reader."""
+        """Record the outcomes of all events of a reader."""
         if self._hub.recorder is not None:
             self.recorded = {each: None for each in self.recorded if not each.is_recorded}
             self.recorded[reader] = None
@@ -460,7 +460,7 @@ class ContentSession:
         return _Buffer(None if self._hub.holds_publishers else self.kept_max)
 
     def _cease(self, subscriptions: Sequence[str]) -> None:
-        """End subscriptions that a transaction has withdrawn, now that nothing more comes."""
+        """End subscriptions that a transaction has withdrawn: no more events come."""
         for name in subscriptions:
             self._left.pop(name, None)
             reader = self._readers.get(name)
@@ -470,7 +470,7 @@ class ContentSession:
                 reader.withdrawn()
 
     def _over(self, concluded: Concluded) -> None:
-        """Make the calls that wait for the end of a transaction, and its subscriptions."""
+        """Run the callbacks of an ended transaction, and open its subscriptions."""
         self.reason = concluded.reason
         for call in self._concluded.pop(concluded.transaction, ()):
             call(concluded.committed)
@@ -483,7 +483,7 @@ class ContentSession:
         task.add_done_callback(self._tasks.discard)
 
     def _made(self, name: str, where: str) -> None:
-        """Hand a subscription that a plan has made to the application, unless it reads it."""
+        """Give a planned subscription to the application, unless it reads it already."""
         kept = self._readers.setdefault(name, self._new_buffer())
         if not isinstance(kept, _Buffer):
             return
@@ -511,7 +511,7 @@ class ContentSession:
             _log.warning("handler_failed bus=%s handler=on_subscription", who, exc_info=error)
 
     async def _act(self, invitation: Invitation) -> None:
-        """Call the handler of invitations, and answer when it has returned."""
+        """Call the handler of invitations, and answer when it returns."""
         refused, who = "", person(self.bus)
         if self.on_invited is None:
             refused = (
@@ -547,7 +547,7 @@ class ContentSession:
             reader.lost(str(error), error if isinstance(error, LogLost) else None)
 
     def close(self) -> None:
-        """End the session: what was advertised and subscribed ends."""
+        """End the session, with its advertisements and subscriptions."""
         for reader in self.recorded:
             reader.record_unread("unread")
         self.recorded = {}

@@ -1,13 +1,13 @@
 """Transactions of a bus: `async with bus.transaction() as tx`, and invitations into them.
 
 All operations of all clients that take part happen, or none does. `tx.invite` lets another client
-act within the transaction and returns when its handler has; it may invite others. Leaving the block
-commits, and an exception in it aborts. `TransactionAborted` means that nothing has happened, and
-has the reason; with `isolation="serializable"` a conflict with another transaction is one: try
-again.
+act within the transaction, and returns when its handler has; the handler may invite others. Leaving
+the block commits, an exception in it aborts. `TransactionAborted` means that nothing has happened,
+and has the reason. With `isolation="serializable"` that may be a conflict with another transaction:
+try again.
 
-An operation begins when its method is called, not when it is first awaited: so a forgotten `await`
-is noticed, and no transaction is committed without a part of it.
+An operation begins when its method is called, not when it is awaited. So a forgotten `await` is
+noticed, and no transaction commits without one of its operations.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ def share_of(subscription: Subscription) -> ContentShare:
 
 
 def end_here(subscription: Subscription) -> None:
-    """End a subscription that the brokers don't have, unless that was done."""
+    """End a subscription that the brokers don't have, unless it has ended."""
     share = _share_of(subscription)
     if share is not None:
         share.withdrawn()
@@ -101,7 +101,7 @@ def _share_of(subscription: Subscription) -> ContentShare | None:
 
 
 class _Begun(Coroutine[Any, Any, T]):
-    """An operation: a coroutine without a warning if it never runs, as its transaction raises."""
+    """An awaitable operation. It never warns if not awaited: its transaction raises."""
 
     def __init__(self, what: str, work: Coroutine[Any, Any, T]) -> None:
         self.__name__ = self.__qualname__ = what
@@ -126,16 +126,16 @@ class _Begun(Coroutine[Any, Any, T]):
 
 
 class Operations:
-    """Operations of one transaction that were begun, until they are over."""
+    """Operations of one transaction that are under way."""
 
     def __init__(self) -> None:
         self._open: dict[object, str] = {}
-        """Operations that are not over, cancelled ones included."""
+        """Operations that have not ended, including cancelled ones."""
 
     def begin(
         self, what: str, work: Callable[[], Coroutine[Any, Any, T]]
     ) -> Coroutine[Any, Any, T]:
-        """Begin an operation; return what is to be awaited."""
+        """Begin an operation; return the awaitable."""
         key = object()
         self._open[key] = what
         return _Begun(what, self._until_over(key, work))
@@ -144,7 +144,7 @@ class Operations:
         try:
             done = await work()
         except (asyncio.CancelledError, GeneratorExit):
-            raise  # It can't be taken back, and may happen or not.
+            raise  # It can't be undone, and may happen or not.
         except BaseException:
             del self._open[key]
             raise
@@ -153,12 +153,12 @@ class Operations:
 
     @property
     def unawaited(self) -> str:
-        """What is wrong if operations were not awaited to the end; empty: nothing."""
+        """The error if operations were not awaited to the end; empty if all were."""
         if not self._open:
             return ""
         names = ", ".join(f"{what}(…)" for what in dict.fromkeys(self._open.values()))
         was = "was" if len(self._open) == 1 else "were"
-        return f"{names} {was} not awaited to the end: await all that you do in it"
+        return f"{names} {was} not awaited to the end: await all operations in it"
 
 
 class _Participant:
@@ -205,8 +205,8 @@ class _Participant:
     ) -> Coroutine[Any, Any, Subscription]:
         """Subscribe; return the subscription, open.
 
-        Events come when the transaction is committed; it ends if the transaction is aborted. The
-        options are those of `bus.subscribe`.
+        Events arrive when the transaction commits; an abort ends the subscription. The options
+        are those of `bus.subscribe`.
         """
         parse(where)
         options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
@@ -215,8 +215,8 @@ class _Participant:
     def unsubscribe(self, subscription: Subscription) -> Coroutine[Any, Any, None]:
         """Withdraw a subscription of this bus: it continues if the transaction is aborted.
 
-        Reading ends after the last event that was published before: with several servers, some time
-        after the commit.
+        Reading ends after the last event published before: with several servers, some time after
+        the commit.
         """
         share_of(subscription)
         return self._begin("unsubscribe", lambda: self._withdraw(subscription))
@@ -226,7 +226,7 @@ class _Participant:
     ) -> Coroutine[Any, Any, None]:
         """Let another bus act within the transaction; return when its handler has.
 
-        Its handler is given `attributes` and `payload`.
+        Its handler gets `attributes` and `payload`.
         """
         check_text(client, "a client's name")
         checked = check_payload(payload, self._session.payload_bytes_max)
@@ -292,7 +292,7 @@ class _Participant:
         await self._act("usub", name=share.subscription)
 
         def over(committed: bool) -> None:
-            share.draining = committed  # It ends behind the last event that was routed to it.
+            share.draining = committed  # It ends after the last event routed to it.
 
         self._session.when_over(self.name, over)
 
@@ -322,7 +322,7 @@ class _Participant:
     def _check_open(self) -> None:
         if self._over:
             raise LocalProtocolError(
-                "the transaction is over: await all that you do in it before it ends"
+                "the transaction has ended: await all operations inside its block"
             )
         if not self.name:
             raise LocalProtocolError("use it inside `async with bus.transaction(…) as tx`")
@@ -335,7 +335,7 @@ class _Participant:
             raise self._refused(explained(self._why(answer.refused), asked or Situation()))
 
     def _why(self, refused: str) -> str:
-        """Return why the transaction was aborted instead of that it is over, if that is known."""
+        """Return why the transaction was aborted, if known, or that it has ended."""
         is_known = refused == OVER and self._aborted not in ("", ABORTED)
         return self._aborted if is_known else refused
 
@@ -404,7 +404,7 @@ class Transaction(_Participant):
             raise self.failure
 
     async def _end_by(self, ending: "asyncio.Future[Answered]", timeout_s: float) -> "Answered":
-        """Wait until the transaction is over, for a limited time: its server may be gone."""
+        """Wait until the transaction ends, for a limited time: its server may be down."""
         limit_s = timeout_s + self._session.close_timeout_s
         try:
             async with asyncio.timeout(limit_s) as limit:

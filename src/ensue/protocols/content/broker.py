@@ -26,13 +26,13 @@ class ContentBroker:
     # -- Clients --------------------------------------------------------------------------------
 
     def welcome(self, client: str) -> None:
-        """Take a client in; it is answered when every broker knows the way to it."""
+        """Admit a client; answer it when every broker has a route to it."""
         self._state.clients[client] = None
         self._state.members[client] = (self._state.name, client)
         self._introduce(Pending(client), client, self._state.name, but="")
 
     def depart(self, client: str) -> None:
-        """Withdraw everything of a client that has left."""
+        """Withdraw all entries of a departed client."""
         state = self._state
         del state.clients[client]
         state.disconnected.pop(client, None)
@@ -49,7 +49,7 @@ class ContentBroker:
         state.departed.append(client)
 
     def _introduce(self, pending: Pending, client: str, home: str, *, but: str) -> None:
-        """Pass on that a client has come or left."""
+        """Announce to neighbors that a client joined or left."""
         for neighbor in self._state.neighbors:
             if neighbor != but:
                 self._steps.cause(pending, neighbor, member=client, home=home)
@@ -78,7 +78,7 @@ class ContentBroker:
         if frame.home:
             members[frame.member] = (frame.home, source)
         elif members.get(frame.member, ("", ""))[1] == source:
-            del members[frame.member]  # Otherwise it has come back at another broker.
+            del members[frame.member]  # Otherwise it has joined again at another broker.
         self._introduce(Pending(source, frame.number), frame.member, frame.home, but=source)
 
     def change(self, changes: Sequence[Change], hop: str, number: int | None = None) -> None:

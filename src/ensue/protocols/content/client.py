@@ -5,8 +5,8 @@
 Guarantees. Every request is answered once (`Answered`): a change when it is in effect at all
 brokers but those that are away, which the answer names; a publication when its home has persisted
 it. An event is delivered once to each subscription that matches it, in the order its home routed
-it. A client that restarts goes on where it was, if it kept its records and its session has not
-ended (`lease_ns`); otherwise it gets `SessionEnded`, and has to come back under another name.
+it. A restarted client resumes where it stopped, if it kept its records and its session has not
+ended (`lease_ns`); otherwise it gets `SessionEnded`, and must connect under another name.
 
 Theory of operation. Requests are numbered and travel over a numbered link, as do answers and
 notifications. `Hello` is repeated until the home answers, `Beat` for as long as the client lives.
@@ -53,7 +53,7 @@ class Notified(msgspec.Struct, frozen=True):
     """Number of events of the transaction that follow for the subscription."""
 
     def row(self, action: str, position: int, verdict: str = "") -> dict[str, Any]:
-        """Return the trace row of what became of the event."""
+        """Return the trace row of the event's outcome."""
         publication = self.publication
         return {
             "action": action,
@@ -69,11 +69,11 @@ class Notified(msgspec.Struct, frozen=True):
 
 
 class Welcomed(msgspec.Struct, frozen=True):
-    """All brokers know the way to this client."""
+    """All brokers have a route to this client."""
 
 
 class SessionEnded(msgspec.Struct, frozen=True):
-    """The home has ended the session: nothing more comes, and nothing is sent."""
+    """The home has ended the session: no frames are received or sent any more."""
 
 
 class ClientRecord(msgspec.Struct, array_like=True):
@@ -110,7 +110,7 @@ class ContentClient:
         self.latest: Publication | None = None
         """The last publication."""
         self.positions: dict[str, int] = {}
-        """By subscription: number of events it was given."""
+        """By subscription: number of its events."""
         self._ahead: dict[int, Change] = {}
         """By request: subscriptions that were answered ahead of brokers that are away."""
         self.welcomed = False
@@ -121,7 +121,7 @@ class ContentClient:
         self._beat_due_ns = 0
 
     def record(self, codec: Codec, rest: bytes) -> bytes:
-        """Return the state as it is persisted, with the rest of the client's."""
+        """Return the state to persist; `rest` is that of the transaction client."""
         asked = {number: codec.encode(frame) for number, frame in self.asked.items()}
         return RECORD.encode(
             ClientRecord(
@@ -138,7 +138,7 @@ class ContentClient:
         )
 
     def restore(self, codec: Codec, state: bytes) -> bytes:
-        """Take over the state that was persisted; return the rest of the client's."""
+        """Restore the persisted state; return the rest, of the transaction client."""
         record = RECORD.decode(state)
         self.asked = {number: codec.decode(data) for number, data in record.asked.items()}
         self.last_number, self.published = record.last_number, record.published
@@ -149,7 +149,7 @@ class ContentClient:
     # -- Session --------------------------------------------------------------------------------
 
     def start(self, now_ns: int) -> None:
-        """Begin to send beats."""
+        """Start sending beats."""
         self._beat_due_ns = now_ns
 
     def beat(self, now_ns: int) -> None:
@@ -174,7 +174,7 @@ class ContentClient:
         if not self.welcomed:
             return  # Meant for a former client of this name.
         if not self.ended:
-            self._effects.tell(SessionEnded())
+            self._effects.notify(SessionEnded())
         self.ended = self.gone = True
         self.asked.clear()
 
@@ -203,7 +203,7 @@ class ContentClient:
         if publication is not None:
             self.latest = publication
             if not frame.transaction:
-                self._effects.tell(
+                self._effects.notify(
                     None,
                     action="published",
                     event=publication.id,
@@ -213,7 +213,7 @@ class ContentClient:
                 )
         change = getattr(frame, "change", None)
         if change is not None and change.action == f.UNSUBSCRIBE and not frame.transaction:
-            self._effects.tell(None, action="unsubscribed", subscription=change.name)
+            self._effects.notify(None, action="unsubscribed", subscription=change.name)
             self.positions.pop(change.name, None)  # Events under way are no longer counted.
         self._effects.send(self._home, frame)
 
@@ -232,13 +232,13 @@ class ContentClient:
     def refuse_kept(self, number: int, refused: str) -> None:
         """Answer a request that was kept and will not be sent."""
         self.asked.pop(number, None)
-        self._effects.tell(Answered(number, refused))
+        self._effects.notify(Answered(number, refused))
 
     def done(self, frame: f.Done) -> Any:
         """Handle an answer of the home; return the request, if this is the first answer."""
         if not frame.number:
             self.welcomed = True
-            self._effects.tell(Welcomed())
+            self._effects.notify(Welcomed())
             return None
         asked = self.asked.pop(frame.number, None)
         if asked is not None:
@@ -246,7 +246,7 @@ class ContentClient:
             return asked
         change = self._ahead.pop(frame.number, None)
         if change is not None and change.name in self.positions:
-            self._effects.tell(
+            self._effects.notify(
                 None, action="subscribed", subscription=change.name, topic=change.where
             )
         return None
@@ -259,7 +259,7 @@ class ContentClient:
             if frame.away:
                 self._ahead[frame.number] = change
             elif not asked.transaction:
-                self._effects.tell(
+                self._effects.notify(
                     answer, action="subscribed", subscription=change.name, topic=change.where
                 )
                 return
@@ -269,14 +269,14 @@ class ContentClient:
                 row["event"] = asked.publication.id
             elif change is not None:
                 row["subscription"] = change.name
-            self._effects.tell(answer, **row)
+            self._effects.notify(answer, **row)
             return
-        self._effects.tell(answer)
+        self._effects.notify(answer)
 
     # -- Subscriptions --------------------------------------------------------------------------
 
     def notify(self, frame: f.Notify) -> None:
-        """Hand an event to the application, once for each subscription that it matches."""
+        """Deliver an event, once for each subscription that it matches."""
         counts = chain(frame.following, repeat(0))
         for name, following in zip(frame.subscriptions, counts, strict=False):
             position = 0
@@ -285,12 +285,12 @@ class ContentClient:
             notified = Notified(
                 frame.publication, name, position, frame.transaction, frame.path, following
             )
-            self._effects.tell(notified, **notified.row("delivered", position))
+            self._effects.notify(notified, **notified.row("delivered", position))
 
     def _is_withdrawn(self, name: str) -> bool:
-        """Return whether this client has asked to withdraw a subscription and has no answer yet.
+        """Return whether the withdrawal of a subscription is not answered yet.
 
-        Nothing comes behind the answer.
+        No event follows the answer.
         """
         return any(
             isinstance(asked, f.Operate)

@@ -14,17 +14,17 @@ class ContentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits and times of content brokers and their clients."""
 
     durable: bool = True
-    """False: nothing is persisted, for brokers that live in one process."""
+    """False: persist nothing, for brokers in one process."""
     lease_ns: int = 10 * SECOND_NS
-    """The session of a client that is silent for so long ends."""
+    """Silence after which the session of a client ends."""
     grace_ns: int = SECOND_NS
-    """After so long without a connection, transactions do not wait for a client."""
+    """Time without a connection after which transactions do not wait for a client."""
     away_ns: int = 2 * SECOND_NS
-    """After so long without an acknowledgement, clients do not wait for a neighbor."""
+    """Time without acknowledgement after which clients do not wait for a neighbor."""
     beat_ns: int = 2 * SECOND_NS
-    """How often a client renews its lease."""
+    """Interval at which a client renews its lease."""
     hello_ns: int = 200 * MILLISECOND_NS
-    """How often a client that was not welcomed repeats its `Hello`."""
+    """Interval at which an unanswered `Hello` is repeated."""
     retry_ns: int = 20 * MILLISECOND_NS
     """The pause before a refused transaction is opened again; it doubles each time."""
     retry_ns_max: int = SECOND_NS

@@ -22,8 +22,8 @@ class Effects:
         """Write a record, or remove it."""
         self.pending.append(Persist(key, value))
 
-    def tell(self, value: object, **row: Any) -> None:
-        """Hand a value to the application, and a row to the trace."""
+    def notify(self, value: object, **row: Any) -> None:
+        """Notify the application with a value, and the trace with a row."""
         self.pending.append(Notification(value, row or None))
 
     def drain(self) -> Sequence[Effect]:

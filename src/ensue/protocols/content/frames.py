@@ -1,4 +1,4 @@
-"""What clients and brokers of the overlay exchange, apart from transactions.
+"""Frames between clients and brokers of the tree, apart from transactions.
 
 Frames between neighbors, and between a client and its broker, travel over numbered links
 (`shared.link`): each arrives once, and in the order it was sent, also across crashes. Filters
@@ -50,7 +50,7 @@ __all__ = [
 
 ADVERTISE, UNADVERTISE, SUBSCRIBE, UNSUBSCRIBE = "adv", "uadv", "sub", "usub"
 PLANNED_FROM = 2**40
-"""Numbers above this are given by a client's home to publications that others planned."""
+"""A client's home assigns numbers above this to publications that others planned."""
 CONTENT = "content"
 """The topic of events that are described by their attributes."""
 
@@ -76,7 +76,7 @@ class Publication(
 
     publisher: Name
     number: Count
-    """1, 2, 3, … per publisher; above `PLANNED_FROM`, numbers that its home gave."""
+    """1, 2, 3, … per publisher; above `PLANNED_FROM`, assigned by its home."""
     attributes: dict[str, bool | int | float | str]
     payload: bytes = b""
     published_at_ns: int = 0
@@ -172,7 +172,7 @@ class Step(Frame, frozen=True, tag=111):
     invited: str = ""
     """The only client that gets the publication: an invitation into the transaction."""
     member: str = ""
-    """A client that has come or left; passed on, so that all brokers know the way to it."""
+    """A client that joined or left; all brokers need a route to it."""
     home: str = ""
     """The home of the client; empty if it has left."""
     shared: bool = False
@@ -244,7 +244,7 @@ class Adopt(Frame, frozen=True, tag=123):
 
 
 class Abandon(Frame, frozen=True, tag=124):
-    """A neighbor has left the tree for good."""
+    """A neighbor has left the tree permanently."""
 
     neighbor: Name
 

@@ -52,7 +52,7 @@ class InputLog:
         self._load = load
         self.durable = durable
         self._bytes_min = bytes_min
-        """A log of at most so many bytes is not replaced by a snapshot."""
+        """Minimum size of a log that a snapshot replaces."""
         self._first = 1
         self._next = 1
         self._bytes = 0
@@ -87,7 +87,7 @@ class InputLog:
         self._snapshot_bytes = len(state)
 
     def recover(self, records: Mapping[str, bytes]) -> None:
-        """Load the snapshot and handle the inputs behind it again."""
+        """Load the snapshot and handle the inputs after it again."""
         if "state" in records:
             self._snapshot_bytes = len(records["state"])
             self._load(records["state"])

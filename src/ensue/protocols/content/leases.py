@@ -1,4 +1,4 @@
-"""The leases of a broker's clients: when each was heard last, and when it lost its connection."""
+"""Leases of a broker's clients: last frame of each, and when it lost its connection."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,28 +8,28 @@ __all__ = ["Leases"]
 
 
 class Leases:
-    """Leases of the clients of one broker. They begin anew when the broker restarts."""
+    """Leases of the clients of one broker. They start again when the broker restarts."""
 
     def __init__(self, config: ContentConfig) -> None:
         self._config = config
         self._heard_ns: dict[str, int] = {}
         self._lost_ns: dict[str, int] = {}
-        """By client without a connection: when its grace began."""
+        """By client without a connection: start of its grace period."""
 
     def restart(self, clients: Iterable[str], now_ns: int) -> None:
-        """Begin the leases of all clients anew."""
+        """Start the leases of all clients again."""
         self._heard_ns = dict.fromkeys(clients, now_ns)
 
     def renew(self, client: str, now_ns: int) -> None:
-        """Extend the lease of a client that was heard."""
+        """Extend the lease of a client that sent a frame."""
         self._heard_ns[client] = now_ns
 
     def start_grace(self, client: str, now_ns: int) -> None:
-        """Begin the grace of a client without a connection, unless it has begun."""
+        """Start the grace period of a client without a connection, unless it runs."""
         self._lost_ns.setdefault(client, now_ns)
 
     def end_grace(self, client: str) -> None:
-        """End the grace of a client: it has a connection again, or its grace is over."""
+        """End the grace period of a client: it reconnected, or the period is over."""
         self._lost_ns.pop(client, None)
 
     def remove(self, client: str) -> None:
@@ -38,19 +38,19 @@ class Leases:
         self._lost_ns.pop(client, None)
 
     def expired(self, now_ns: int) -> Iterator[str]:
-        """Yield clients whose lease is over."""
+        """Yield clients whose lease has expired."""
         for client, heard_ns in list(self._heard_ns.items()):
             if heard_ns + self._config.lease_ns <= now_ns:
                 yield client
 
     def out_of_grace(self, now_ns: int) -> Iterator[str]:
-        """Yield clients whose grace is over."""
+        """Yield clients whose grace period has expired."""
         for client, lost_ns in list(self._lost_ns.items()):
             if lost_ns + self._config.grace_ns <= now_ns:
                 yield client
 
     def due_ns(self) -> list[int]:
-        """Return when each lease and each grace is over."""
+        """Return when each lease and grace period expires."""
         dues = [heard_ns + self._config.lease_ns for heard_ns in self._heard_ns.values()]
         dues += [lost_ns + self._config.grace_ns for lost_ns in self._lost_ns.values()]
         return dues

@@ -30,13 +30,13 @@ class BrokerState:
         self.clients: dict[str, None] = {}
         """Clients whose home is this broker."""
         self.members: dict[str, tuple[str, str]] = {}
-        """By client of any broker: its home, and the neighbor on the way there or the client."""
+        """By client of any broker: its home, and the next hop to it."""
         self.disconnected: dict[str, None] = {}
-        """Clients whose grace is over: no transaction waits for them."""
+        """Clients whose grace period has expired: no transaction waits for them."""
         self.leaving: dict[str, None] = {}
         """Clients that have left while plans still have operations for them: see `Plans`."""
         self.departed: list[str] = []
-        """Clients that have left, until the links take them."""
+        """Departed clients whose links are still open."""
 
     def restore(
         self,
@@ -49,7 +49,7 @@ class BrokerState:
         members: dict[str, tuple[str, str]],
         disconnected: Iterable[str],
     ) -> None:
-        """Take over the state that was persisted."""
+        """Restore the persisted state."""
         self.neighbors = tuple(neighbors)
         self.tables = Tables(self.neighbors, tables)
         self.version, self.undos = version, undos
@@ -69,4 +69,4 @@ class BrokerState:
 
     def record(self, **columns: Any) -> None:
         """Write a row into the trace."""
-        self.effects.tell(None, **columns)
+        self.effects.notify(None, **columns)

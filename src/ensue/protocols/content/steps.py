@@ -1,4 +1,4 @@
-"""Steps: operations on their way through the tree, and the answers that come back.
+"""Steps: operations under way in the tree, and their answers.
 
 An operation is a *step* at its client's home. It causes steps at neighbors, these cause further
 ones, and each broker answers a step when all steps that it caused have been answered. So a client
@@ -75,7 +75,7 @@ class Steps:
         partial: dict[int, tuple[str, ...]],
         announced: dict[int, tuple[str, list[Change]]],
     ) -> None:
-        """Take over the steps that were persisted."""
+        """Restore the persisted steps."""
         self.last_number, self.pending, self.causes = last_number, pending, causes
         self.under_way, self.away, self.partial = under_way, dict.fromkeys(away), partial
         for number, (neighbor, changes) in announced.items():
@@ -135,7 +135,7 @@ class Steps:
     ) -> None:
         """Have a covered subscription wait until its coverer has reached every broker.
 
-        It is not passed on itself, so no step of its own tells when it is in effect.
+        It is not passed on, so it has no step that would report when it is in effect.
         """
         for change in changes:
             if change.action != f.SUBSCRIBE:
@@ -148,7 +148,7 @@ class Steps:
     # -- Answers --------------------------------------------------------------------------------
 
     def settle(self, pending: Pending) -> None:
-        """Answer a step if it waits for nothing, or keep it."""
+        """Answer a step if it waits for nothing; else keep it."""
         if not pending.waiting:
             self.answer(pending)
             return
@@ -188,7 +188,7 @@ class Steps:
         for key in self.causes.pop(number, ()):
             pending = self.pending.get(key)
             if pending is None:
-                continue  # It was given up.
+                continue  # Its transaction has ended.
             pending.waiting.remove(number)
             pending.refused = pending.refused or refused
             if not pending.waiting:
@@ -209,13 +209,13 @@ class Steps:
                 self.answer(pending)
 
     def disown(self, hop: str) -> None:
-        """Answer no more steps of a client or neighbor that has left."""
+        """Drop the pending answers to a departed client or neighbor."""
         for pending in self.pending.values():
             if pending.hop == hop:
                 pending.hop = ""
 
     def remove_neighbor(self, neighbor: str) -> None:
-        """Wait no longer for a neighbor that has left."""
+        """Stop waiting for a neighbor that has left."""
         self.away.pop(neighbor, None)
         self.disown(neighbor)
         for number in [number for number, (to, _) in self.under_way.items() if to == neighbor]:
@@ -278,7 +278,7 @@ class Steps:
         self._state.tables.returning.update(dict.fromkeys(pending.advertised, key))
 
     def _update_partial(self) -> None:
-        """Have subscriptions that were answered ahead of brokers cover nothing."""
+        """Mark subscriptions answered ahead of away brokers: they cover nothing."""
         self._state.tables.partial = {
             name for number in self.partial for name in self.under_way[number][1]
         }

@@ -16,14 +16,14 @@ that it was sent, and those that it needs but was not sent, because one that it 
 
 A change that is already in effect changes nothing.
 
-A covered subscription is answered when its coverer has reached every broker, which steps tell
-(`steps`). So subscriptions that do not travel by steps can't cover: those of a plan (`loose`),
-which is not answered; those answered ahead of brokers that are away (`partial`); those of a
-serializable transaction until all brokers have committed it, and those that a transaction withdraws
-which this broker has voted for (`settling`).
+A covered subscription is answered when its coverer has reached every broker (`steps`). So
+subscriptions that do not travel by steps can't cover: those of a plan (`loose`), which is not
+answered; those answered ahead of brokers that are away (`partial`); those of a serializable
+transaction until all brokers have committed it, and those that a transaction withdraws which this
+broker has voted for (`settling`).
 
-A *layer* is tables laid over others: it reads through to them and keeps its own changes to itself.
-A transaction works on one; so does the check that it would do the same again.
+A *layer* is tables over others: it reads through to them and keeps its changes to itself.
+Transactions work on one, and so does the check for conflicts.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
@@ -77,11 +77,11 @@ class Tables:
         self.passed: dict[str, MutableMapping[str, str]] = {each: {} for each in neighbors}
         """By neighbor and subscription: empty if it was sent, else its coverer there."""
         self.loose: set[str] = set()
-        """Subscriptions of plans: no answer tells when they have reached every broker."""
+        """Subscriptions of plans: no answer reports that they have reached every broker."""
         self.owns_loose = True
         """Whether these tables maintain `loose`; a layer only reads that of its base."""
         self.returning: dict[str, int] = {}
-        """Advertisements on their way to all brokers, each with its step.
+        """Advertisements under way to all brokers, each with its step.
 
         They are restored after an abort, or were answered ahead of brokers that are away. Until
         their step is answered no transaction publishes under them.
@@ -179,7 +179,7 @@ class Tables:
         self.passed[neighbor] = {}
 
     def remove_neighbor(self, neighbor: str) -> None:
-        """Remove a neighbor from which nothing came."""
+        """Remove a neighbor without entries."""
         self.neighbors = tuple(each for each in self.neighbors if each != neighbor)
         del self.passed[neighbor]
 
@@ -224,7 +224,7 @@ class Tables:
             for name, coverer in list(passed.items()):
                 held = self.subscriptions.get(name)
                 if held is None:
-                    continue  # The base of this layer has changed: the vote will see it.
+                    continue  # The base of this layer has changed: the vote detects it.
                 wanted = parse(held.where)
                 if promised.overlaps(wanted) and not self._needed(wanted, entry.hop):
                     del passed[name]

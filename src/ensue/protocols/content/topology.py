@@ -10,14 +10,14 @@ to the broker that does not know it yet.
 Transactions that are open meanwhile. A serializable transaction that has advertised something, and
 that this broker has not voted for, is refused as a conflict: the new broker does not know the
 advertisement. One that was voted for is corrected behind its commit, as after any regular change
-(D11). Plans go on among the brokers that were there when the plan came.
+(D11). Plans continue among the brokers that were present when the plan came.
 
 A broker is *abandoned* when nothing of it is left: no client, advertisement, subscription or open
 transaction (`hold_of` names what is left). Brokers that do not know yet may plan operations for its
 former clients; the broker that abandoned it answers for those (`transactions.plans`).
 
 HAZARD: two trees that were both in use can't be joined: their versions are unrelated. A broker that
-was abandoned comes back only empty, as a new one.
+was abandoned can only join again empty, as a new one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class Topology:
         self._steps = steps
 
     def adopt(self, newcomer: str, introduction: f.Adopted) -> None:
-        """Take in a neighbor that joins, and send it the state of the tree."""
+        """Add a neighbor that joins, and send it the state of the tree."""
         state = self._state
         state.neighbors = tuple(sorted({*state.neighbors, newcomer}))
         state.tables.add_neighbor(newcomer)
@@ -66,7 +66,7 @@ class Topology:
         self._state.flood(frame, but=source)
 
     def abandon(self, neighbor: str) -> None:
-        """Remove a neighbor that has left for good."""
+        """Remove a neighbor that has left permanently."""
         state = self._state
         state.neighbors = tuple(each for each in state.neighbors if each != neighbor)
         state.tables.remove_neighbor(neighbor)
@@ -107,7 +107,9 @@ def tree_of(names: Sequence[str], parents: Mapping[str, str] | None = None) -> d
     for number, name in enumerate(names[1:], 1):
         parent = (parents or {}).get(name) or names[(number - 1) // 2]
         if parent not in names[:number]:
-            raise ConfigurationError(f"{name!r} stands beside {parent!r}, which is not before it")
+            raise ConfigurationError(
+                f"the parent of broker {name!r} must be an earlier broker, got {parent!r}"
+            )
         neighbors[name].append(parent)
         neighbors[parent].append(name)
     return neighbors
@@ -124,4 +126,6 @@ def check_tree(neighbors: Mapping[str, Iterable[str]]) -> None:
     for one in reached:
         reached += [other for other in sorted(neighbors[one]) if other not in reached]
     if len(reached) != len(neighbors) or len(links) != len(neighbors) - 1:
-        raise ConfigurationError("brokers must form one tree: no cycle, and no broker apart")
+        raise ConfigurationError(
+            "brokers must form one tree, without cycles or unconnected brokers"
+        )

@@ -13,7 +13,7 @@ delivered with the commit.
 Theory of operation. Operations within a transaction are steps of content brokers (`operations`). A
 client invites others to act within its transaction, by name. The home of the client that
 coordinates holds the decision, with a deadline: no broker waits for a client. Each broker is one
-`TransactionBroker` that owns its parts and hands each frame to one of them; all its state survives
+`TransactionBroker` that owns its parts and gives each frame to one of them; all its state survives
 a crash (`content.input_log`). A client is one `TransactionClient`.
 
 Assumptions. Those of `content`. Transactions need all brokers: while one is away they wait, and

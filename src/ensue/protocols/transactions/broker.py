@@ -1,4 +1,4 @@
-"""One broker of a tree, with transactions: the node that a driver drives behind its links.
+"""One broker of a tree, with transactions; `nodes` adds its links.
 
 See the packages `content` and `transactions` for its guarantees, assumptions and hazards.
 """
@@ -120,7 +120,7 @@ class TransactionBroker:
 
     @property
     def open_transactions(self) -> tuple[str, ...]:
-        """Transactions and plans that are not over here."""
+        """Transactions and plans that are open here."""
         return (*self.commit.contexts, *self.plans.open)
 
     @property
@@ -144,21 +144,21 @@ class TransactionBroker:
         return None if member is None else member[0]
 
     def hold_of(self, neighbor: str) -> str:
-        """Return what of a neighbor, or of a transaction, is left; empty if nothing."""
+        """Return why a neighbor can't be abandoned; empty if it can."""
         found = self.topology.hold_of(neighbor)
         if found:
             return found
         for name in self.open_transactions:
-            return f"transaction {name}, which is not over"
-        return "an answer about a transaction that is over" if self.commit.gathers else ""
+            return f"transaction {name}, which is open"
+        return "an answer about an ended transaction" if self.commit.gathers else ""
 
     # -- Inputs ---------------------------------------------------------------------------------
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a frame of a neighbor or a client; ignore frames of others.
 
-        A client whose name an open transaction knows from before is not welcomed until the
-        transaction is over: it repeats its `Hello`.
+        A client whose name an open transaction still uses is not admitted until the transaction
+        ends: it repeats its `Hello`.
         """
         known = source in self.state.clients
         if known:
@@ -177,7 +177,7 @@ class TransactionBroker:
         return self.operations.involves(client) or self.plans.involves(client)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Handle leases, graces and deadlines that are over."""
+        """Handle expired leases, grace periods and deadlines."""
         for client in self.leases.expired(now_ns):
             self.expire(client, now_ns=now_ns)
         for client in self.leases.out_of_grace(now_ns):
@@ -188,7 +188,7 @@ class TransactionBroker:
             self._take(f.Tick(), now_ns)
 
     def next_timer_ns(self) -> int | None:
-        """Return when `handle_timer` has something to do."""
+        """Return when the next timer is due."""
         deadline_ns = self.deadline_ns()
         dues = self.leases.due_ns()
         return min(dues if deadline_ns is None else [*dues, deadline_ns], default=None)
@@ -203,7 +203,7 @@ class TransactionBroker:
         return self._effects.drain()
 
     def take_departed(self) -> list[str]:
-        """Drain the clients that have left, whose links can end."""
+        """Drain the departed clients, whose links can close."""
         departed, self.state.departed = self.state.departed, []
         return departed
 
@@ -213,12 +213,12 @@ class TransactionBroker:
         self._effects.send(client, f.Expired())  # Also to one that only plans still act for.
 
     def lose_connection(self, client: str, *, now_ns: int) -> None:
-        """Begin the grace of a client that has lost its connection."""
+        """Start the grace period of a client that lost its connection."""
         if client in self.state.clients and client not in self.state.disconnected:
             self.leases.start_grace(client, now_ns)
 
     def regain_connection(self, client: str, *, now_ns: int) -> None:
-        """End the grace of a client that has a connection."""
+        """End the grace period of a client that has a connection."""
         self.leases.end_grace(client)
         if client in self.state.disconnected:
             self._take(f.Reconnected(client=client), now_ns)
@@ -238,12 +238,12 @@ class TransactionBroker:
             self._take(f.Back(neighbor=neighbor), now_ns)
 
     def adopt(self, neighbor: str, *, now_ns: int) -> None:
-        """Take in a neighbor that joins the tree."""
+        """Add a neighbor that joins the tree."""
         self._take(f.Adopt(neighbor=neighbor), now_ns)
         self._persist_neighbors()
 
     def abandon(self, neighbor: str, *, now_ns: int) -> None:
-        """Remove a neighbor of which nothing is left."""
+        """Remove a neighbor without clients, entries or transactions."""
         assert not self.hold_of(neighbor)
         self._take(f.Abandon(neighbor=neighbor), now_ns)
         self._persist_neighbors()
@@ -379,14 +379,14 @@ class TransactionBroker:
         self._abort_all_of(client, now_ns, gone)
 
     def _disconnect(self, frame: f.Disconnected, source: str, now_ns: int) -> None:
-        """Have no transaction wait for a client; what it subscribed stays for its lease."""
+        """Stop transactions from waiting for a client; keep its subscriptions for its lease."""
         del source
         client = frame.client
         if client in self.state.clients:
             self.state.disconnected[client] = None
         lost = lost_connection(client)
         self.operations.answer_invitations(client, lost)
-        # A commit that the client has asked for needs nothing more of it.
+        # A requested commit needs nothing more from the client.
         self._abort_all_of(client, now_ns, lost, but=r.PREPARING)
 
     def _reconnect(self, frame: f.Reconnected, source: str, now_ns: int) -> None:

@@ -1,7 +1,7 @@
-"""One client, with transactions: the node that a driver drives behind its link.
+"""One client, with transactions; `nodes` adds its link.
 
-It coordinates transactions of its own and takes part in those of others. See the packages `content`
-and `transactions` for what it may rely on.
+It coordinates its transactions and takes part in those of others. See the packages `content` and
+`transactions` for the guarantees.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ class Concluded(msgspec.Struct, frozen=True):
 class Ceased(msgspec.Struct, frozen=True):
     """Subscriptions that a transaction has withdrawn, or made and not kept.
 
-    Nothing more comes for them.
+    No more events come for them.
     """
 
     subscriptions: tuple[str, ...]
@@ -103,7 +103,7 @@ class TransactionClient:
         )
         self.log.recover(records or {})
         content.start(now_ns)
-        content.beat(now_ns)  # Ahead of everything else.
+        content.beat(now_ns)  # Before everything else.
 
     # -- Status ---------------------------------------------------------------------------------
 
@@ -271,13 +271,13 @@ class TransactionClient:
         return msgspec.structs.replace(made, publisher=client, number=0)
 
     def planned_name(self, client: str, number: int) -> str:
-        """Return a unique name for what the next plan makes for a client."""
+        """Return a unique name for an entry that the next plan makes for a client."""
         return (
             f"{client}.plan-{self.name.replace('.', '/')}-{self.content.last_number + 1}-{number}"
         )
 
     def request(self, frame: Any, now_ns: int) -> int:
-        """Give a request its number, and send it; return the number."""
+        """Send a request under a new number; return the number."""
         if self.ended:
             raise LocalProtocolError(f"the session of {self.name} has ended: connect again")
         if self.unanswered_count >= self.config.requests_max:
@@ -297,7 +297,7 @@ class TransactionClient:
         try:
             self.codec.decode(self.codec.encode(frame))
         except (RemoteProtocolError, UnicodeEncodeError, TypeError, OverflowError) as error:
-            raise BadInput(f"brokers could not read it: {error}") from error
+            raise BadInput(f"brokers could not decode it: {error}") from error
 
     # -- Inputs ---------------------------------------------------------------------------------
 
@@ -346,7 +346,7 @@ class TransactionClient:
         self.content.expire()
 
     def _invited(self, frame: t.Invited) -> None:
-        self._effects.tell(Invitation(frame.transaction, frame.path, frame.publication))
+        self._effects.notify(Invitation(frame.transaction, frame.path, frame.publication))
 
     def _ended(self, frame: t.Ended) -> None:
         self.threads.end(frame)
@@ -354,7 +354,7 @@ class TransactionClient:
             if where:
                 self.content.positions.setdefault(name, 0)
         made = tuple(one for one in frame.subscriptions if one[1])
-        self._effects.tell(
+        self._effects.notify(
             Concluded(frame.transaction, frame.committed, frame.reason, made),
             action="committed" if frame.committed else "aborted",
             transaction=frame.transaction,
@@ -369,4 +369,4 @@ class TransactionClient:
     def _cease(self, names: tuple[str, ...]) -> None:
         for name in names:
             self.content.positions.pop(name, None)
-        self._effects.tell(Ceased(names))
+        self._effects.notify(Ceased(names))

@@ -45,7 +45,7 @@ class Compensation:
             if change.action in INVERSE:
                 withdrawal = Change(INVERSE[change.action], change.name)
                 self._content.change((withdrawal,), one.client)
-                # A transaction that withdrew it meanwhile must not put it back.
+                # A transaction that withdrew it meanwhile must not restore it.
                 self.keep_withdrawn([Issued(one.client, withdrawal, None)])
             elif before is not None and not self._leave_to_another(one):
                 restored = Change(_INVERSE[change.action], change.name, before.where)
@@ -63,7 +63,7 @@ class Compensation:
                 self._content.change((withdrawal,), one.client)
 
     def keep_withdrawn(self, committed: list[Issued]) -> None:
-        """Have no open transaction restore what a committed one withdrew as well."""
+        """Keep open transactions from restoring what a committed one withdrew too."""
         names = {
             (one.change.action, one.change.name)
             for one in committed
@@ -78,7 +78,7 @@ class Compensation:
                 ]
 
     def _leave_to_another(self, undone: Issued) -> bool:
-        """Pass a withdrawal on to an open transaction that asked for it too, and found it done."""
+        """Assign a withdrawal to an open transaction that requested it after it was done."""
         for issued in self._open():
             for at, one in enumerate(issued):
                 if one.change == undone.change and one.before is None:

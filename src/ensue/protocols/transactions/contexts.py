@@ -1,17 +1,16 @@
-"""Transactions at one broker: their logs, and the check that they would do the same again.
+"""Transactions at one broker: their logs, and the check for conflicts.
 
 A serializable transaction works on a layer over the broker's tables: it reads the committed state
 and keeps its own changes to itself. Each step is logged with its results: changes for neighbors,
 and where a publication went. Before a broker votes, it replays the log on a fresh layer over the
 current tables and compares step by step (D3, D4). If anything that the transaction read has changed
-so that it would have done something else, it can't be ordered behind what was committed meanwhile,
+so that it would have done something else, it can't be ordered after what was committed meanwhile,
 and the vote is no. The commit replays the log on the tables themselves (D6).
 
 The paper compares the routing of publications under the transaction's tables and under the
 committed ones. These always differ if the transaction subscribed before it published, so the
-paper's own example would never commit (D3). The paper does not look at subscriptions and
-advertisements at all, and two transactions that do not know of each other leave a hole in the
-tables (D4).
+paper's own example would never commit (D3). The paper ignores subscriptions and advertisements,
+and two concurrent transactions leave a hole in the tables (D4).
 """
 
 import msgspec
@@ -80,7 +79,7 @@ class Context:
         self.deliveries: list[Delivery] = []
         self.issued: list[Issued] = []
         self.participants: dict[str, None] = {}
-        """Clients of this broker that took part: they are sent how it ended."""
+        """Clients of this broker that took part: they get the outcome."""
         self.invitations: dict[str, tuple[str, int]] = {}
         """By path: an invited client that has not finished, and the number of the waiting step."""
         self.operations = 0
@@ -118,7 +117,7 @@ class Context:
         return context
 
     def conflict(self, tables: Tables) -> str:
-        """Return why the transaction can't be ordered behind all commits, or nothing."""
+        """Return why the transaction can't be ordered after all commits, or nothing."""
         fresh = Layer(tables).tables
         for number, logged in enumerate(self.log, 1):
             if _comparable(run(fresh, logged)) != _comparable(logged):
@@ -127,7 +126,7 @@ class Context:
 
 
 def run(tables: Tables, step: Logged) -> Logged:
-    """Do a step on tables; return it with its results there."""
+    """Run a step on tables; return it with its results."""
     outputs: Outputs = {}
     for change in step.changes:
         for neighbor, following in tables.apply(change, step.hop).items():
@@ -149,7 +148,7 @@ def _comparable(step: Logged) -> object:
 
 
 def replay(log: list[Logged], tables: Tables) -> tuple[list[Logged], list[str], dict[str, Entry]]:
-    """Do a log on the tables; return its results, and the subscriptions added and removed."""
+    """Run a log on the tables; return results, and subscriptions added and removed."""
     before: dict[str, Entry | None] = {}
     done: list[Logged] = []
     for step in log:
@@ -169,7 +168,7 @@ def replay(log: list[Logged], tables: Tables) -> tuple[list[Logged], list[str], 
 
 
 def fixes(log: list[Logged], done: list[Logged], tables: Tables) -> Outputs:
-    """Return the corrections to send to neighbors behind the commit (D11).
+    """Return the corrections to send to neighbors after the commit (D11).
 
     Regular operations between the vote and the commit are not checked, so the log may have other
     results now. Each neighbor commits what it was sent within the transaction; the difference to

@@ -124,14 +124,14 @@ class Ended(Frame, frozen=True, tag=135):
     subscriptions: tuple[tuple[Identifier, str], ...] = ()
     """Subscriptions that a plan made for this client, with their filters.
 
-    An empty filter: the subscription was withdrawn, and nothing comes for it behind this.
+    An empty filter: the subscription was withdrawn, and no event for it follows.
     """
 
 
 class Withdrawn(Frame, frozen=True, tag=137):
     """Subscriptions that a transaction has withdrawn, or made and not kept.
 
-    Nothing comes for them behind this.
+    No event for them follows.
     """
 
     transaction: Identifier

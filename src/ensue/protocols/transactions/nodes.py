@@ -1,4 +1,4 @@
-"""Brokers and clients behind their numbered links: the nodes that a driver drives.
+"""Brokers and clients with their numbered links: the nodes that a driver runs.
 
 A broker has links to its neighbors and to each of its clients; a client has one, to its home.
 `Hello`, `Beat` and `Expired` travel without numbers: their senders repeat them. If
@@ -24,8 +24,8 @@ CONNECTED = LinkConfig(
 )
 """For links over connections, which lose frames only when they end.
 
-Then frames under way are retransmitted at once (`repeat`). A shorter `retry_ns` would send a peer
-that is merely busy everything twice.
+Then frames under way are retransmitted at once (`repeat`). A shorter `retry_ns` would send all
+frames twice to a peer that is merely busy.
 """
 
 

@@ -4,7 +4,7 @@ Operations within a transaction are steps as regular ones are (`content.steps`).
 transaction makes them on its own layer of the tables, an atomic one on the broker's tables
 (`contexts`). A client's operation is answered when all steps that it caused have been answered (D1,
 D2: a step that causes nothing is answered at once; a step that a broker triggers has no origin, its
-end only lets the step that triggered it go on). A client sends its next operation only then: so
+end only lets the step that triggered it continue). A client sends its next operation only then: so
 every broker processes them in sequential order (Definition 6).
 
 An invitation (`tcm`) goes to one client, by name, and is answered when that client has finished;
@@ -40,7 +40,7 @@ OVER = "the transaction is over"
 ABORTED = "aborted"
 """The reason when its own client aborts a transaction."""
 UNDER_WAY = "operations of it are still under way"
-"""The reason when a client ends its part before its operations: they might happen or not."""
+"""The reason when a client ends its part before its operations are answered."""
 _RANDOM = re.compile(r"~[^.]*")
 
 
@@ -50,7 +50,7 @@ def shortened(name: str) -> str:
 
 
 def whole_name(state: BrokerState, name: str) -> str:
-    """Return the client of that name, or the last to come whose shortened name it is."""
+    """Return the client of that name, or the latest one with that shortened name."""
     if name in state.members:
         return name
     return next((each for each in reversed(state.members) if shortened(each) == name), name)
@@ -162,7 +162,7 @@ class Operations:
         self._steps.finish(invited[1], frame.refused or (UNDER_WAY if acts else ""))
 
     def answer_invitations(self, client: str, refused: str) -> None:
-        """Answer for a client that has left or is disconnected."""
+        """Answer the invitations of a client that has left or is disconnected."""
         for context in list(self._contexts.values()):
             for path, (invited, number) in list(context.invitations.items()):
                 if invited == client:
@@ -182,7 +182,7 @@ class Operations:
         return context if allowed else None
 
     def _too_many(self, context: Context) -> str:
-        """Return the refusal if clients of this broker have used up the operations, or nothing."""
+        """Return the refusal if clients here have reached the operation limit, or nothing."""
         limit = self._state.config.operations_max
         if context.operations < limit:
             return ""
@@ -195,7 +195,7 @@ class Operations:
         context = self._contexts.get(frame.transaction)
         pending = Pending(source, frame.number, frame.transaction, frame.path)
         if context is None and frame.shared and frame.changes:
-            # Its origin undoes the change behind this step; that must find it at every broker.
+            # Its origin undoes the change later: every broker must have it by then.
             self._content.change(frame.changes, source, frame.number)
         elif context is None:
             pending.refused = OVER
@@ -233,7 +233,7 @@ class Operations:
     def hand_on(
         self, context: Context, pending: Pending, client: str, publication: Publication
     ) -> None:
-        """Pass an invitation on towards a client, or hand it over."""
+        """Forward an invitation towards a client, or deliver it."""
         state, name, path = self._state, pending.transaction, pending.path
         _, hop = state.members.get(client, ("", ""))
         if not hop:

@@ -73,13 +73,13 @@ class Plans:
         self._depart = depart
         """Withdraws everything of a client that has left."""
         self.open = plans
-        """Plans that are not over here."""
+        """Plans that are open here."""
         self.submissions: dict[str, Submission] = {}
         """Plans that clients of this broker have submitted."""
         self.blocked: dict[str, None] = {}
         """Plans with an operation that has arrived and waits, for another one or a plan (S7)."""
         self.homes: dict[str, str] = {}
-        """Brokers that have or had clients, and the neighbor on the way there."""
+        """Brokers that have or had clients, and the next hop to each."""
         self.left_out: dict[str, None] = {}
         """Abandoned brokers: this one answers for operations planned for their clients."""
         self.numbers: dict[str, int] = {}
@@ -97,7 +97,7 @@ class Plans:
         )
 
     def restore(self, record: PlansRecord) -> None:
-        """Take over the plans that were persisted."""
+        """Restore the persisted plans."""
         self.open.update(record.plans)
         self.submissions = record.submissions
         self._state.leaving = dict.fromkeys(record.leaving)
@@ -122,12 +122,12 @@ class Plans:
         )
 
     def note_home(self, home: str, hop: str) -> None:
-        """Note the way to a broker that has clients."""
+        """Note the next hop to a broker that has clients."""
         self.homes[home] = hop
         self.left_out.pop(home, None)
 
     def abandon(self, neighbor: str) -> None:
-        """Answer for a neighbor, and the brokers behind it, that have left for good."""
+        """Answer for a neighbor, and the brokers behind it, that left permanently."""
         behind = [home for home, hop in self.homes.items() if hop == neighbor]
         for home in behind:
             del self.homes[home]
@@ -212,7 +212,7 @@ class Plans:
 
         At its home it does not wait for a subscription that waits for it in turn: it is refused
         there. So at other brokers plans wait only for plans that were ahead of them somewhere, and
-        never in a circle.
+        never in a cycle.
         """
         hop, whole = self.open[name].arrived[operation.path]
         return whole and any(
@@ -334,7 +334,7 @@ class Plans:
             self.advance(frame.transaction, now_ns)
 
     def _numbered_here(self, operation: t.Operation) -> t.Operation:
-        """Give a publication that another client planned its number."""
+        """Assign a number to a publication that another client planned."""
         if operation.publication is None or operation.publication.number:
             return operation
         number = self.numbers.get(operation.client, f.PLANNED_FROM) + 1
@@ -397,7 +397,7 @@ class Plans:
     def _carry_out(self, name: str, plan: Plan, *, commit: bool, reason: str) -> None:
         plan.over = True
         self._state.record(action="committed" if commit else "aborted", transaction=name)
-        # Ahead of events: a client learns of its subscriptions first.
+        # Before events: a client learns of its subscriptions first.
         self._end_for_participants(name, plan, commit=commit, reason=reason)
         if commit:
             deliver(self._state, name, plan.deliveries)
@@ -425,7 +425,7 @@ class Plans:
             self._state.send(client, ended)
 
     def _send_withdrawn(self, name: str, issued: Iterable[Issued]) -> None:
-        """Send clients the subscriptions that ended with a plan, behind the last event for them."""
+        """Notify clients of subscriptions that ended with a plan, after their last event."""
         withdrawn: dict[str, list[str]] = {}
         for one in issued:
             if one.client in self._state.clients:

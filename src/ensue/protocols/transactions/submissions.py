@@ -1,6 +1,6 @@
 """Submission of plans: a client's home checks a plan, names it, and decides about it.
 
-`plans` says what happens to a plan from there.
+`plans` carries it out.
 """
 
 from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ class Submissions:
         submission = self._plans.submissions[name]
         submission.decided = True
         if not commit and submission.number:
-            # Compensation may take long; the client need not wait for it.
+            # The client does not wait for compensation, which may take long.
             self._plans.answer_submission(name, reason)
         self._plans.close(t.Close(transaction=name, commit=commit, reason=reason), "")
 

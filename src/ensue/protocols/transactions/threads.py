@@ -1,9 +1,9 @@
 """Threads: a client's operations within transactions, one after the other.
 
 A client's operations within a transaction form a *thread*: one if it coordinates, and one for each
-of its invitations. The next operation of a thread is sent when the one before has been answered
+of its invitations. The next operation of a thread is sent when the previous one has been answered
 (rule *thread* of Definition 6), however fast the application is. If one is refused, so are those
-that wait behind it.
+queued after it.
 """
 
 import msgspec
@@ -46,7 +46,7 @@ class Threads:
         return _RECORD.encode(self.open)
 
     def restore(self, record: bytes) -> None:
-        """Take over the threads that were persisted."""
+        """Restore the persisted threads."""
         self.open = _RECORD.decode(record)
 
     def is_busy(self, transaction: str, path: str) -> bool:
@@ -79,7 +79,7 @@ class Threads:
             thread.queue.append(frame.number)
 
     def answered(self, asked: f.Operate | t.Invite, refused: str) -> None:
-        """Send the next operation of a thread behind an answer."""
+        """Send the next operation of a thread after an answer."""
         key = _key_of(asked)
         thread = self.open.get(key)
         if thread is None:
@@ -92,7 +92,7 @@ class Threads:
             self._content.positions.pop(change.name, None)
         self._send_next(thread, refused)
         if refused == OVER and not thread.acted:
-            del self.open[key]  # It began behind the end: the home sends no end of it.
+            del self.open[key]  # It began after the end: the home sends no `Ended` for it.
 
     def end(self, frame: t.Ended) -> None:
         """End the threads of a transaction; refuse operations that wait."""

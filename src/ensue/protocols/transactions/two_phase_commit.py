@@ -15,16 +15,16 @@ broker waits until all earlier transactions have ended here (`parked`, D7), then
 the homes of the clients that acted (`compensation`).
 
 A decision is flooded ahead of the corrections that follow it (`contexts.fixes`), so that every
-neighbor commits first. `Decided` comes back along the tree behind all publications that were routed
+neighbor commits first. `Decided` returns along the tree after all publications that were routed
 by older versions; then `Forget` drops the versions. Until then events may still come for a
 subscription that the transaction withdrew, and must reach its client: the client keeps it until its
-home sends `Withdrawn`, behind the last such event.
+home sends `Withdrawn`, after the last such event.
 
 *Coordinator.* The client's home coordinates. It persists the decision before it sends it, so no
 broker waits for a client. Each transaction has a deadline on the home's clock: if it is not decided
 by then, it is aborted. It is also aborted if the client leaves, lets its lease expire, or has no
-connection for `grace_ns` before it asked for the commit. A home that crashes recovers everything
-and goes on; deadlines that have passed are handled at once.
+connection for `grace_ns` before it requested the commit. A home that crashes recovers everything
+and resumes; deadlines that have passed are handled at once.
 
 A serializable transaction that a broker refused to open (D5) is opened again under a later name,
 after a pause that doubles each time, until its deadline: nothing of it has happened yet, so its
@@ -72,7 +72,7 @@ __all__ = ["TwoPhaseCommit", "deliver"]
 def deliver(state: BrokerState, name: str, deliveries: list[Delivery]) -> None:
     """Send clients the events of a transaction.
 
-    Each event says how many follow for its subscription: a reader has room for all, or for none.
+    Each event carries how many follow for its subscription: a reader takes all or none.
     """
     left = Counter(each for one in deliveries for each in one.subscriptions)
     for one in deliveries:
@@ -104,7 +104,7 @@ class TwoPhaseCommit:
         self.contexts = contexts
         """Transactions that are open here."""
         self.parked: dict[str, str] = {}
-        """Transactions to be prepared that wait for earlier ones, and the neighbor that asked."""
+        """Transactions that wait for earlier ones before the vote, and the neighbor to answer."""
         self.gathers: dict[str, Gather] = {}
         """By kind and transaction: answers that this broker waits for."""
         self.last_number = 0
@@ -119,7 +119,7 @@ class TwoPhaseCommit:
         record: CommitRecord,
         coordinations: dict[str, Coordination],
     ) -> None:
-        """Take over the transactions that were persisted."""
+        """Restore the persisted transactions."""
         for name, one in contexts.items():
             self.contexts[name] = Context.restored(one, self._state.tables)
         self.parked, self.gathers = record.parked, record.gathers
@@ -135,13 +135,13 @@ class TwoPhaseCommit:
         return f"{self.last_number:010d}-{self._state.name}"
 
     def note_name(self, name: str) -> None:
-        """Have new names come after a name seen here."""
+        """Order new names after a name seen here."""
         self.last_number = max(self.last_number, int(name.partition("-")[0]))
 
     # -- Brokers that join ----------------------------------------------------------------------
 
     def add_neighbor(self, neighbor: str) -> None:
-        """Let open transactions know a neighbor that has joined."""
+        """Add a neighbor that has joined to open transactions."""
         for context in self.contexts.values():
             if context.layer is not None:
                 context.layer.add_neighbor(neighbor)
@@ -158,7 +158,7 @@ class TwoPhaseCommit:
         )
 
     def adopted(self, frame: f.Adopted) -> None:
-        """Take over the open transactions of the other brokers."""
+        """Start with the open transactions of the other brokers."""
         self.last_number = max(self.last_number, frame.numbered)
         for name, base, isolated in frame.transactions:
             self.contexts[name] = Context(base, self._state.tables, isolated=isolated)
@@ -197,7 +197,7 @@ class TwoPhaseCommit:
             frame.base, self._state.tables, isolated=frame.isolated
         )
         if not frame.isolated:
-            self._state.flood(frame, but=source)  # Not answered: it runs ahead of all operations.
+            self._state.flood(frame, but=source)  # Not answered: it arrives before all operations.
         elif not self._ask_all("open", frame, source):
             self._state.send(source, t.Opened(transaction=frame.transaction))
 
@@ -279,7 +279,7 @@ class TwoPhaseCommit:
         for name, source in list(self.parked.items()):
             context = self.contexts.get(name)
             waits = context is not None and self.is_behind_another(name, context)
-            if name in self.parked and not waits:  # A vote may decide, and so come back here.
+            if name in self.parked and not waits:  # A vote may decide, and so call this again.
                 del self.parked[name]
                 self._vote(name, source, now_ns)
 
@@ -357,7 +357,7 @@ class TwoPhaseCommit:
         self.prepare_parked(now_ns)
 
     def apply(self, context: Context) -> None:
-        """Replay the log on the tables, and keep the version before for routing."""
+        """Replay the log on the tables; keep the previous version for routing."""
         state = self._state
         done, added, removed = replay(context.log, state.tables)
         state.version += 1
@@ -386,7 +386,7 @@ class TwoPhaseCommit:
         return rest
 
     def let_settle(self, name: str, context: Context) -> None:
-        """Have new subscriptions cover nothing until all brokers behind have committed them."""
+        """Mark new subscriptions: they cover nothing until all brokers behind commit them."""
         if f"decide/{name}" in self.gathers:
             self.settling[name] = [
                 change.name
@@ -397,7 +397,7 @@ class TwoPhaseCommit:
             self.update_settling()
 
     def update_settling(self) -> None:
-        """Have subscriptions that come or go with an unfinished commit cover nothing."""
+        """Mark subscriptions of unfinished commits: they cover nothing."""
         going = {
             change.name
             for context in self.contexts.values()
@@ -427,7 +427,7 @@ class TwoPhaseCommit:
         """Begin a transaction of a client that coordinates `coordinated` others."""
         config, refused = self._state.config, ""
         if frame.isolation not in (t.SERIALIZABLE, t.ATOMIC):
-            refused = f"there is no isolation {frame.isolation!r}"
+            refused = f"isolation must be {t.SERIALIZABLE} or {t.ATOMIC}, got {frame.isolation!r}"
         elif not 0 < frame.timeout_ns <= config.timeout_ns_max:
             refused = too_long(config)
         elif coordinated >= config.transactions_max:
@@ -473,7 +473,7 @@ class TwoPhaseCommit:
             return
         context = self.contexts.get(name)
         if context is not None:
-            context.participants.clear()  # Nothing has happened: the client waits on.
+            context.participants.clear()  # Nothing has happened: the client keeps waiting.
         self.spread(name, now_ns, commit=False, reason=refused)
         pause_ns = state.config.retry_ns << min(coordination.attempts - 1, 20)
         coordination.phase = PAUSING

@@ -10,10 +10,10 @@ of brokers have one answer each:
 * `matches` (subsumption of a point filter, Definition 2): does this event match?
 * `overlaps` (Definition 1): could an event match both? It holds if two boxes share values in *all*
   attributes that both name. The paper says "exists" (erratum D10); with that, tables grow, and
-  brokers that use one rule and brokers that use the other wait for each other.
+  brokers that use different rules wait for each other.
 * `covers` (Definition 2): does every event that matches the other match this? Decided box by box:
-  always right when it says yes; it says no where only several boxes together cover another, which
-  costs a forwarded subscription and nothing else.
+  a yes is always right; a no is wrong where only several boxes together cover another, which
+  merely forwards a subscription.
 
 Limits: `BOXES_MAX` boxes after `and` was multiplied out, `ATTRIBUTES_MAX` attributes in an event or
 a box. `cost_of_both` and `cost_of_either` estimate the work of combining two filters, so that
@@ -84,7 +84,7 @@ class Filter(msgspec.Struct, frozen=True, weakref=True):
         return any(meet(one, two) is not None for one in self.boxes for two in other.boxes)
 
     def covers(self, other: "Filter") -> bool:
-        """Return whether it is certain that all events which match the other match this."""
+        """Return whether certainly all events that match the other match this."""
         return all(any(_box_covers(mine, box) for mine in self.boxes) for box in other.boxes)
 
     def both(self, other: "Filter") -> "Filter":
@@ -124,31 +124,33 @@ def where(name: str, space: Space) -> Filter:
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no name of an attribute."""
+    """Refuse an invalid name of an attribute."""
     if not name or len(name) > NAME_LENGTH_MAX:
         raise BadInput(
-            f"an attribute's name has from 1 to {NAME_LENGTH_MAX} characters, not {len(name)}"
+            f"an attribute's name must have 1 to {NAME_LENGTH_MAX} characters, got {len(name)}"
         )
     check_text(name, "an attribute's name")
 
 
 def event_of(attributes: Mapping[str, object]) -> dict[str, Value]:
-    """Return the attributes of an event, sorted by name, or say what is wrong with them."""
+    """Return the attributes of an event, sorted by name; raise if they are invalid."""
     if not isinstance(attributes, Mapping):
         raise BadInput(
-            f"an event by content has attributes such as {{'price': 12}}, not {attributes!r}"
+            f"an event by content needs attributes such as {{'price': 12}}, got {attributes!r}"
         )
     for name in attributes:
         if not isinstance(name, str):
-            raise BadInput(f"an attribute's name is a text, not {name!r}")
+            raise BadInput(f"an attribute's name must be text, got {name!r}")
     if len(attributes) > ATTRIBUTES_MAX:
-        raise BadInput(f"an event has at most {ATTRIBUTES_MAX} attributes, not {len(attributes)}")
+        raise BadInput(
+            f"an event may have at most {ATTRIBUTES_MAX} attributes, got {len(attributes)}"
+        )
     found: dict[str, Value] = {}
     for name in sorted(attributes):
         check_name(name)
         value = found[name] = value_of(attributes[name])
         if isinstance(value, float) and isinf(value):
-            raise BadInput(f"attribute {name!r} is {value}: events have finite numbers")
+            raise BadInput(f"attribute {name!r} must be a finite number, got {value}")
     return found
 
 
@@ -162,7 +164,7 @@ def inside(box: Box, event: Attributes) -> bool:
 
 
 def meet(one: Box, two: Box) -> Box | None:
-    """Return the box of what lies in both, or None if nothing does."""
+    """Return the intersection of two boxes, or None if it is empty."""
     spaces = dict(one)
     for name, space in two:
         mine = spaces.get(name)
@@ -191,7 +193,7 @@ def cost_of_either(one: Filter, other: Filter) -> int:
 
 
 def _width(wanted: Filter) -> int:
-    """Return how many spans a box has, on an average, and a few for what each costs by itself."""
+    """Return the average number of spans of a box, plus a constant cost."""
     spans = sum(len(space) for box in wanted.boxes for _, space in box)
     return 5 + spans // (len(wanted.boxes) or 1)
 

@@ -14,7 +14,7 @@ exact tests.
 Changes are batched: the newest `PENDING_MAX` boxes are tested one by one, then added to the trees
 together. Removed ones are masked out. When there are twice as many boxes as when the buckets were
 chosen, or half of the slots are dead, everything is rebuilt; each change pays a constant share of
-that. The next event builds the trees, but dead slots are dropped also while no event comes.
+that. The next event builds the trees; dead slots are dropped even without events.
 """
 
 import re
@@ -89,7 +89,7 @@ class MatchIndex:
         slots = self._slots.pop(key)
         self._in_use -= len(slots)
         if 2 * self._in_use + PENDING_MAX < len(self._boxes):
-            self._close_up()
+            self._compact()
             return
         for slot in slots:
             self._boxes[slot] = None
@@ -101,7 +101,7 @@ class MatchIndex:
     def match(self, event: Mapping[str, Value]) -> list[str]:
         """Return the keys of the filters that an event matches."""
         if len(self._boxes) - self._indexed > PENDING_MAX:
-            self._take_in()
+            self._add_pending()
         found: dict[str, None] = {}
         for slot in self._candidates(event):
             held = self._boxes[slot]
@@ -112,7 +112,7 @@ class MatchIndex:
     def overlapping(self, wanted: Filter) -> list[str]:
         """Return the keys of the filters that could match an event which `wanted` matches."""
         if len(self._boxes) - self._indexed > PENDING_MAX:
-            self._take_in()
+            self._add_pending()
         found: dict[int, str] = {}
         for box in wanted.boxes:
             for slot in self._candidates_within(box):
@@ -140,14 +140,14 @@ class MatchIndex:
         yield from _slots_of(possible)
         yield from self._new
 
-    def _take_in(self) -> None:
+    def _add_pending(self) -> None:
         if len(self._boxes) > 2 * self._built or 2 * self._in_use < len(self._boxes):
             self._rebuild()
             return
         self._index(range(self._indexed, len(self._boxes)))
 
-    def _close_up(self) -> None:
-        """Leave dead slots out; whatever is in use is pending then."""
+    def _compact(self) -> None:
+        """Drop dead slots; all slots in use become pending."""
         self._boxes = []
         for key, wanted in self._filters.items():
             first = len(self._boxes)
@@ -157,8 +157,8 @@ class MatchIndex:
         self._new = dict.fromkeys(range(len(self._boxes)))
 
     def _rebuild(self) -> None:
-        """Choose the buckets anew, leaving dead slots out."""
-        self._close_up()
+        """Choose the buckets again, without dead slots."""
+        self._compact()
         self._built = len(self._boxes)
         ends: dict[str, list[object]] = {}
         for held in self._boxes:
@@ -170,7 +170,7 @@ class MatchIndex:
         self._index(range(len(self._boxes)))
 
     def _index(self, slots: range) -> None:
-        """Take slots into the trees."""
+        """Add slots to the trees."""
         constrained: dict[str, list[tuple[int, Space]]] = {name: [] for name in self._columns}
         live: list[int] = []
         for slot in slots:
@@ -180,7 +180,7 @@ class MatchIndex:
             live.append(slot)
             for name, space in held[1]:
                 constrained.setdefault(name, []).append((slot, space))
-        everyone = _bits(live)
+        added_slots = _bits(live)
         for name, entries in constrained.items():
             column = self._columns.get(name)
             if column is None:
@@ -188,8 +188,8 @@ class MatchIndex:
                     [cut for _, space in entries for cut in _cuts(space)]
                 )
                 column.absent = self._live
-            column.take_in(entries, everyone)
-        self._live |= everyone
+            column.add(entries, added_slots)
+        self._live |= added_slots
         self._indexed = slots.stop
         self._new.clear()
 
@@ -244,10 +244,10 @@ class _Column:
                     node, width = 2 * node, 2 * width
         return known
 
-    def take_in(self, entries: list[tuple[int, Space]], everyone: int) -> None:
-        """Add slots with their spaces; `everyone` are all added slots, in any column."""
+    def add(self, entries: list[tuple[int, Space]], added_slots: int) -> None:
+        """Add slots with their spaces; `added_slots` are those of all columns."""
         self._known.clear()
-        self.absent |= everyone & ~_bits([slot for slot, _ in entries])
+        self.absent |= added_slots & ~_bits([slot for slot, _ in entries])
         added: dict[int, list[int]] = {}
         for slot, space in entries:
             for low, high in space:

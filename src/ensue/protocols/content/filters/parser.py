@@ -13,7 +13,7 @@ test    := ("=" | "==" | "<" | "<=" | ">" | ">=") value
 
 Names are words, with dots and dashes inside, or anything in double quotes. Texts stand in single
 quotes; a quote inside is written twice. There is no negation. Keywords may be written in capitals;
-`inf` and `-inf` are numbers. An error says what was expected and what was found, and shows where.
+`inf` and `-inf` are numbers. An error has what was expected, what was found, and where.
 """
 
 import re
@@ -39,17 +39,17 @@ from ensue.protocols.content.filters.filter import (
 __all__ = ["NEGATED", "TEXT_LENGTH_MAX", "parse"]
 
 TEXT_LENGTH_MAX = 65_536
-"""Characters of a filter's text, at the most."""
+"""Maximum length of a filter's text."""
 DEPTH_MAX = 50
-"""Brackets within brackets, at the most."""
+"""Maximum nesting of brackets."""
 DIGITS_MAX = 100
-"""Digits of a whole number, at the most."""
+"""Maximum digits of a whole number."""
 WORK_MAX = 1_000_000
-"""Spans compared to combine the parts of one filter, at the most: some tenths of a second."""
+"""Maximum work to combine the parts of one filter, in spans: some tenths of a second."""
 NEGATED = "`price < 3 or price > 3`"
-"""What stands for a negation: an event without the attribute does not match either."""
+"""Shown in place of a negation; an event without the attribute does not match either."""
 SHOWN = 60
-"""Characters before and behind a mistake that are shown, of its line."""
+"""Characters of the line shown before and after a mistake."""
 _TOKENS = re.compile(
     r"""\s*(?:
       (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|[+-]?inf\b)
@@ -72,9 +72,9 @@ _SPACE = re.compile(r"\s*")
 def parse(text: str) -> Filter:
     """Return the filter of a text, or raise `FilterError` that shows the mistake."""
     if not isinstance(text, str):
-        raise BadInput(f"a filter is a text, not {type(text).__name__}")
+        raise BadInput(f"a filter must be text, got {type(text).__name__}")
     if len(text) > TEXT_LENGTH_MAX:
-        raise BadInput(f"a filter has at most {TEXT_LENGTH_MAX} characters, not {len(text)}")
+        raise BadInput(f"a filter may have at most {TEXT_LENGTH_MAX} characters, got {len(text)}")
     return _parse(text) if len(text) <= SHORT else _parse_long(text)
 
 
@@ -141,10 +141,10 @@ class _Parser:
         )
 
     def _refuse_negation(self, at: int, found: str) -> NoReturn:
-        self._point(at, f"filters have no negation (say {NEGATED} instead), found {found!r}")
+        self._point(at, f"filters have no negation (write {NEGATED} instead), found {found!r}")
 
     def _keyword(self, *words: str) -> str | None:
-        """Take one of the words, if it is next."""
+        """Consume one of the words, if it is next."""
         if self._kind == "word" and self._token.lower() in words:
             word = self._token.lower()
             self._advance()
@@ -183,14 +183,14 @@ class _Parser:
         return found
 
     def _spend(self, at: int, work: int) -> None:
-        """Refuse a filter that takes too long to put together."""
+        """Refuse a filter that takes too much work to combine."""
         self._work += work
         if self._work > WORK_MAX:
-            self._point(at, "the filter has too many alternatives to be put together")
+            self._point(at, "the filter has too many alternatives")
 
     @contextmanager
     def _pointing(self, at: int) -> Iterator[None]:
-        """Say where what is wrong with a value or a part stands."""
+        """Add the position to errors of a value or a part."""
         try:
             yield
         except BadInput as error:
@@ -218,7 +218,7 @@ class _Parser:
         return self._test(name)
 
     def _is_name(self) -> bool:
-        """Return whether what is next can't be a test: then a `not` before it is no name."""
+        """Return whether the next token can't begin a test: then a `not` before it is no name."""
         return self._kind == "word" and self._token.lower() not in _TESTS
 
     def _name(self) -> str:
@@ -300,6 +300,6 @@ class _Parser:
         digits = self._token.lstrip("+-")
         if not digits.isdigit():
             return float(self._token)
-        if len(digits) > DIGITS_MAX:  # More than Python would read.
+        if len(digits) > DIGITS_MAX:  # More than Python parses.
             self._point(self._at, f"a whole number of {len(digits)} digits")
         return int(self._token)

@@ -8,7 +8,7 @@ sorted sequence of spans with gaps between them. Ranges, equality, finite sets, 
 membership and one for inclusion.
 
 Whole numbers and fractions are one kind: `1` and `1.0` are the same value. Truth values are not
-numbers: `true` is not `1`. Not-a-number is no value: it has no place in any order.
+numbers: `true` is not `1`. NaN is no value: it has no place in any order.
 """
 
 from bisect import bisect_right
@@ -46,7 +46,7 @@ Span = tuple[Cut, Cut]
 Space = tuple[Span, ...]
 
 TEXT_LENGTH_MAX = 1024
-"""Characters of a text value, at the most."""
+"""Maximum length of a text value."""
 _TRUTH, _NUMBER, _TEXT, _END = 0, 1, 2, 3
 _KINDS = {bool: _TRUTH, int: _NUMBER, float: _NUMBER, str: _TEXT}
 _FIRST: dict[int, Cut] = {
@@ -68,21 +68,21 @@ def cut_before(value: Value) -> Cut:
 
 
 def value_of(value: object) -> Value:
-    """Return the value, or raise `BadInput` if it is none."""
+    """Return the value, or raise `BadInput` if it is invalid."""
     if type(value) not in _KINDS:
         raise BadInput(
-            f"an attribute is a text, a number, or True or False, not {type(value).__name__}"
+            f"an attribute must be text, a number, True or False, got {type(value).__name__}"
         )
     if isinstance(value, float) and value != value:  # noqa: PLR0124 - the test for not-a-number
-        raise BadInput("an attribute can't be not-a-number: it has no place in any range")
+        raise BadInput("an attribute must not be NaN: it lies in no range")
     if isinstance(value, str) and len(value) > TEXT_LENGTH_MAX:
         raise BadInput(
-            f"a text attribute has at most {TEXT_LENGTH_MAX} characters, not {len(value)}"
+            f"a text attribute may have at most {TEXT_LENGTH_MAX} characters, got {len(value)}"
         )
     if isinstance(value, str):
         check_text(value, "a text attribute")
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
-        raise BadInput(f"a whole number lies between -2**63 and 2**63, not at {value}")
+        raise BadInput(f"a whole number must be between -2**63 and 2**63, got {value}")
     return value  # type: ignore[return-value]
 
 
@@ -142,7 +142,7 @@ def contains(space: Space, value: Value) -> bool:
 
 
 def intersection(one: Space, other: Space) -> Space:
-    """Return what lies in both."""
+    """Return the intersection."""
     found: list[Span] = []
     left = right = 0
     while left < len(one) and right < len(other):
@@ -158,7 +158,7 @@ def intersection(one: Space, other: Space) -> Space:
 
 
 def union(one: Space, other: Space) -> Space:
-    """Return what lies in either."""
+    """Return the union."""
     return _merged([*one, *other])
 
 
