@@ -17,7 +17,7 @@ class ContentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     brokers: dict[str, tuple[str, ...]] = {}
-    """Each with its neighbours."""
+    """By broker: its neighbors."""
     clients: dict[str, str] = {}
     """Each with its home."""
     config: ContentConfig = ContentConfig()

@@ -1,10 +1,10 @@
-"""Play a scenario and judge its trace.
+"""Run a scenario and judge its trace.
 
-A run has two parts. For the scenario's duration events flow and faults strike. Then everything is
-healed and the liveness bound starts: within `settle_ns` every event must be settled at its
-publisher, no node may hold anything back, every change of subscription must be through, and every
-subscriber must have come to the end of its topics. A run that does not get there is stuck. Whether
-stuck or not, its trace is judged by the checkers.
+A run has two phases. For the duration of the scenario, clients publish and faults strike. Then all
+faults are healed and the liveness bound starts: within `settle_ns` every event must be settled at
+its publisher, no node may hold events back, every change of subscription must be complete, and
+every subscriber must have reached the end of its topics. A run that does not get there is stuck.
+The checkers judge the trace in either case.
 """
 
 import msgspec
@@ -20,7 +20,7 @@ from ensue.simulation.scenario import Scenario
 __all__ = ["Outcome", "play"]
 
 POLL_NS = 100_000_000
-"""How often, in simulated time, a healed run is looked at."""
+"""How often, in simulated time, a healed run is checked."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +37,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     delivered: int
     simulated_ns: int
     healed_ns: int
-    """How long after healing the run took to come to rest."""
+    """Time from healing until the run was idle."""
     rows: list[Row]
     events: list[tuple[int, Event]]
-    """What the notification service holds at the end, each with its slot in its topic, if asked
-    for. A service without a log keeps no payloads."""
+    """The events in the topic logs at the end with their slots, if `keep_events` is set. Relays
+    retain none."""
 
     @property
     def valid(self) -> bool:
@@ -51,7 +51,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return not self.stuck and (verdict is Verdict.VALID or idle)
 
     def sentences(self) -> list[str]:
-        """Return what is wrong, as sentences."""
+        """Return one sentence per fault."""
         stuck = [f"stuck: {each}" for each in self.stuck]
         return stuck if self.report.verdict is Verdict.VALID else stuck + self.report.sentences()
 
@@ -67,7 +67,7 @@ def play(
 ) -> Outcome:
     """Run a scenario with a seed to its end and judge it.
 
-    `encode` overrides what the scenario says. `keep_events` asks for the events as well.
+    `encode` overrides that of the scenario. `keep_events` returns the events as well.
     """
     if encode is None:
         encode = scenario.encode

@@ -136,7 +136,7 @@ class MergeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     config: MergedConfig = MergedConfig(epsilon_ticks=10, delta_ticks=100)
     eager: tuple[str, ...] = ()
-    """Subscribers that are handed everything as it comes, tagged."""
+    """Subscribers that get every event on arrival, tagged."""
     relays: tuple[str, ...] = ()
     """Mergers between the notification service and the stacked subscribers."""
     stacked: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class DeadlineSpec(msgspec.Struct, frozen=True, kw_only=True):
     listening: tuple[str, ...] = ()
     """Subscribers that are brokers, beside those that reply."""
     lifetimes_ns: dict[str, int] = {}
-    """By publisher: how long its events are of use, if not as long as others'."""
+    """By publisher: the lifetime of its events, if it differs from the default."""
     wishes: dict[str, str] = {}
     """By subscriber that gets events in rounds: a filter of the events that it wants, by their
     `mark`."""
@@ -191,7 +191,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     merge: MergeSpec = MergeSpec()
     """For order `merged`, which has no chain."""
     overlay: ContentSpec = ContentSpec()
-    """For `transactions`, which have brokers and clients of their own."""
+    """Brokers and clients, for `transactions`."""
     deadline: DeadlineSpec = DeadlineSpec()
     """For order `deadline`, which has no chain and no notification service."""
     table: msgspec.Struct | None = None

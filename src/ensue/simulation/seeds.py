@@ -29,7 +29,7 @@ def play_seed(protocol: str, seed: int) -> SeedResult:
     """Play the scenario of one seed."""
     try:
         outcome = run.play(DRAWS[protocol](seed), seed)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this seed's failure
+    except Exception as error:  # noqa: BLE001 - any exception is a failure of this seed
         return SeedResult(seed=seed, failure=(raised(error),))
     return SeedResult(
         seed=seed,

@@ -1,11 +1,10 @@
-"""Put the nodes of a scenario into a world: the protocol objects of production.
+"""Adds the nodes of a scenario to a world: the protocol objects of production.
 
-This is the joint at which a protocol meets the simulator. What every protocol has in common is
-here: the world, who publishes and subscribes what and when, the replies, the faults. A protocol
-adds a subclass, in a module of its own (`total`, `causal`, `merged`, `deadline`, `transactions`),
-which says which nodes there are (`_add_nodes`), what their frames are (`_prepare`), how a trace is
-judged (`judge`) and which nodes still wait (`waits`). `ensue.orders` names the subclass of each
-order: `run`, `seeds`, the command line and Spark take it from there.
+This module has what all protocols share: the world, the publications and subscriptions, the replies
+and the faults. A protocol adds a subclass in its own module (`total`, `causal`, `merged`,
+`deadline`, `transactions`), which defines the nodes (`_add_nodes`), their frames (`_prepare`), how
+to judge a trace (`judge`) and which nodes still wait (`waits`). `ensue.orders` has the subclass of
+each order, for `run`, `seeds`, the command line and Spark.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,7 +42,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
-    """The classes that play the parts; tests put broken ones in their place."""
+    """The classes of the nodes; tests replace them by broken ones."""
 
     node: type[Sequencer] = Sequencer
     publisher: type[Publisher] = Publisher
@@ -88,18 +87,18 @@ class Deployment:
             on_outcome=self._outcome,
             ens_for=self.ens_for,
         )
-        # What a client persisted and what reached its application are one here: a crash leaves both
-        # or neither, so that the trace says what the application knows.
+        # A crash keeps both the records of a client and what reached its application, or neither,
+        # so that the trace matches what the application knows.
         self._client_disk = DiskConfig(sync=scenario.disk.sync, crash_loses_all=True)
         self._repliers = {each.name: each for each in scenario.subscribers if each.replies}
         self._workload = self.world.stream("workload")
         self._add_nodes()
         self._schedule()
 
-    # -- What a protocol says -------------------------------------------------------------------
+    # -- Defined by a protocol --------------------------------------------------------------------
 
     def _prepare(self) -> Codec:
-        """Prepare what comes before the world, and return the codec of all frames."""
+        """Prepare before the world exists, and return the codec of all frames."""
         raise NotImplementedError
 
     def _add_nodes(self) -> None:

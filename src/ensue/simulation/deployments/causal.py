@@ -1,7 +1,7 @@
 """Causal order in a world: every publisher and subscriber is a node of one cube.
 
-There is no chain and no notification service. A subscriber that replies publishes by its own node.
-All others remove a node that vanishes after a while, as a registry does between processes.
+There is no chain and no topic log. A subscriber that replies publishes with its own node. When a
+node vanishes, all others remove it after a while, as a registry does between processes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -132,10 +132,10 @@ def _tells_of_a_miss(row: Row) -> bool:
 
 
 def _owed(rows: list[Row], gone: set[str]) -> list[Row]:
-    """Leave out deliveries of events that are gone with all nodes that had them.
+    """Remove deliveries of events that were lost with all nodes that had them.
 
-    Their publisher is gone too: they are owed to no subscriber. Positions are left out as well:
-    where deliveries are left out they have gaps that say nothing.
+    Their publisher is gone too, so they are owed to no subscriber. Positions are removed as well,
+    because removed deliveries leave gaps.
     """
     kept = {row.event for row in rows if row.action == "delivered" and row.node not in gone}
     return [

@@ -172,16 +172,16 @@ def _describe(deadline: DeadlineSpec) -> Iterator[str]:
     config = deadline.config
     rounds = "numbers" if config.colors is None else f"{config.colors} colors"
     yield (
-        f"  between brokers events are of use for {duration(config.lifetime_ns)}, at most "
+        f"  between brokers events expire after {duration(config.lifetime_ns)}, at most "
         f"{duration(config.lifetime_ns_max)}; clocks differ by {duration(config.skew_ns)}"
     )
     yield (
-        f"  to subscribers for {config.lifetime_rounds} rounds of {duration(config.period_ns)}, "
-        f"sent as {rounds}; each tells {config.fan_out} of {config.view_max} that it knows, "
-        f"{config.near_percent}% of them near; what is late is "
+        f"  at subscribers after {config.lifetime_rounds} rounds of {duration(config.period_ns)}, "
+        f"sent as {rounds}; each pushes to {config.fan_out} of {config.view_max} that it knows, "
+        f"{config.near_percent}% of them near; late events are "
         f"{'delivered with a tag' if config.deliver_late else 'dropped'}"
     )
     if deadline.listening:
         yield f"  listening as brokers: {listed(deadline.listening, '')}"
     for name, lifetime_ns in deadline.lifetimes_ns.items():
-        yield f"  events of {name} are of use for {duration(lifetime_ns)}"
+        yield f"  events of {name} expire after {duration(lifetime_ns)}"

@@ -1,13 +1,13 @@
 """Merged order in a world: publishers, a notification service, subscribers.
 
-The notification service only carries. If there are levels, mergers stand between.
+The relay does not order. With levels, mergers are between relay and subscribers.
 
-A subscriber that replies is two nodes, one that subscribes and one that publishes, and one name in
-the trace. An eager one replies to what it has not been handed in its turn, so its publisher
-observes the stamps: that is how effects come to know clocks that are ahead of their own.
+A subscriber that replies is two nodes, one that subscribes and one that publishes, with one name in
+the trace. An eager subscriber replies to events before their turn, so its publisher observes their
+stamps: so effects depend on clocks ahead of their own.
 
-A run that breaks the assumptions is judged from `judged_from_ns` on: by what was published after
-its faults and the time to recover from them.
+A run that breaks the assumptions is judged from `judged_from_ns` on: by the events published after
+its faults and the time to recover.
 """
 
 from collections.abc import Iterator
@@ -202,15 +202,15 @@ def _describe(merge: MergeSpec) -> Iterator[str]:
     yield (
         f"  clocks differ by {config.epsilon_ticks} ticks, messages take {config.delta_ticks}, of "
         f"{duration(config.tick_ns)} each; {'arrays' if config.array else 'counters'}, "
-        f"{'whole' if config.modulus is None else f'modulo {config.modulus}'}; what is late is "
+        f"{'whole' if config.modulus is None else f'modulo {config.modulus}'}; late events are "
         f"{'delivered with a tag' if config.deliver_late else 'dropped'}"
     )
     if merge.eager:
-        yield f"  handed events as they come: {listed(merge.eager, '')}"
+        yield f"  get events on arrival: {listed(merge.eager, '')}"
     if merge.relays:
         yield f"  {listed(merge.stacked, 'no subscriber')} behind {listed(merge.relays, '')}"
     for each in merge.corruptions:
-        yield f"  {duration(each.at_ns)}: the memory of {each.node} is filled with anything"
+        yield f"  {duration(each.at_ns)}: the memory of {each.node} is corrupted"
     if merge.tampered_share:
         share, until = merge.tampered_share, duration(merge.tampered_until_ns)
         yield f"  {share:.0%} of events are tampered with until {until}"

@@ -1,7 +1,7 @@
-"""Clients of an event notification service in a world.
+"""Clients of topic logs in a world.
 
-A subscriber that replies is two nodes, one that subscribes and one that publishes, and one name in
-the trace. A protocol says which nodes publish and subscribe.
+A subscriber that replies is two nodes, one that subscribes and one that publishes, with one name in
+the trace. A protocol defines which nodes publish and subscribe.
 """
 
 from collections.abc import Iterator, Mapping

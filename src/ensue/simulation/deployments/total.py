@@ -70,8 +70,8 @@ class TotalDeployment(TopicLogDeployment):
     def _chain_factory(self, name: str) -> Factory:
         scenario, placement, role = self.scenario, self.placement, self.roles.node
         stage = placement.nodes.index(name)
-        neighbours = placement.nodes[max(0, stage - 1) : stage + 2]
-        peers = [each for each in neighbours if each != name]
+        neighbors = placement.nodes[max(0, stage - 1) : stage + 2]
+        peers = [each for each in neighbors if each != name]
 
         def build(records: Records, now_ns: int) -> Node:
             def inner(own: Records) -> Node:

@@ -1,8 +1,8 @@
-"""Applications of transactions: programs of clients, and what plays them.
+"""Applications of transactions: programs of clients, and their interpreter.
 
-`Act` is one operation; an invitation has acts of its own, which the invited client does.
-`Application` plays all clients' programs: it gives the next command when the last was answered,
-finishes invitations, commits, or aborts if anything was refused.
+`Act` is one operation; an invitation has its own acts, for the invited client. `Application` runs
+the programs of all clients: it issues the next command when the last was answered, finishes
+invitations, commits, or aborts if an operation was refused.
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ class Application:
         """By label: the name of a subscription or advertisement."""
         self._waiting: dict[tuple[str, int], Callable[[str, str], None]] = {}
         self._invited: dict[str, tuple[Act, ...]] = {}
-        """By what an invitation says: what is to be done."""
+        """By invitation: the acts of the invited client."""
         self.outcomes: list[tuple[TransactionSpec, str]] = []
         """How transactions ended, for their coordinators: empty if committed, else why not."""
         self.names_of: list[str] = []

@@ -1,11 +1,11 @@
 """Transactions in a world: a tree of brokers, clients, and their applications.
 
-Clients are at their homes; applications follow programs.
+Applications run programs of operations.
 
-`crash_after_frames` lets a node crash right after it has received its n-th frame, before or after
-what that caused was synced, as the disk has it: so that a swarm, over its seeds, crashes every node
-at every message. As a rule what a broker persisted and what the trace says of it are one; with
-`silent_crashes` they are not, and only the end is judged.
+`crash_after_frames` crashes a node right after it has received its n-th frame, before or after the
+effects were synced, as the disk decides: so a swarm, over its seeds, crashes every node at every
+message. The records of a broker match the trace, except with `silent_crashes`: then only the final
+state is judged.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -62,18 +62,18 @@ class TransactionDeployment(Deployment):
 
     def _broker_factory(self, name: str) -> Factory:
         overlay, link, role = self.scenario.overlay, self.scenario.link, self.roles.broker
-        neighbours = overlay.brokers[name]
+        neighbors = overlay.brokers[name]
 
         def build(records: Records, now_ns: int) -> Node:
             node = BrokerNode(
                 lambda own: role(
                     name=name,
-                    neighbors=neighbours,
+                    neighbors=neighbors,
                     config=overlay.config,
                     records=own,
                     now_ns=now_ns,
                 ),
-                neighbors=neighbours,
+                neighbors=neighbors,
                 codec=role.codec,
                 link=link,
                 records=records,
@@ -103,7 +103,7 @@ class TransactionDeployment(Deployment):
         return build
 
     def _counted(self, node: BrokerNode | ClientNode) -> Node:
-        """Make a node crash after as many frames as the scenario says."""
+        """Crash a node after the scenario's number of frames."""
         if node.name not in self._crashes:
             return node
         receive, name = node.receive, node.name
@@ -171,7 +171,7 @@ class TransactionDeployment(Deployment):
         whole = not self.scenario.overlay.silent_crashes
         self._record_tables()
         report = check(rows if whole else rows[:0], order="transactions")
-        if not whole:  # The trace has gaps: only what there is at the end can be judged.
+        if not whole:  # The trace has gaps: only the final state can be judged.
             report = msgspec.structs.replace(report, verdict=Verdict.VALID, reasons=())
         collector = Collector("tables", violations_max=20)
         brokers = self.brokers()
@@ -234,7 +234,7 @@ class TransactionDeployment(Deployment):
         for name in self.scenario.overlay.brokers:
             node = self.world.node(name)
             if isinstance(node, BrokerNode) and node.under_way_count:
-                yield f"{name} has {node.under_way_count} frames under way"
+                yield f"{name} has {node.under_way_count} frames in flight"
         for name in self.scenario.overlay.clients:
             node = self.world.node(name)
             if isinstance(node, ClientNode) and node.client.unanswered_count:
@@ -261,9 +261,9 @@ def table_faults(brokers: Mapping[str, TransactionBroker]) -> Iterator[tuple[str
         for each, entry in broker.tables.subscriptions.items():
             if entry.hop not in broker.clients and entry.hop not in brokers:
                 yield name, f"{name} has {each} of {entry.hop}, who is gone"
-        for neighbour in broker.neighbors:
-            yield from _different(name, broker, neighbour, brokers)
-            yield from _unneeded(name, broker, neighbour)
+        for neighbor in broker.neighbors:
+            yield from _different(name, broker, neighbor, brokers)
+            yield from _unneeded(name, broker, neighbor)
 
 
 def outcome_faults(
@@ -311,37 +311,37 @@ def outcome_faults(
 def _different(
     name: str,
     broker: TransactionBroker,
-    neighbour: str,
+    neighbor: str,
     brokers: Mapping[str, TransactionBroker],
 ) -> Iterator[tuple[str, str]]:
-    if neighbour in brokers:
-        theirs = brokers[neighbour].tables.subscriptions
+    if neighbor in brokers:
+        theirs = brokers[neighbor].tables.subscriptions
         held = sorted(each for each, entry in theirs.items() if entry.hop == name)
-        if broker.tables.sent(neighbour) != held:
-            yield name, f"{name} and {neighbour} differ about what {name} sent"
+        if broker.tables.sent(neighbor) != held:
+            yield name, f"{name} and {neighbor} differ about what {name} sent"
 
 
-def _unneeded(name: str, broker: TransactionBroker, neighbour: str) -> Iterator[tuple[str, str]]:
+def _unneeded(name: str, broker: TransactionBroker, neighbor: str) -> Iterator[tuple[str, str]]:
     tables = broker.tables
     promised = [
-        parse(entry.where) for entry in tables.advertisements.values() if entry.hop == neighbour
+        parse(entry.where) for entry in tables.advertisements.values() if entry.hop == neighbor
     ]
-    sent = tables.sent(neighbour)
+    sent = tables.sent(neighbor)
     for each, entry in tables.subscriptions.items():
         where = parse(entry.where)
-        needed = entry.hop != neighbour and any(one.overlaps(where) for one in promised)
+        needed = entry.hop != neighbor and any(one.overlaps(where) for one in promised)
         covered = any(parse(tables.subscriptions[one].where).covers(where) for one in sent)
         if needed and each not in sent and not covered:
-            yield name, f"{name} did not send {each} to {neighbour}, where it is needed"
+            yield name, f"{name} did not send {each} to {neighbor}, where it is needed"
         if not needed and each in sent:
-            yield name, f"{name} sent {each} to {neighbour}, where no client needs it"
+            yield name, f"{name} sent {each} to {neighbor}, where no client needs it"
 
 
 def _overlay(overlay: ContentSpec) -> Iterator[str]:
-    for broker, neighbours in overlay.brokers.items():
+    for broker, neighbors in overlay.brokers.items():
         clients = [client for client, home in overlay.clients.items() if home == broker]
         homed = listed(clients, "no client")
-        yield f"  broker {broker} next to {listed(neighbours)}, home of {homed}"
+        yield f"  broker {broker} next to {listed(neighbors)}, home of {homed}"
     for one in sorted(overlay.regular, key=lambda spec: spec.at_ns):
         yield f"  at {duration(one.at_ns)} {one.client}: {_act(one.act)}"
     for spec in sorted(overlay.transactions, key=lambda spec: spec.at_ns):

@@ -272,7 +272,7 @@ class _Builder:
 
     def _deadline(self) -> DeadlineSpec:
         table = self.file.deadline
-        # So many have to be reached, unless the file says otherwise.
+        # The number of subscribers, unless the file sets it.
         count = sum(map(len, self.names.subscribers)) or DeadlineConfig().subscribers_max
         with placed("deadline"):
             config = DeadlineConfig(

@@ -1,8 +1,8 @@
 """The values of a scenario file: durations, sizes, chances, names and delays.
 
-Each is a type of its own, so that the tables of `tables` say what they expect and an error can say
-what was expected. `read_value` turns what TOML holds into them; it raises `ValueError` with a
-sentence that says how to write it. The numbers are nanoseconds and bytes.
+Each kind of value has its own type, so that `tables` declares what it expects and an error can name
+it. `read_value` converts a TOML value; its `ValueError` explains the format. Numbers are
+nanoseconds and bytes.
 """
 
 import re
@@ -147,7 +147,7 @@ def _delay(raw: Any) -> DelayModel:
     try:
         table: DelayTable = msgspec.convert(raw, DelayTable, dec_hook=read_value)
     except msgspec.ValidationError as error:
-        # As another kind of error it is given the place of this table on top of its own.
+        # msgspec adds the place of this table to a ValueError, but not to a ValidationError.
         raise ValueError(str(error)) from None
     match table:
         case _Constant(delay=delay):

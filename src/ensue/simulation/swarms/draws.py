@@ -58,7 +58,7 @@ def draw_subscribers(
             for _ in range(random.randint(0, churn))
         )
         if changes and random.random() < 0.5:
-            # Leave and join again while a change may be under way: the hardest thing to resume.
+            # Leave and join again while a change may be pending: the hardest case to resume.
             again = some_of(random, topics, most=2)
             at_ns = random.choice(changes).at_ns + random.randrange(500 * MS)
             changes = (*changes, Change(at_ns=at_ns, subscribe=again, unsubscribe=again))

@@ -173,7 +173,7 @@ class _Delays:
         self._default: DelayModel = random.choice(
             (Constant(longest_ns), Uniform(0, longest_ns), Uniform(longest_ns // 2, longest_ns))
         )
-        # Some are at once and some as late as can be, whatever the others do.
+        # Some links take no time and some the maximum, independently of others.
         self._links = tuple(
             LinkDelay(
                 source=name,

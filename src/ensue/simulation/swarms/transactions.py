@@ -187,9 +187,9 @@ class _People:
         self._duration_ns = duration_ns
         self._labels = 0
         self._held: list[tuple[str, str]] = []
-        """Labels of subscriptions and who has them, as far as one can tell beforehand."""
+        """Labels of subscriptions and their clients, as far as they are known in advance."""
         self._promised: list[tuple[str, str]] = []
-        """Labels of what was advertised within transactions, and by whom."""
+        """Labels of advertisements in transactions, and their clients."""
         self._withdrawable = self._promised
         """Those of them that the transaction which is drawn may withdraw."""
 

@@ -1,13 +1,13 @@
 """Node clocks: true time plus skew, drift and jumps, in whole nanoseconds.
 
 A clock is a straight line through (true, node) time: `node = base + elapsed + elapsed * drift`. A
-jump moves the line. Timers are set in node time, so a clock can also say at which true time it will
-show a node time; both directions use whole numbers and agree to the nanosecond.
+jump moves the line. Timers are set in node time, so a clock also converts node time to true time;
+both directions use whole numbers and agree to the nanosecond.
 
-What a node is given never goes backwards, unless a jump says so: after a jump back the reading
-stands still until the line has caught up, as a process sees that keeps the highest time it read.
-A jump with `monotone=False` lets the reading itself go back, as a process sees that trusts the
-wall clock. A clock belongs to the machine: it runs on while its node is paused or down.
+A reading never goes backwards by default: after a jump back it stands still until the line has
+caught up, as for a process that keeps the highest time it read. After a jump with `monotone=False`
+the reading goes back, as for a process that trusts the wall clock. A clock belongs to the machine:
+it runs on while its node is paused or down.
 
 HAZARD: a lease or timeout judged by a clock that jumped ahead ends early for that node alone.
 """

@@ -1,14 +1,14 @@
 """A node's disk: a durable map written in batches, with group commit.
 
-Each batch carries its writes and its output: whatever may happen only once the batch is durable.
-Batches become durable in the order they came. One sync at a time is under way and covers the
-batches present when it began; those that come meanwhile wait for the next one. A batch without
-writes needs no sync but still waits behind earlier ones, so outputs keep the order of batches.
+Each batch has writes and an output, which runs only once the batch is durable. Batches become
+durable in order. One sync runs at a time and covers the batches present when it began; later ones
+wait for the next sync. A batch without writes needs no sync but still waits for earlier ones, so
+outputs keep the order of batches.
 
-A crash loses the batches no sync covers. Of those a sync was writing, any number from the front
-may have reached the disk (drawn from the fault stream), and the rest is lost: their outputs never
-happened in either case. With `crash_loses_all` nothing unsynced ever survives.
-A batch is written whole or not at all: torn batches are the business of a real store.
+A crash loses the batches that no sync covers. Of those in a sync, any number from the front may
+have reached the disk (drawn from the fault stream), and the rest is lost; their outputs never ran
+in either case. With `crash_loses_all` no unsynced batch survives. A batch is written completely or
+not at all: only a real store has torn batches.
 
 Limit: `batches_max` batches waiting for the disk; one more raises `LimitReached`.
 """
@@ -70,7 +70,7 @@ class Disk(Generic[Output]):
 
     @property
     def syncing(self) -> bool:
-        """A sync is under way."""
+        """Whether a sync is running."""
         return self._covered > 0
 
     def add(self, writes: Sequence[Persist], output: Output) -> None:

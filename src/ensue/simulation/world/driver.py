@@ -1,12 +1,13 @@
-"""The driver of one node: steps, batches, timers, and what becomes of effects.
+"""The driver of one node: steps, batches, timers and effects.
 
 A step of a node is one `receive`, `handle_timer` or command. After each step its effects are
 drained into a batch and carried out as `protocols.interface` prescribes: the batch's records are
 synced, then its frames are sent, then its outcomes reach the application and the trace. A batch
-waits for those before it, with or without records of its own. What asks something of the event
-notification service goes, as a frame, to the node that `ens_for` names for the topic.
+waits for earlier ones, even if it has no records. An effect for a topic log goes, as a frame, to
+the node that `ens_for` returns for the topic.
 
-This is the hot path: it knows up and down, paused or not, but nothing of faults; see `world`.
+This is the hot path: it knows whether a node is up, down or paused, but not the faults; see
+`world`.
 
 Limits: `BACKLOG_MAX` calls waiting for a paused node; `TIMER_REPEATS_MAX` timer calls to one node
 at one instant. Either raises `LimitReached`.
@@ -43,7 +44,7 @@ BACKLOG_MAX = 1_000_000
 TIMER_REPEATS_MAX = 100_000
 
 Command = Callable[[Any, int], object]
-"""Called with the node and what its clock shows; what it returns is not looked at."""
+"""Called with the node and the reading of its clock; the result is ignored."""
 
 
 class Codec(Protocol):

@@ -1,12 +1,12 @@
 """An optional load model: nodes and network cards that take time per frame.
 
 A node serves one frame at a time, in the order of arrival. Serving takes a time by the frame's
-type, plus a time per byte, plus whatever `service_of` says (per stamp entry, say); the node's
+type, plus a time per byte, plus the result of `service_of` (per stamp entry, say); the node's
 `receive` runs when the service ends. A card sends one frame at a time too, at a bandwidth; the
-network's delay starts when the frame has left. Timers and commands are not frames and don't queue.
+network's delay starts when the frame has left. Timers and commands do not queue.
 
-Each queue is FIFO with one server, so theory gives its figures: M/D/1 waits rho * S / (2 (1 - rho))
-on average. `length` counts what waits and what is served.
+Each queue is FIFO with one server, so theory predicts it: the mean wait of M/D/1 is
+rho * S / (2 (1 - rho)). `length` counts the waiting frames and the one in service.
 
 Limits: `frames_max` frames waiting at a node, `sends_max` at a card; one more is dropped and
 counted.
@@ -188,7 +188,7 @@ class Server:
 class Card:
     """The network card one node sends through.
 
-    Its queue is never looked into, so a frame's departure is known when it is handed over.
+    Nothing overtakes in its queue, so the departure of a frame is known when it enters.
     """
 
     __slots__ = ("_bandwidth", "_free_ns", "_sends_max", "statistics")

@@ -1,15 +1,15 @@
 """The simulated network: delay, loss, repetition and order of frames.
 
-Every frame draws its own delay, so frames overtake each other; with `fifo` those between the same
-two nodes don't. The delay model is the one of the link, else of the pair of sites, else the
-default. A frame of a node to itself takes no time and meets no fault.
+Every frame draws its own delay, so frames overtake each other, except between the same two nodes
+with `fifo`. The delay model is that of the link, else of the pair of sites, else the default. A
+frame of a node to itself takes no time and meets no fault.
 
-Faults are judged when a frame is sent, in this order: cut by a partition, lost by chance, waiting
-at a clog, held back, repeated. What is already on its way when a fault begins arrives; what waits
-at a clog draws its delay anew when the clog ends, in the order sent.
+Faults apply when a frame is sent, in this order: cut by a partition, lost by chance, waiting at a
+clog, held back, duplicated. A frame in flight when a fault begins arrives; a frame at a clog draws
+its delay again when the clog ends, in the order sent.
 
 Delays come from one random stream and chances from another, and a delay is drawn before a frame may
-be lost: a new fault leaves the delays of the frames it doesn't touch as they were.
+be lost: so a new fault does not change the delays of other frames.
 
 Limit: `clogged_max` frames waiting at clogs; one more is lost and counted as `overflowed`.
 """

@@ -1,11 +1,11 @@
-"""What the world keeps of one node: the machine around it, which survives crashes.
+"""The machine around one node, which survives crashes.
 
-A process is up, paused or down. `incarnation` counts crashes; whatever was scheduled on behalf of
-an earlier incarnation finds a different number and does nothing.
+A process is up, paused or down. `incarnation` counts crashes: a call scheduled for an earlier
+incarnation sees a different number and does nothing.
 
-One timer entry a process is live on the world's heap: the earliest. A timer moved later leaves the
-entry where it is, to be looked at when it comes up, so nodes that push their timer ahead with every
-frame don't fill the heap with dead entries.
+Each process has one live timer entry on the world's heap: the earliest. Moving a timer later keeps
+the entry, which is checked when it expires, so nodes that postpone their timer with every frame do
+not fill the heap with dead entries.
 """
 
 from collections import deque

@@ -1,15 +1,15 @@
 """The simulated world: nodes under faults, deterministically.
 
 A world is a loop of calls in true time, and processes: a node with its clock, disk and perhaps a
-queue. `driver` says what becomes of a node's effects; this module adds nodes and lets them suffer.
+queue. `driver` carries out the effects of a node; this module adds nodes and injects faults.
 
-A node is up, paused or down. Paused, it stands still: frames, timers, commands and the outputs of
-batches that become durable wait for it, while its clock goes on. A crash takes everything volatile
-and every batch not carried out; frames to a node that is down are lost. A restart builds a new node
-from what was synced.
+A node is up, paused or down. While it is paused, frames, timers, commands and the outputs of
+durable batches wait, and its clock runs on. A crash loses all volatile state and every batch not
+carried out; frames to a node that is down are lost. A restart builds a new node from the synced
+records.
 
 Commands never run inside an outcome's callback: `call` puts them on the loop, so an application may
-react to an outcome without upsetting the batch being carried out.
+react to an outcome without disturbing the current batch.
 
 The same seed, nodes, commands and faults give the same trace. Streams: `network` (delays), `faults`
 (chances, what a crash leaves), `disks` (sync times); `workload` and any other name are for programs
