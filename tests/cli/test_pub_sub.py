@@ -275,15 +275,18 @@ def test_error_names_an_invalid_line_and_earlier_lines_are_published(
             "--format: unknown field {colour}; expected one of {payload}",
         ),
         (("sub", "t", "--json", "--format", "x"), "--json and --format exclude each other"),
-        (("sub", "t", "--order", "merged"), "say by how much they may differ"),
-        (("pub", "t", "--order", "merged", "--epsilon", "1"), "say by how much they may differ"),
+        (("sub", "t", "--order", "merged"), "needs the largest difference of clocks"),
+        (
+            ("pub", "t", "--order", "merged", "--epsilon", "1"),
+            "needs the largest difference of clocks",
+        ),
         (("sub", "t", "--order", "causal", "--delta", "1"), "--delta is for --order merged"),
         (
             ("sub", "t", "--late", "tag"),
             "--late is for --order merged and --order deadline, not for --order total",
         ),
-        (("sub", "t", "--order", "deadline"), "how long an event is of use"),
-        (("pub", "t", "--order", "deadline"), "as with --ms 200"),
+        (("sub", "t", "--order", "deadline"), "needs the lifetime of events"),
+        (("pub", "t", "--order", "deadline"), "such as --ms 200"),
         (("pub", "t", "--order", "deadline", "--ms", "0"), "ms must be from 1 to"),
         (
             ("sub", "t", "--order", "deadline", "--ms", "9", "--late", "deliver"),
