@@ -25,12 +25,12 @@ from ensue.transports import memory
 @pytest.fixture
 def slow_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "BURST_MAX", 1)
-    # Nor do events go together, so that many of them take many turns.
+    # Events are not bundled either, so that many of them take many iterations.
     monkeypatch.setattr(pending_requests, "TOGETHER", 1)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop turn until something holds; it needs some turns and no waiting."""
+    """Run the event loop until a condition holds: some iterations, without waiting."""
     for _ in range(1000):
         if condition():
             return

@@ -13,7 +13,7 @@ from ensue.protocols.deadline.delivery import DeadlineCounts
 from ensue.store import open_log
 
 LONG = ensue.Deadline(ms=5_000)
-"""Longer than anything takes here, however busy the machine is."""
+"""Longer than any step takes, even on a busy machine."""
 
 
 async def read(events: ensue.Subscription, count: int) -> list[str]:
@@ -75,7 +75,7 @@ def test_reply_never_precedes_its_question_and_losses_are_repaired(
 
 @pytest.mark.parametrize("on_late", ["drop", "tag"])
 def test_late_event_is_dropped_or_tagged(on_late: str, tmp_path: Path) -> None:
-    """Events take up to 80 ms, and are of use for 1 ms: nearly all of another bus are late."""
+    """Events take up to 80 ms and live for 1 ms: nearly all of another bus are late."""
     order = ensue.Deadline(ms=1, on_late=on_late)
     url = "memory://slow?jitter_ms=80&seed=3"
 
@@ -201,7 +201,7 @@ def test_watch_party_never_undoes_a_pause_or_rewinds() -> None:
 
 @pytest.mark.parametrize("order", [ensue.Deadline(ms=1_000), ensue.Causal()])
 def test_bus_gets_its_own_events_despite_losses(order: ensue.Order) -> None:
-    """As the reference says."""
+    """As the reference page of the bus promises."""
 
     async def main() -> None:
         url = "memory://?jitter_ms=50000&loss=0.99"
@@ -224,7 +224,7 @@ def test_bus_gets_its_own_events_despite_losses(order: ensue.Order) -> None:
 
 
 class Late:
-    """A clock that shows how late it is for an application that has been busy."""
+    """A clock that jumps ahead, as after a busy application."""
 
     def __init__(self, now_ns: int) -> None:
         self._now_ns = now_ns
@@ -234,7 +234,7 @@ class Late:
 
 
 def be_busy_until_after(bus: ensue.Bus, event: ensue.Event) -> None:
-    """Have a bus find that the deadline of an event has passed."""
+    """Move the clock of a bus past the deadline of an event."""
     assert event.stamp is not None
     assert bus._shared_node is not None
     bus._shared_node._clock = Late(event.stamp.entries["@d"] + 1)
@@ -345,7 +345,7 @@ def test_handler_is_not_called_after_the_deadline(tmp_path: Path) -> None:
 
 
 def test_unread_events_violate_no_rule(tmp_path: Path) -> None:
-    """Topics are left, and a subscription is closed, with events in it whose time is over."""
+    """Leave topics and close a subscription that holds events past their deadline."""
     order = ensue.Deadline(ms=60_000)
 
     async def main() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""How buses and subscriptions on a server end: what they leave behind, and who is told."""
+"""The end of buses and subscriptions on a server: cleanup and notification."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -58,7 +58,7 @@ def test_durable_subscription_that_never_got_its_records_can_be_entered_again(
 
 @pytest.fixture
 def refused_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give no server time to change its mind."""
+    """Retry without a delay."""
     monkeypatch.setattr("ensue.transports.tcp.link.REFUSED_S", 0.0)
 
 
@@ -73,7 +73,7 @@ async def running(server: Server) -> AsyncIterator[None]:
 
 
 async def refused_later(data: Path) -> tuple[ensue.Bus, Server]:
-    """A bus whose server has come back, and does not know it any more."""
+    """A bus whose server restarted and no longer knows it."""
     people = People(somebody=(["*"], ["*"]))
     async with serving(data) as server:
         assert server.listener is not None
@@ -95,7 +95,7 @@ def test_refused_client_learns_that_its_events_are_in_doubt(tmp_path: Path) -> N
             await until(lambda: not bus._receipts, "all of them are given up")
             with pytest.raises(AccessDenied, match="a token is needed"):
                 await within(bus.flush())
-            # Nothing more can be done with it, and everything says why.
+            # It can't be used, and every call raises the reason.
             with pytest.raises(AccessDenied, match="a token is needed"):
                 await within(bus.publish("x", b"2", receipt=False))
             with pytest.raises(AccessDenied, match="a token is needed"):

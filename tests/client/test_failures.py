@@ -1,4 +1,4 @@
-"""A fault inside: whoever waits is told, and whoever has nothing to do with it goes on."""
+"""An exception in a node fails the tasks that wait for it, and no others."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from ensue.runtime.hub_memory import MemoryHub
 
 
 class Fault(Exception):
-    """What must not happen."""
+    """Fail: this must not be called."""
 
 
 def faulty(*_args: Any, **_named: Any) -> NoReturn:

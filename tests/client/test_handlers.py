@@ -25,7 +25,7 @@ from ensue.protocols.total.subscriber import Subscriber
 bounded = settings(derandomize=True, deadline=None, max_examples=60)
 
 TURNS = 40
-"""Far more turns of the event loop than anything here needs to come to rest."""
+"""Far more event loop iterations than any test needs to become idle."""
 
 
 async def rest() -> None:
@@ -90,7 +90,7 @@ class Gate:
 async def start(
     events: ensue.Subscription, handler: Any, **options: Any
 ) -> "asyncio.Task[ensue.Progress]":
-    """Begin a run, and wait until it is at rest."""
+    """Begin a run, and wait until it is idle."""
     task = asyncio.create_task(events.run(handler, **options))
     await rest()
     return task
@@ -103,7 +103,7 @@ async def end(events: ensue.Subscription, run: "asyncio.Task[ensue.Progress]") -
 
 
 def unacknowledged(events: ensue.Subscription) -> list[int]:
-    """The positions that the protocol still waits to hear of."""
+    """The positions without an acknowledgement."""
     assert isinstance(events._reader, NodeReader)
     assert events._reader._driver is not None
     node = events._reader._driver.node
@@ -290,7 +290,7 @@ def test_stuck_key_blocks_others_when_it_fills_pending_max() -> None:
             run = await start(events, gate, concurrency=ensue.PerKey(3), pending_max=5)
             assert gate.waiting == [1, 3]
             await gate.open(3)
-            # What is finished behind the stuck one counts, too, or it would have no limit.
+            # Events finished after the stuck one count too: otherwise there is no limit.
             assert gate.waiting == [1]
             await gate.open(1)
             assert gate.waiting == [2, 6]
@@ -325,7 +325,7 @@ def test_run_takes_over_automatic_acknowledgement() -> None:
             await take(events, 1)
             gate = Gate()
             run = await start(events, gate, concurrency=ensue.PerKey(2))
-            # The one read before counts as handled, those that are being handled don't.
+            # The event read before counts as handled; those in handlers do not.
             assert list(events._acknowledgements.open) == [2, 3, 4]
             await gate.open(3)
             assert list(events._acknowledgements.open) == [2, 4]
@@ -447,7 +447,7 @@ def test_cancelling_waits_for_cleanup_and_counts_completed_handlers() -> None:
                     if event.key == b"a":
                         await tidied.wait()
                         raise
-                    # The other one completes all the same.
+                    # The other one completes anyway.
 
             run = await start(events, handle, concurrency=ensue.PerKey(2))
             run.cancel()
@@ -571,7 +571,7 @@ def test_event_acknowledged_after_a_stop_is_skipped() -> None:
 
 
 class End(BaseException):
-    """Says that the program is to end."""
+    """An exception that ends the program."""
 
 
 def test_failures_while_a_run_ends_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -594,7 +594,7 @@ def test_failures_while_a_run_ends_are_logged(caplog: pytest.LogCaptureFixture) 
 
 
 class Waits:
-    """Back-offs that end when the test says so."""
+    """Back-offs that the test ends."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -625,7 +625,7 @@ def test_no_event_of_its_key_overtakes_a_retried_event() -> None:
     async def main() -> None:
         async with filled("aab", acknowledge="manual") as events:
             gate, waits = Gate(), Waits()
-            # Waiting takes no worker away, so one is enough for the other key.
+            # A waiting event occupies no worker, so one is enough for the other key.
             run = await start_retrying(events, gate, waits, 1, ensue.Retry(3))
             await gate.fail(1)
             assert gate.waiting == [3]
@@ -947,7 +947,7 @@ def test_running_a_subscription_that_was_never_entered_is_refused() -> None:
 
 
 def test_handlers_are_async_functions() -> None:
-    """Where that can't be told beforehand, the first call says so."""
+    """If it is not known beforehand, the first call raises."""
 
     async def fail(_event: object) -> None:
         raise ValueError
@@ -1023,7 +1023,7 @@ def test_invalid_values_of_policies_are_refused(make: Callable[[], object], comp
 
 
 class Broken:
-    """A source that can't be told what was handled."""
+    """A source that takes no acknowledgements."""
 
     def __init__(self, events: ensue.Subscription) -> None:
         self._events = events

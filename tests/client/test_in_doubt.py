@@ -1,4 +1,4 @@
-"""Events without a receipt when nobody waits any longer: leaving is bounded, and they are named."""
+"""Events in doubt: leaving is bounded, and names the events without a receipt."""
 
 import asyncio
 import logging
@@ -247,7 +247,7 @@ def test_publish_times_out_and_its_event_is_in_doubt(
             ) as caught:
                 await within(bus.flush(timeout=SHORT_S), 30)
             assert caught.value.events == ids(bus, 1)
-            # It was in doubt, and is out once the server is back.
+            # It was in doubt, and is published once the server is back.
             async with serving(tmp_path, listen=listen):
                 await within(bus.flush(timeout=30))
                 async with bus.subscribe("t", start="earliest") as events:

@@ -1,4 +1,4 @@
-"""What people give is refused in words when it can't be used, and copied when it can."""
+"""Invalid arguments are refused with a reason; valid ones are copied."""
 
 import asyncio
 import functools

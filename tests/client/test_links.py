@@ -1,4 +1,4 @@
-"""Connections to servers that go and come back, whatever is wrong meanwhile."""
+"""Connections to servers that stop and restart, despite other errors."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Merged order on a bus: stamps by clocks, sorting at each subscription, nobody asked."""
+"""Merged order on a bus: clock stamps, and sorting at each subscription."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from ensue.core import trace
 from ensue.protocols.merged.counts import MergedCounts
 
 MERGED = ensue.Merged(epsilon=0.002, delta=1.5)
-"""Far more than a busy machine takes for anything here."""
+"""Far more than any step takes on a busy machine."""
 
 
 async def take(events: ensue.Subscription, count: int) -> list[ensue.ReceivedEvent]:

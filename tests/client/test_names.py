@@ -14,7 +14,7 @@ def test_generated_name_can_not_be_claimed() -> None:
                 await first.publish("a", b"1")
             with pytest.raises(ensue.BadInput, match="marks generated names"):
                 ensue.connect("memory://h", name=first.name)
-            # What generated names used to look like is a name like any other.
+            # The former form of generated names is an ordinary name.
             async with (
                 ensue.connect("memory://h", name="client-1") as again,
                 keeper.subscribe("a") as events,

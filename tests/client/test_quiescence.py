@@ -38,7 +38,7 @@ async def away(data: Path) -> AsyncIterator[tuple[ensue.Bus, Server]]:
 
 
 async def left(bus: ensue.Bus, name: str = "reader") -> list[bytes]:
-    """What comes under a name, up to a last event."""
+    """The payloads of a durable subscription, up to a last event."""
     await bus.publish("t", b"last")
     async with bus.subscribe("t", name=name, durable=True, acknowledge="manual") as events:
         payloads: list[bytes] = []
@@ -70,7 +70,7 @@ def test_no_event_is_repeated_after_a_handler_closes_the_subscription(tmp_path: 
                 await asyncio.sleep(0.002)
 
             done = await within(events.run(handle, concurrency=ensue.PerKey(4)))
-            # The name is entered anew without the block being left: the run itself saw to it.
+            # The name can be entered again before the block ends: the run left it.
             assert set(handled).isdisjoint(await left(bus))
             assert done.handled == len(handled) >= 10
 

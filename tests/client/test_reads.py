@@ -42,7 +42,7 @@ def test_reader_that_takes_over_from_a_cancelled_one_is_woken() -> None:
                 lambda _task: publishing.append(asyncio.create_task(bus.publish("a", b"1")))
             )
             first.cancel()
-            # In the same turn: the cancelled reader has not tidied up yet.
+            # In the same iteration: the cancelled reader has not cleaned up yet.
             async with asyncio.timeout(10):
                 assert await read_one(events) == b"1"
                 await asyncio.gather(*publishing)
@@ -83,7 +83,7 @@ def test_subscription_and_a_bus_are_entered_once() -> None:
 
 
 def unacknowledged(events: Subscription) -> list[int]:
-    """The positions that the protocol still waits to hear of."""
+    """The positions without an acknowledgement."""
     assert isinstance(events._reader, NodeReader)
     assert events._reader._driver is not None
     node = events._reader._driver.node

@@ -1,4 +1,4 @@
-"""A bus on a real server in the same process: everything that a network and a disk add."""
+"""A bus on a real server in the same process, with its network and disk."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ def numbers(first: int, last: int) -> list[bytes]:
 
 
 async def publish(bus: ensue.Bus, topic: str, first: int, last: int) -> None:
-    """Publish numbers and see them out."""
+    """Publish numbers and flush."""
     for payload in numbers(first, last):
         await bus.publish(topic, payload, receipt=False)
     await within(bus.flush())
@@ -43,7 +43,7 @@ async def restarted(server: Server) -> Server:
 
 
 async def reached(server: Server, slot: int) -> None:
-    """Wait until so many events are out."""
+    """Wait until so many events are published."""
     station = server.station
     assert station is not None
     await until(lambda: station.log.ends().get("x", 0) >= slot)
@@ -104,12 +104,12 @@ def test_flush_raises_the_first_failure_once(tmp_path: Path) -> None:
             assert refused.value.event == bad.id
             assert fine.id != bad.id
             await within(bus.flush())
-            # So it does if the failure was known long before.
+            # Also if the failure was known before.
             await bus.publish("theirs", b"early", receipt=False)
             await within(bus.publish("mine.a", b"behind it"))
             with pytest.raises(EventRefused):
                 await within(bus.flush())
-            # One that is waited for is its waiter's to know of.
+            # A failure with a waiting task is raised there, not logged.
             with pytest.raises(EventRefused):
                 await within(bus.publish("theirs", b"4"))
             await within(bus.flush())
@@ -236,7 +236,7 @@ def test_server_forgets_a_subscription_that_was_closed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [5, 9_000])
 def test_backfill_comes_before_new_events(tmp_path: Path, count: int) -> None:
-    """More than `pending_max`: it must be read while it comes, or it would never end."""
+    """More than `pending_max`: events must be read as they arrive."""
 
     async def main() -> None:
         async with serving(tmp_path / "d", sync_s=1.0) as server, ensue.connect(server.url) as bus:
@@ -279,11 +279,11 @@ def test_slow_reader_pauses_in_bounded_memory_and_catches_up(tmp_path: Path) -> 
             for number in range(1, 5_001):
                 await bus.publish("x", b"%d " % number + padding, receipt=False)
                 most = max(most, slow.pending)
-            # Publishers don't wait for it, and others get everything meanwhile.
+            # Publishers don't wait for it, and other subscribers get all events.
             await within(bus.flush())
             assert len(await read(quick, 5_000)) == 5_000
             most = max(most, slow.pending)
-            # What was under way when it ran out of room: a few bundles, and not all there is.
+            # Only a few bundles were in flight when it ran out of room.
             assert 50 <= most < 2_000
             got = [int(payload.split()[0]) for payload in await read(slow, 5_000)]
             assert got == list(range(1, 5_001))
@@ -299,7 +299,7 @@ def test_durable_subscription_continues_after_the_last_handled_event(tmp_path: P
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             async with bus.subscribe("x", name="desk", durable=True) as desk:
                 await publish(bus, "x", 1, 10)
-                # Asking for the fourth says that three are handled; leaving in peace, that it is.
+                # Reading the fourth acknowledges three; a normal end of the block, the fourth.
                 assert await read(desk, 4) == numbers(1, 4)
             await publish(bus, "x", 11, 12)
             async with (
@@ -369,9 +369,9 @@ def test_later_process_takes_over_a_name_and_the_earlier_one_is_notified(
                 earlier.close()
                 await publish(two, "x", 5, 6)
                 assert await read(later, 2) == numbers(5, 6)
-            # Whatever else the earlier process reads goes on.
+            # Other subscriptions of the earlier process continue.
             assert await read(bystander, 6) == numbers(1, 6)
-            # Nothing that the earlier one said afterwards counts.
+            # Later acknowledgements of the earlier process have no effect.
             async with two.subscribe("x", name="desk", durable=True) as later:
                 await publish(one, "x", 7, 7)
                 assert await read(later, 1) == [b"7"]
@@ -536,7 +536,7 @@ def test_publish_and_join_wait_for_an_absent_server(
 
 @pytest.mark.parametrize("turns", range(8))
 def test_connection_during_shutdown_is_closed(tmp_path: Path, turns: int) -> None:
-    """A client must not take a server that is no longer there for one that is only slow."""
+    """A client must distinguish a stopped server from a slow one."""
 
     async def main() -> bytes:
         async with serving(tmp_path / "d") as server:

@@ -27,7 +27,7 @@ def through(proxy: Proxy) -> str:
 async def took_over(
     first: ensue.Subscription, second: ensue.Subscription, writer: ensue.Bus
 ) -> None:
-    """The earlier reader is told that it is over, having got nothing more; the later goes on."""
+    """The earlier reader ends without another event; the later one continues."""
     with pytest.raises(SubscriptionLost, match="another process took over its name"):
         await within(anext(first))
     await within(writer.publish("t", b"3"))
@@ -75,7 +75,7 @@ def test_later_reader_keeps_a_name_when_the_earlier_one_reconnects(
 
 
 def test_reader_that_reconnects_under_its_name_continues(tmp_path: Path) -> None:
-    """Also while the server still holds its lost connection for alive."""
+    """Also while the server has not detected its lost connection."""
 
     async def main() -> None:
         async with (
@@ -91,7 +91,7 @@ def test_reader_that_reconnects_under_its_name_continues(tmp_path: Path) -> None
                 if number == 1:
                     proxy.cut()
                 elif number == 2:
-                    # Only the client's end is gone.
+                    # Only the client's end is closed.
                     (link,) = hub.transport.carrier._links.values()  # type: ignore[attr-defined]
                     proxy.hold()
                     link.connection.abort()

@@ -29,11 +29,11 @@ EVENT = Event(topic="a", payload=b"", publisher="p", publisher_seq=1)
 
 
 class Ping(Frame, frozen=True, tag=99):
-    """Something to send."""
+    """A frame."""
 
 
 class FakeNode:
-    """Does what it is told: gives out prepared effects and asks for a prepared timer."""
+    """A node with prepared effects and a prepared timer."""
 
     name = "node"
 
@@ -60,7 +60,7 @@ class FakeNode:
 
 
 class FakeTransport:
-    """Writes down what is sent."""
+    """A port that records sent frames."""
 
     name = "fake://"
     lazy = False
@@ -258,11 +258,11 @@ def test_manual_clock_moves_only_forward() -> None:
 
 
 class Fault(Exception):
-    """What must not happen."""
+    """Fail: this must not be called."""
 
 
 async def until_closed(driver: Driver[FakeNode]) -> None:
-    """Let the event loop turn until a driver has closed, and not for ever."""
+    """Run the event loop until a driver has closed, up to a limit."""
     for _ in range(1_000):
         if driver.closed:
             return

@@ -1,4 +1,4 @@
-"""Asking stations on a broker which logs they have."""
+"""The log monitor polls stations on a broker for their logs."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Requests are sent again until they are answered or the time is over."""
+"""Requests are retransmitted until an answer or a timeout."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ensue.transports.framed import FramedPort, FramedTransport
 
 
 class Question(Frame, frozen=True, tag=97):
-    """Something to ask."""
+    """A question."""
 
     number: Count
 
@@ -70,7 +70,7 @@ def test_request_without_an_answer_times_out() -> None:
 
 
 class Transport:
-    """Notes which names are in use."""
+    """Records the names in use."""
 
     def __init__(self) -> None:
         self.entered: list[str] = []
@@ -92,7 +92,7 @@ class Transport:
 
 
 def ignore(_frames: Sequence[Frame], _source: str) -> None:
-    """Take no notice."""
+    """Ignore it."""
 
 
 def test_inbox_is_closed_however_its_block_ends() -> None:

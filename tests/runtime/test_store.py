@@ -32,7 +32,7 @@ class Note(Frame, frozen=True, tag=99):
 
 
 class Scripted:
-    """A node that gives out what it is told to."""
+    """A node with prepared effects."""
 
     name = "node"
 
@@ -58,7 +58,7 @@ class Scripted:
 
 
 class Wire:
-    """A transport that writes down what leaves."""
+    """A transport that records sent frames."""
 
     name = "wire://"
     capabilities = Capabilities(fifo=True, durable=False, replay=False, conditional=False)
@@ -89,7 +89,7 @@ class Wire:
         self.log.append("close")
 
     def left(self) -> list[object]:
-        """What left, flushes aside."""
+        """The sent frames, without flushes."""
         return [each for each in self.log if each != "flush"]
 
     def hear(self, *numbers: int) -> None:
@@ -98,7 +98,7 @@ class Wire:
 
 
 class Disk:
-    """A store that is done when it is told to be."""
+    """A store whose writes the test completes."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[list[str], Callable[[], None]]] = []
