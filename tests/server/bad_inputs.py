@@ -1,8 +1,9 @@
-"""What nobody should send to a server: each with a name, and how the server must see it off.
+"""Invalid input for a server: each with a name, and the reaction that it must cause.
 
-`FRESH` are the first bytes of a connection, `WELCOME` follow hello, and `ENTERED` come from a connection
-that has entered as `BAD`. Each is bytes, or a function that is given the connection and may answer.
-`CLOSED` have to cost the connection; `TOLD` have to be answered with a refusal, and the connection goes on.
+`FRESH` are the first bytes of a connection, `WELCOME` follow hello, and `ENTERED` are from a
+connection that has entered the name `BAD`. Each is bytes, or a function of the connection, which
+may read and send. `CLOSED` must close the connection; `TOLD` must be answered with a rejection, and
+the connection stays open.
 """
 
 from collections.abc import Awaitable, Callable
@@ -53,9 +54,9 @@ SERVER = "node-1"
 BROKER = "node-1/content"
 CONTENT_CODEC = Codec(transactions.FRAMES)
 TOPIC = "bad"
-"""What it may publish on and subscribe to: nobody else does."""
+"""The topic that it may publish on and subscribe to; no other client uses it."""
 TOPICS_MAX = 50
-"""`topics_per_subscription` of the server that these are for."""
+"""`topics_per_subscription` of the tested server."""
 HEADERS_MAX = 20
 NAMES_MAX = 10
 
@@ -63,22 +64,22 @@ Sends = bytes | Callable[[Raw], "Awaitable[None] | None"]
 
 
 class Bad(NamedTuple):
-    """One of them."""
+    """One invalid input."""
 
     name: str
     what: Sends
     why: str = ""
-    """What the server has to say; empty: anything."""
+    """The expected reason; empty for any."""
 
 
 pack = msgspec.msgpack.encode
 
 
-# -- Ways to say it -----------------------------------------------------------------------------
+# -- Encodings -------------------------------------------------------------------------------------
 
 
 def control(*fields: Any) -> bytes:
-    """A control message that no type checks."""
+    """Return a control message of unchecked types."""
     return framed(bytes((CONTROL,)) + pack(list(fields)))
 
 
@@ -87,17 +88,17 @@ def raw_control(body: bytes) -> bytes:
 
 
 def envelope(*parts: Any, version: int = VERSION) -> bytes:
-    """A bundle whose parts no type checks."""
+    """Return a bundle of unchecked types."""
     return framed(bytes((version,)) + pack(list(parts)))
 
 
 def body(*fields: Any) -> bytes:
-    """One frame in a bundle from the right sender to the right target."""
+    """Return a bundle of one frame from the right sender to the right target."""
     return envelope(SERVER, BAD, [list(fields)])
 
 
 def raw_body(data: bytes) -> bytes:
-    """A bundle that is all right up to its one frame, which is these bytes."""
+    """Return a valid bundle except for its one frame, which is these bytes."""
     return framed(bytes((VERSION,)) + b"\x93" + pack(SERVER) + pack(BAD) + b"\x91" + data)
 
 
@@ -115,7 +116,7 @@ def event(**changes: Any) -> Event:
 
 
 def event_fields(**changes: Any) -> list[Any]:
-    """An event that no type checks, as it travels."""
+    """Return an encoded event of unchecked types."""
     fields = {
         "topic": TOPIC,
         "payload": b"x",
@@ -141,7 +142,7 @@ def raw_order(**changes: Any) -> bytes:
 
 
 def requests(*sent: Frame) -> Callable[[Raw], None]:
-    """What a client sends to the content broker over its link."""
+    """Return a frame to the content broker over the client's link."""
     numbered = (
         link.LinkData(number=number, payload=CONTENT_CODEC.encode(each))
         for number, each in enumerate(sent, 1)
@@ -167,7 +168,7 @@ WELCOMED = Welcome(
 )
 
 
-# -- Before hello -------------------------------------------------------------------------------
+# -- Before hello ----------------------------------------------------------------------------------
 
 HELLO_FIRST = "expected hello first"
 FRESH = [
@@ -197,7 +198,7 @@ FRESH = [
     Bad(
         "version 1 of the protocol",
         says(Hello(client="x", protocol=1)),
-        "this server speaks version 2 of the protocol, not 1",
+        "the client has protocol version 1, the server 2: install the same release",
     ),
     Bad("version 3 of the protocol", says(Hello(client="x", protocol=3))),
     Bad("begin first of all", says(Begin(session=b"x")), HELLO_FIRST),
@@ -228,7 +229,7 @@ FRESH = [
     Bad("another first byte that nobody knows", framed(b"\xff\x01\x02")),
 ]
 
-# -- After hello --------------------------------------------------------------------------------
+# -- After hello -----------------------------------------------------------------------------------
 
 WELCOME_CLOSED = [
     Bad("hello again", says(HELLO)),
@@ -268,7 +269,7 @@ TOLD_NAMES = [
     Bad("thousands of names", b"".join(says(Enter(name=f"m~{number}")) for number in range(5000))),
 ]
 
-# -- Bundles ------------------------------------------------------------------------------------
+# -- Bundles ---------------------------------------------------------------------------------------
 
 FORGET = [27, 1, True]
 
@@ -328,7 +329,7 @@ BUNDLES = [
     Bad("yes instead of true", body(27, 1, "yes")),
 ]
 
-# -- Frames that servers send -------------------------------------------------------------------
+# -- Frames that servers send ----------------------------------------------------------------------
 
 STATION_ONLY: list[Frame] = [
     frames.StampRequest(number=1, topics=(TOPIC,), settled=1),
@@ -354,7 +355,7 @@ STATION_ONLY: list[Frame] = [
     NotKept(epoch=1, reason="superseded"),
 ]
 
-# -- Frames of clients, and what is wrong with them ---------------------------------------------
+# -- Invalid frames of clients ---------------------------------------------------------------------
 
 FRAMES_CLOSED = [
     *(Bad(f"a client that sends {type(each).__name__}", sends(each)) for each in STATION_ONLY),
@@ -458,7 +459,7 @@ FRAMES_TOLD = [
     Bad("remembering in an epoch to come", sends(Remember(epoch=COUNT_MAX, number=1, writes=()))),
 ]
 
-# -- Content and transactions -------------------------------------------------------------------
+# -- Content and transactions ----------------------------------------------------------------------
 
 BROKER_ONLY: list[Frame] = [
     content.Done(number=0),

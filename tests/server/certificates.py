@@ -1,4 +1,4 @@
-"""Certificates for tests, made by openssl: an authority, servers and clients it signed, and a stranger."""
+"""Certificates for tests, by openssl: an authority, its servers and clients, and a stranger."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A strict reader of Prometheus's text format, version 0.0.4: whatever breaks a rule fails the test."""
+"""A strict parser of Prometheus's text format, version 0.0.4."""
 
 import re
 
@@ -11,11 +11,11 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class BadExpositionError(AssertionError):
-    """The text is not in the format."""
+    """Raised if the text breaks a rule of the format."""
 
 
 class Exposed:
-    """What a text says: `exposed["ensue_topic_events_total", "topic", "x"]`."""
+    """The samples of a text: `exposed["ensue_topic_events_total", "topic", "x"]`."""
 
     def __init__(self, text: str) -> None:
         self.kinds: dict[str, str] = {}
@@ -39,7 +39,7 @@ class Exposed:
         return self.samples[name, pairs]
 
     def labelled(self, name: str) -> dict[str, float]:
-        """The series of a family with one label, by its value."""
+        """Return the series of a family with one label, by the label's value."""
         return {
             labels[0][1]: value for (each, labels), value in self.samples.items() if each == name
         }

@@ -1,4 +1,4 @@
-"""Servers for tests: real ones, on spare ports of this machine, with data of their own."""
+"""Real servers for tests, on spare ports of this machine."""
 
 import asyncio
 import time
@@ -12,18 +12,18 @@ from ensue.server import Server, ServerConfig
 from ensue.server.permissions import Access, User, new_token
 
 DEADLINE_S = 60.0
-"""How long a test waits for what must happen; the machine may be busy."""
+"""Timeout of a test's waits; the machine may be busy."""
 
 T = TypeVar("T")
 
 
 async def within(awaitable: Awaitable[T], seconds: float = DEADLINE_S) -> T:
-    """What comes of something, in good time."""
+    """Await something with a timeout."""
     return await asyncio.wait_for(awaitable, seconds)
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Wait for a condition, and not for ever."""
+    """Wait for a condition, with a timeout."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, f"never came true: {what or condition}"
@@ -32,7 +32,7 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
 
 @asynccontextmanager
 async def serving(data: Path, **options: Any) -> AsyncIterator[Server]:
-    """A server that runs meanwhile."""
+    """Run a server in this context."""
     options.setdefault("listen", "127.0.0.1:0")
     server = Server(ServerConfig(data=str(data), **options))
     await server.start()
@@ -43,7 +43,7 @@ async def serving(data: Path, **options: Any) -> AsyncIterator[Server]:
 
 
 async def read(subscription: "ensue.Subscription", count: int) -> list[bytes]:
-    """The next payloads of a subscription."""
+    """Return the next payloads of a subscription."""
     payloads: list[bytes] = []
     while len(payloads) < count:
         event = await within(anext(subscription))
@@ -52,7 +52,7 @@ async def read(subscription: "ensue.Subscription", count: int) -> list[bytes]:
 
 
 class People:
-    """Users with tokens: `People(alice=(["orders"], ["*"]))` is what each may publish, and read."""
+    """Users with tokens: `People(alice=(["orders"], ["*"]))` has publish and subscribe patterns."""
 
     def __init__(self, **rights: tuple[list[str], list[str]]) -> None:
         self.tokens: dict[str, str] = {}
@@ -63,5 +63,5 @@ class People:
         self.access = Access(users=users)
 
     def url(self, server: Server, name: str) -> str:
-        """Where a user connects, as itself."""
+        """Return the URL of a user, with its token."""
         return f"{server.url}?token={self.tokens[name]}"

@@ -1,4 +1,4 @@
-"""A connection to a server that says whatever a test wants it to say."""
+"""A raw connection to a server, which can send anything."""
 
 import asyncio
 import ssl
@@ -36,7 +36,7 @@ class Hung(Exception):
 
 
 class Raw:
-    """One connection; what comes is read only when it is asked for."""
+    """One connection, which reads only on request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -49,7 +49,7 @@ class Raw:
     async def connect(
         cls, server: Server, *, ca: Path | None = None, own: Path | None = None
     ) -> Self:
-        """Connect, and say nothing."""
+        """Connect, and send nothing."""
         assert server.listener is not None
         context = None
         if ca is not None:
@@ -74,7 +74,7 @@ class Raw:
         ca: Path | None = None,
         own: Path | None = None,
     ) -> Self:
-        """Connect and be welcome, or raise `AccessDenied`."""
+        """Connect and log in, or raise `AccessDenied`."""
         raw = await cls.connect(server, ca=ca, own=own)
         raw.control(Hello(client=client, token=token, role=role))
         answer = await raw.message()
@@ -86,11 +86,11 @@ class Raw:
         return raw
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         self.writer.write(data)
 
     def control(self, message: Control) -> None:
-        """Send a message about the connection."""
+        """Send a control message."""
         self.send(encode_control(message))
 
     def bundle(self, source: str, *frames: Frame, target: str | None = None) -> None:
@@ -99,14 +99,14 @@ class Raw:
         self.send(framed(bundle(self.server if target is None else target, source, bodies)))
 
     async def enter(self, name: str) -> str | None:
-        """Enter under a name; return why not."""
+        """Enter a name; return why it is rejected, or None."""
         self.control(Enter(name=name))
         answer = await self.message()
         assert isinstance(answer, Entered | Exited)
         return answer.reason if isinstance(answer, Exited) else None
 
     async def message(self) -> Any:
-        """The next message: about the connection, or a bundle as target, source and frames."""
+        """Return the next message: control, or a bundle as target, source and frames."""
         while not self._messages:
             data = await within(self.reader.read(65536))
             if not data:
@@ -116,7 +116,7 @@ class Raw:
         return decode_control(message) if message[0] == CONTROL else CODEC.unbundle(message)
 
     async def frame(self) -> Frame:
-        """The next frame of a bundle."""
+        """Return the next frame of a bundle."""
         while not self._frames:
             message = await self.message()
             assert isinstance(message, tuple), message
@@ -124,7 +124,7 @@ class Raw:
         return self._frames.pop(0)
 
     async def farewell(self) -> Farewell:
-        """Whatever comes until the server says why it hangs up; then it does."""
+        """Return all messages until the Farewell, after which the server closes."""
         while True:
             message = await self.message()
             if isinstance(message, Farewell):
@@ -133,7 +133,7 @@ class Raw:
                 return message
 
     async def hung_up(self) -> str | None:
-        """Wait until the server hangs up; return what it said, if it could."""
+        """Wait until the server closes; return the reason, if it sent one."""
         said = None
         try:
             while True:
@@ -146,5 +146,5 @@ class Raw:
         return said
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.writer.transport.abort()

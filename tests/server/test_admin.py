@@ -1,4 +1,4 @@
-"""The admin port: what it tells is true, and whoever asks badly gets nothing but a word why."""
+"""The admin port: its figures are true, and invalid requests get an error."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ ADMIN = "127.0.0.1:0"
 
 
 class Page:
-    """What came back."""
+    """A response."""
 
     def __init__(self, data: bytes) -> None:
         head, end, self.body = data.partition(b"\r\n\r\n")
@@ -74,12 +74,12 @@ async def exposed(server: Server) -> Exposed:
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have everything told as it is now."""
+    """Disable caching, so that every status is current."""
     monkeypatch.setattr(state, "FRESH_S", 0.0)
     monkeypatch.setattr(state, "SHARE_MAX", float("inf"))
 
 
-# -- The format ---------------------------------------------------------------------------------
+# -- The format ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,24 +100,27 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         '# HELP x a\n# TYPE x gauge\nx{a="b\n"} 1\n',
         "# HELP x a\\b\n# TYPE x gauge\nx 1\n",
         "# HELP x_total a\n# TYPE x_total counter\nx_total -1\n",
-        '# HELP x a\n# TYPE x histogram\nx_bucket{le="1"} 2\nx_bucket{le="+Inf"} 1\nx_sum 1\nx_count 1\n',
+        (
+            '# HELP x a\n# TYPE x histogram\nx_bucket{le="1"} 2\nx_bucket{le="+Inf"} 1\nx_sum 1\n'
+            "x_count 1\n"
+        ),
         '# HELP x a\n# TYPE x histogram\nx_bucket{le="1"} 1\nx_sum 1\nx_count 1\n',
         '# HELP x a\n# TYPE x histogram\nx_bucket{le="+Inf"} 1\nx_sum 1\nx_count 2\n',
     ],
 )
-def test_the_reader_of_the_format_finds_what_is_wrong(text: str) -> None:
+def test_exposition_parser_rejects_invalid_text(text: str) -> None:
     with pytest.raises(BadExpositionError):
         Exposed(text)
 
 
 NAMES = [
-    'a"b', "a\\b", "a\nb", "a\\nb", "ü}{,=", "", "\x1b[31mred", r"\x1b[31mred", "bell\x07", "c1\x9b",
-    "turned\u202e", r"turned\u202e", "\\\\x1b", "tab\t", "del\x7f", "\\\x1b",
+    'a"b', "a\\b", "a\nb", "a\\nb", "ü}{,=", "", "\x1b[31mred", r"\x1b[31mred", "bell\x07",
+    "c1\x9b", "turned\u202e", r"turned\u202e", "\\\\x1b", "tab\t", "del\x7f", "\\\x1b",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_whatever_a_topic_is_called_the_text_can_be_read(plain: bool) -> None:
+def test_text_is_valid_for_any_topic_name(plain: bool) -> None:
     out = Exposition(plain=plain)
     out.gauges("x", 'back\\slash, "quotes" and\nnewline', [({"topic": n}, 1.5) for n in NAMES])
     out.counter("y_total", "plain", 3)
@@ -131,13 +134,13 @@ def test_whatever_a_topic_is_called_the_text_can_be_read(plain: bool) -> None:
         families = {family.name: family for family in parsed(text)}
         told = {each.labels["topic"]: each.value for each in families["x"].samples}
         assert [(each.name, each.value) for each in families["y"].samples] == [("y_total", 3)]
-    # Every name has a series of its own, and those without control characters their own name.
+    # Every name has its own series; names without control characters are unchanged.
     assert len(told) == len(NAMES)
     assert set(told) >= {'a"b', "a\\b", "a\nb", "a\\nb", "ü}{,=", "", r"\x1b[31mred"}
 
 
 def parsed(text: str) -> list[Any]:
-    """What a strict parser of OpenMetrics reads."""
+    """Parse text with a strict parser of OpenMetrics."""
     parser = pytest.importorskip("prometheus_client.openmetrics.parser")
     return list(parser.text_string_to_metric_families(text))
 
@@ -172,7 +175,7 @@ def test_metrics_are_openmetrics(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_histogram_counts_each_value_once_and_bounds_are_inclusive() -> None:
+def test_histogram_counts_each_value_once_with_inclusive_bounds() -> None:
     histogram = Histogram((0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 1.0, 2.0):
         histogram.observe(value)
@@ -183,11 +186,11 @@ def test_a_histogram_counts_each_value_once_and_bounds_are_inclusive() -> None:
     assert told["t_seconds_sum"] == pytest.approx(3.65)
 
 
-# -- Topics -------------------------------------------------------------------------------------
+# -- Topics ----------------------------------------------------------------------------------------
 
 
 class Counting:
-    """A node whose topics are counted as if by its publishers."""
+    """A node whose topics are counted as for publishers."""
 
     def __init__(self) -> None:
         self.node = Sequencer(
@@ -207,27 +210,27 @@ class Counting:
                 self.node.receive(request, source="p", now_ns=0)
 
 
-def test_the_busiest_topics_have_series_of_their_own_and_none_ever_falls() -> None:
+def test_busiest_topics_have_their_own_series_and_none_decreases() -> None:
     it = Counting()
     it.publish(old=3)
     counts = TopicCounts(it.node, topics_max=2)
-    assert counts.look() == {"": 0}
+    assert counts.update() == {"": 0}
     it.publish(a=5, b=2)
-    assert counts.look() == {"a": 5, "b": 0, "": 0} | {"b": 2}
+    assert counts.update() == {"a": 5, "b": 0, "": 0} | {"b": 2}
     it.publish(c=1)
-    assert counts.look() == {"a": 5, "b": 2, "": 1}
+    assert counts.update() == {"a": 5, "b": 2, "": 1}
     it.publish(old=1)
-    # It has had four with those from before, and so is busier than b; its own series begins now.
-    assert counts.look() == {"a": 5, "old": 1, "": 1}
+    # It now has four, more than b; its own series starts here.
+    assert counts.update() == {"a": 5, "old": 1, "": 1}
     it.publish(b=1, a=1)
-    assert counts.look() == {"a": 6, "old": 1, "": 2}
-    assert counts.look() == {"a": 6, "old": 1, "": 2}
+    assert counts.update() == {"a": 6, "old": 1, "": 2}
+    assert counts.update() == {"a": 6, "old": 1, "": 2}
 
 
-# -- A server -----------------------------------------------------------------------------------
+# -- A server --------------------------------------------------------------------------------------
 
 
-def test_there_is_no_admin_port_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_admin_port_is_off_by_default(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             assert server.admin is None
@@ -235,7 +238,7 @@ def test_there_is_no_admin_port_unless_it_is_asked_for(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_counters_grow_by_exactly_what_was_done(tmp_path: Path) -> None:
+def test_counters_grow_exactly(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             before = await exposed(server)
@@ -285,7 +288,7 @@ def test_counters_grow_by_exactly_what_was_done(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_counters_begin_anew_with_the_server_and_what_is_kept_does_not(tmp_path: Path) -> None:
+def test_counters_restart_at_0_and_gauges_of_stored_state_do_not(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server, ensue.connect(server.url) as bus:
             for _ in range(3):
@@ -293,7 +296,7 @@ def test_counters_begin_anew_with_the_server_and_what_is_kept_does_not(tmp_path:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             told = await exposed(server)
             assert told["ensue_events_total"] == 0
-            # Its content broker writes down what it starts from.
+            # Its content broker persists its initial neighbors.
             assert told["ensue_journal_batches_total"] == 1
             assert told.labelled("ensue_topic_events_total") == {"": 0}
             assert told["ensue_topics"] == 1
@@ -304,7 +307,7 @@ def test_counters_begin_anew_with_the_server_and_what_is_kept_does_not(tmp_path:
     asyncio.run(main())
 
 
-def test_the_lag_of_a_durable_subscription_that_stopped(tmp_path: Path) -> None:
+def test_lag_of_a_stopped_durable_subscription(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server, ensue.connect(server.url) as bus:
             async with bus.subscribe("x", "y", name="desk", durable=True) as desk:
@@ -312,7 +315,7 @@ def test_the_lag_of_a_durable_subscription_that_stopped(tmp_path: Path) -> None:
                     await bus.publish("x", b"x")
                 await bus.publish("y", b"y")
                 await read(desk, 4)
-            # The fourth is acknowledged by whoever asks for the fifth.
+            # Requesting the fifth event acknowledges the fourth.
             for _ in range(10):
                 await bus.publish("y", b"later")
             told = await exposed(server)
@@ -329,7 +332,7 @@ def test_the_lag_of_a_durable_subscription_that_stopped(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_of_durable_subscriptions_too_many_to_read_the_rest_is_counted(
+def test_durable_subscriptions_beyond_the_limit_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -347,7 +350,7 @@ def test_of_durable_subscriptions_too_many_to_read_the_rest_is_counted(
     asyncio.run(main())
 
 
-def test_records_that_are_no_subscriptions_are_passed_over(tmp_path: Path) -> None:
+def test_unreadable_records_are_skipped(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             assert server._driver is not None
@@ -368,7 +371,7 @@ def test_records_that_are_no_subscriptions_are_passed_over(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_what_is_refused_and_what_is_dropped_are_counted_by_kind(tmp_path: Path) -> None:
+def test_rejections_and_drops_are_counted_by_kind(tmp_path: Path) -> None:
     async def main() -> None:
         people = People(al=(["x"], ["x"]))
         async with serving(tmp_path / "d", admin=ADMIN, access=people.access) as server:
@@ -384,37 +387,37 @@ def test_what_is_refused_and_what_is_dropped_are_counted_by_kind(tmp_path: Path)
             assert told.labelled("ensue_refusals_total") == {"permission": 1, "login": 1}
             assert told.labelled("ensue_messages_dropped_total") == {
                 "slow": 0,
-                "gone": 1,
-                "stranger": 0,
+                "disconnected": 1,
+                "unregistered": 0,
             }
 
     asyncio.run(main())
 
 
-def test_a_reader_that_is_too_slow_is_counted(tmp_path: Path) -> None:
+def test_messages_to_a_slow_reader_are_counted(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(pending_bytes=1)
         async with serving(tmp_path / "d", admin=ADMIN, limits=limits) as server:
             async with ensue.connect(server.url):
                 assert server.listener is not None
                 (connection,) = server.listener.connections
-                # In one turn: nothing of it has left when the second comes.
+                # In one loop iteration: nothing is sent before the second message.
                 connection.write(b"\0\0\0\1\1")
                 connection.write(b"\0\0\0\1\1")
                 told = await exposed(server)
             assert told.labelled("ensue_messages_dropped_total") == {
                 "slow": 1,
-                "gone": 0,
-                "stranger": 0,
+                "disconnected": 0,
+                "unregistered": 0,
             }
 
     asyncio.run(main())
 
 
-# -- Health -------------------------------------------------------------------------------------
+# -- Health ----------------------------------------------------------------------------------------
 
 
-def test_it_is_well_until_the_journal_fails(
+def test_server_is_healthy_until_the_journal_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -444,9 +447,7 @@ def test_it_is_well_until_the_journal_fails(
     asyncio.run(main())
 
 
-def test_a_sync_that_does_not_end_is_an_illness(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stuck_sync_is_unhealthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             assert server.journal is not None
@@ -474,7 +475,7 @@ def test_a_sync_that_does_not_end_is_an_illness(
     asyncio.run(main())
 
 
-def test_while_it_stops_it_says_so_and_then_nobody_answers(
+def test_stopping_server_is_unhealthy_and_then_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -512,7 +513,7 @@ def test_status_is_one_object_with_everything(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_those_who_keep_an_order_among_themselves_are_shown(tmp_path: Path) -> None:
+def test_relayed_orders_are_shown(tmp_path: Path) -> None:
     causal, merged = ensue.Causal(), ensue.Merged(epsilon=0.01, delta=0.2)
 
     async def main() -> None:
@@ -532,16 +533,17 @@ def test_those_who_keep_an_order_among_themselves_are_shown(tmp_path: Path) -> N
                     await third.publish("nobody listens", b"1")
                     assert await read(events, 1) == [b"1"]
                     told = await exposed(server)
-                    members = told.labelled("ensue_room_members")
+                    members = told.labelled("ensue_relayed_order_members")
                     assert members == {
                         "causal": 2, "causal-topic": 0, "deadline": 0, "merged": 1, "none": 0,
                     }  # fmt: skip
-                    assert told["ensue_room_events_total", "order", "merged"] == 2
-                    passed = told.labelled("ensue_passed_on_frames_total")
+                    assert told["ensue_relayed_order_events_total", "order", "merged"] == 2
+                    passed = told.labelled("ensue_relayed_frames_total")
                     assert passed["Publication"] >= 1
                 told = await exposed(server)
-                assert told.labelled("ensue_room_members")["causal"] == 1
-                assert told["ensue_room_numbers", "order", "causal"] == 2, "one of them is gone"
+                assert told.labelled("ensue_relayed_order_members")["causal"] == 1
+                numbers = told["ensue_relayed_order_numbers", "order", "causal"]
+                assert numbers == 2, "one of them has left"
                 assert server.status is not None
                 server.status._answers.clear()
                 rooms = json.loads((await get(server, "/status")).text)["rooms"]
@@ -555,7 +557,7 @@ def test_those_who_keep_an_order_among_themselves_are_shown(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_an_answer_that_would_be_too_long_names_less_and_counts_all(
+def test_long_answer_lists_fewer_names_and_counts_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -573,9 +575,7 @@ def test_an_answer_that_would_be_too_long_names_less_and_counts_all(
     asyncio.run(main())
 
 
-def test_what_is_told_is_made_once_in_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "FRESH_S", DEADLINE_S)
 
     async def main() -> None:
@@ -587,7 +587,7 @@ def test_what_is_told_is_made_once_in_a_while(
     asyncio.run(main())
 
 
-def test_what_takes_long_to_make_is_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costly_status_is_cached_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, made = 0.0, 0
 
     def make() -> int:
@@ -605,7 +605,7 @@ def test_what_takes_long_to_make_is_made_less_often(monkeypatch: pytest.MonkeyPa
     assert remembered.get() == 2
 
 
-# -- HTTP ---------------------------------------------------------------------------------------
+# -- HTTP ------------------------------------------------------------------------------------------
 
 GET = b"GET /healthz HTTP/1.1\r\n"
 
@@ -644,7 +644,7 @@ GET = b"GET /healthz HTTP/1.1\r\n"
         (GET + b"X: " + b"y" * admin.REQUEST_BYTES_MAX + b"\r\n\r\n", 431),
     ],
 )
-def test_requests_are_read_strictly(tmp_path: Path, data: bytes, status: int) -> None:
+def test_requests_are_parsed_strictly(tmp_path: Path, data: bytes, status: int) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             page = await send(server, data)
@@ -656,7 +656,7 @@ def test_requests_are_read_strictly(tmp_path: Path, data: bytes, status: int) ->
     asyncio.run(main())
 
 
-def test_a_request_may_come_byte_by_byte(tmp_path: Path) -> None:
+def test_request_may_arrive_byte_by_byte(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             assert server.admin is not None
@@ -680,9 +680,7 @@ def test_head_gets_the_length_and_no_body(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_whoever_does_not_finish_its_request_is_told_and_hung_up_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfinished_request_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "REQUEST_S", 0.05)
 
     async def main() -> None:
@@ -696,15 +694,13 @@ def test_whoever_does_not_finish_its_request_is_told_and_hung_up_on(
     asyncio.run(main())
 
 
-def test_whoever_does_not_read_its_answer_is_hung_up_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_response_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "RESPONSE_S", 0.05)
 
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             assert server.admin is not None
-            # More than the operating system takes on behalf of somebody who does not read.
+            # More than the operating system buffers for a client that does not read.
             huge = (HTTPStatus.OK, "text/plain", b"x" * 64 * 1024 * 1024)
             monkeypatch.setattr(server.admin, "page", lambda *_: huge)
             with socket.create_connection(("127.0.0.1", server.admin.port)) as silent:
@@ -717,7 +713,7 @@ def test_whoever_does_not_read_its_answer_is_hung_up_on(
     asyncio.run(main())
 
 
-def test_connections_that_ask_nothing_make_room_for_those_that_do(tmp_path: Path) -> None:
+def test_idle_connections_are_evicted(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             assert server.admin is not None
@@ -727,7 +723,7 @@ def test_connections_that_ask_nothing_make_room_for_those_that_do(tmp_path: Path
             await until(lambda: len(requests) == most)
             for _ in range(3):
                 assert (await get(server, "/healthz")).status == 200
-            # The oldest went first; the latest can still ask.
+            # The oldest is evicted first; the latest still works.
             assert await within(silent[0][0].read()) == b""
             silent[-1][1].write(GET + b"Host: x\r\n\r\n")
             assert Page(await within(silent[-1][0].read())).status == 200
@@ -737,7 +733,7 @@ def test_connections_that_ask_nothing_make_room_for_those_that_do(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_page_that_can_not_be_made_costs_nothing_else(
+def test_failing_page_does_not_affect_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -750,12 +746,12 @@ def test_a_page_that_can_not_be_made_costs_nothing_else(
     asyncio.run(main())
 
 
-# -- Where it listens ---------------------------------------------------------------------------
+# -- Listen address --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:7401", "example.org:7401"])
-def test_beyond_this_machine_it_is_said_by_name(address: str) -> None:
-    # That the server itself may be exposed says nothing of a port without TLS and login.
+def test_exposed_admin_port_needs_an_option(address: str) -> None:
+    # The option of the server does not apply to a port without TLS and login.
     for insecure in (False, True):
         with pytest.raises(ConfigurationError, match="insecure_admin"):
             ServerConfig(data="d", admin=address, insecure=insecure)
@@ -763,11 +759,11 @@ def test_beyond_this_machine_it_is_said_by_name(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0", "localhost:7401"])
-def test_on_this_machine_nothing_is_needed(address: str) -> None:
+def test_loopback_needs_no_option(address: str) -> None:
     ServerConfig(data="d", admin=address)
 
 
-def test_the_file_gives_each_server_its_own() -> None:
+def test_file_has_an_admin_port_per_server() -> None:
     text = """
         insecure_admin = true
         [[servers]]
@@ -786,7 +782,7 @@ def test_the_file_gives_each_server_its_own() -> None:
         config_file.loads(text.replace("true", "false"), name="a")
 
 
-def test_a_taken_port_is_said_in_words_and_everything_given_back(tmp_path: Path) -> None:
+def test_port_in_use_is_an_error_and_releases_everything(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
             assert server.admin is not None
@@ -801,7 +797,7 @@ def test_a_taken_port_is_said_in_words_and_everything_given_back(tmp_path: Path)
     asyncio.run(main())
 
 
-def test_the_command_says_where_it_is_and_refuses_what_the_file_says(
+def test_command_prints_the_admin_url_and_rejects_the_option_with_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell = Shell(capsys, monkeypatch)

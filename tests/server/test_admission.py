@@ -1,4 +1,4 @@
-"""Who may stay connected: replayed sessions, silent connections, one address, other servers of the chain."""
+"""Admission: replayed sessions, silent connections, limits per address, and other servers."""
 
 import asyncio
 from collections import Counter
@@ -18,18 +18,18 @@ from ensue.server.config import Limits
 from ensue.server.listener import Listener
 from ensue.transports.tcp.messages import Begin, Enter, Hello, Member, Welcome, encode_control
 
-# -- Sessions -----------------------------------------------------------------------------------
+# -- Sessions --------------------------------------------------------------------------------------
 
 
 class Recorder(Raw):
-    """A connection whose bytes somebody on the way keeps."""
+    """A connection whose bytes an eavesdropper records."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
         self.recorded = b""
 
     def send(self, data: bytes) -> None:
-        """Send bytes, and keep them."""
+        """Send bytes, and record them."""
         self.recorded += data
         super().send(data)
 
@@ -39,10 +39,10 @@ def order(name: str, topic: str) -> OrderRequest:
     return OrderRequest(number=1, events=(one,), settled=1)
 
 
-def test_a_recorded_session_can_not_be_replayed(
+def test_recorded_session_can_not_be_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So few are remembered that the publisher is forgotten when the session is played again.
+    # The limit is so low that the publisher is forgotten when the session is replayed.
     monkeypatch.setattr(tombstones, "TOMBSTONES_MAX", 1)
 
     async def publish(raw: Raw, name: str, topic: str) -> None:
@@ -71,7 +71,7 @@ def test_a_recorded_session_can_not_be_replayed(
     asyncio.run(main())
 
 
-def test_nothing_is_taken_before_the_session_has_begun(tmp_path: Path) -> None:
+def test_messages_before_begin_are_rejected(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", limits=Limits(unauthenticated_s=0.2)) as server:
             for sent in (encode_control(Enter(name="a~1")), encode_control(Hello(client="c"))):
@@ -99,10 +99,10 @@ def test_nothing_is_taken_before_the_session_has_begun(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# -- Silent connections -------------------------------------------------------------------------
+# -- Silent connections ----------------------------------------------------------------------------
 
 
-def test_a_thousand_silent_connections_shut_nobody_out(tmp_path: Path) -> None:
+def test_silent_connections_do_not_block_clients(tmp_path: Path) -> None:
     people = People(alice=(["*"], ["*"]))
 
     async def main() -> None:
@@ -115,7 +115,7 @@ def test_a_thousand_silent_connections_shut_nobody_out(tmp_path: Path) -> None:
                 silent += [await Raw.connect(server) for _ in range(100)]
                 async with ensue.connect(people.url(server, "alice")) as bus:
                     await within(bus.publish("t", b"x"))
-            await until(lambda: listener.arrivals >= 1_010)
+            await until(lambda: listener.accepted >= 1_010)
             assert len(listener.connections) <= 51
             assert listener.errors["limit"] >= 950
             assert listener.admission.waiting in (49, 50)
@@ -125,7 +125,7 @@ def test_a_thousand_silent_connections_shut_nobody_out(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_one_address_may_not_take_all_places(tmp_path: Path) -> None:
+def test_connections_per_address_are_limited(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(connections=10, connections_per_address=2)
         async with serving(tmp_path / "d", limits=limits) as server:
@@ -146,29 +146,30 @@ def test_one_address_may_not_take_all_places(tmp_path: Path) -> None:
 
 
 class Peer:
-    """A connection from somewhere."""
+    """A connection from an address."""
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self.gone = False
+        self.aborted = False
 
     def abort(self) -> None:
-        """Hang up."""
-        self.gone = True
+        """Close the connection."""
+        self.aborted = True
 
 
-def test_the_address_with_the_most_makes_room() -> None:
-    room = Admission(Limits(unauthenticated_connections=3), time_s=lambda: 0.0, errors=Counter())
-    quiet, *crowd = peers = [Peer("10.0.0.1"), *(Peer("10.0.0.2") for _ in range(5))]
+def test_address_with_the_most_connections_is_evicted_first() -> None:
+    limits = Limits(unauthenticated_connections=3)
+    admission = Admission(limits, time_s=lambda: 0.0, errors=Counter())
+    single, *others = peers = [Peer("10.0.0.1"), *(Peer("10.0.0.2") for _ in range(5))]
     for peer in peers:
-        room.come(peer)
-    assert not quiet.gone
-    assert [peer.gone for peer in crowd] == [True, True, True, False, False]
-    assert room.waiting == 3
-    room.leave(crowd[-1])
-    room.leave(crowd[-1])
-    assert room.enter(quiet, "") is None
-    assert room.waiting == 1
+        admission.add(peer)
+    assert not single.aborted
+    assert [peer.aborted for peer in others] == [True, True, True, False, False]
+    assert admission.waiting == 3
+    admission.remove(others[-1])
+    admission.remove(others[-1])
+    assert admission.admit(single, "") is None
+    assert admission.waiting == 1
 
 
 @pytest.mark.parametrize(
@@ -183,14 +184,14 @@ def test_the_address_with_the_most_makes_room() -> None:
         ("", "?"),
     ],
 )
-def test_what_an_address_counts_for(peer: object, source: str) -> None:
+def test_source_of_an_address(peer: object, source: str) -> None:
     assert source_of(peer) == source
 
 
-# -- Other servers ------------------------------------------------------------------------------
+# -- Other servers ---------------------------------------------------------------------------------
 
 
-def test_a_server_full_of_clients_takes_the_other_servers_of_its_chain(tmp_path: Path) -> None:
+def test_server_full_of_clients_accepts_other_servers(tmp_path: Path) -> None:
     members = (Member("n1", "127.0.0.1:1"), Member("n2", "127.0.0.1:2"))
 
     async def main() -> None:
@@ -206,7 +207,7 @@ def test_a_server_full_of_clients_takes_the_other_servers_of_its_chain(tmp_path:
                 others.append(other)
             listener = server.listener
             assert isinstance(listener, Listener)
-            # One that comes back before its old connections are noticed to be gone.
+            # It reconnects before its old connections are detected as lost.
             again = await Raw.hello(server, client="n2", role="station")
             assert await others[0].hung_up() is None
             assert await again.enter("n2") is None

@@ -1,4 +1,4 @@
-"""Whatever anybody sends: it is told or hung up on, counted, and costs nobody else anything."""
+"""Invalid input is answered or closes the connection, is counted, and affects no other client."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ REFUSALS = (Refused, NotKept, Taken, Exited)
 
 
 class Honest:
-    """Two people who publish all the time, and two who read both of them in one order."""
+    """Two clients that publish all the time, and two that read both in total order."""
 
     def __init__(self) -> None:
         self.counts = [0, 0]
@@ -44,7 +44,7 @@ class Honest:
 
     @asynccontextmanager
     async def at_work(self, server: Server) -> AsyncIterator["Honest"]:
-        """Let them work meanwhile; afterwards both have read the same, and everything."""
+        """Run them in this context; afterwards both have read the same, and everything."""
         async with (
             ensue.connect(server.url, name="honest") as one,
             ensue.connect(server.url) as two,
@@ -93,7 +93,7 @@ async def say(raw: Raw, what: bad.Sends) -> None:
 
 
 async def closed(server: Server, connect: Callable[[], Awaitable[Raw]], each: bad.Bad) -> str:
-    """Say something that must cost the connection; return what is wrong with how it did."""
+    """Send input that must close the connection; return what went wrong."""
     assert server.listener is not None
     raw = await connect()
     before, silent = sum(server.listener.errors.values()), server.listener.errors["silent"]
@@ -113,7 +113,7 @@ async def closed(server: Server, connect: Callable[[], Awaitable[Raw]], each: ba
 
 
 async def told(server: Server, connect: Callable[[], Awaitable[Raw]], each: bad.Bad) -> str:
-    """Say something that must be refused in words; return what is wrong with how it was."""
+    """Send input that must be answered with a rejection; return what went wrong."""
     raw = await connect()
     await say(raw, each.what)
     try:
@@ -124,7 +124,7 @@ async def told(server: Server, connect: Callable[[], Awaitable[Raw]], each: bad.
             answers = message[2] if isinstance(message, tuple) else [message]
             if any(isinstance(answer, REFUSALS) for answer in answers):
                 break
-        # It goes on: it is still answered.
+        # The connection still works.
         raw.control(Ping(number=77))
         while True:
             message = await raw.message()
@@ -137,17 +137,17 @@ async def told(server: Server, connect: Callable[[], Awaitable[Raw]], each: bad.
 
 
 def further(honest: Honest, before: list[int]) -> bool:
-    """Whether both honest publishers have come further."""
+    """Return whether both honest publishers have made progress."""
     return all(now > then for now, then in zip(honest.counts, before, strict=True))
 
 
-def test_there_are_at_least_100_and_each_has_a_name_of_its_own() -> None:
+def test_there_are_at_least_100_inputs_with_unique_names() -> None:
     names = [each.name for each in bad.ALL]
     assert len(names) >= 100
     assert len(set(names)) == len(names)
 
 
-def test_no_bad_input_costs_anybody_but_its_sender_anything(tmp_path: Path) -> None:
+def test_bad_input_affects_only_its_sender(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", limits=LIMITS) as server,
@@ -184,7 +184,7 @@ def test_no_bad_input_costs_anybody_but_its_sender_anything(tmp_path: Path) -> N
             assert server.listener.errors["internal"] == 0
             assert server.station is not None
             station = server.station
-            # Nothing of it is left.
+            # Nothing is left behind.
             assert set(station.log.ends()) <= {"x", "y", *(f"n{n}" for n in range(bad.TOPICS_MAX))}
             assert bad.BAD not in station.node.subscribers()
             assert "honest~reader" not in station.state_store.names()
@@ -194,7 +194,7 @@ def test_no_bad_input_costs_anybody_but_its_sender_anything(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-# -- Silence ------------------------------------------------------------------------------------
+# -- Silence ---------------------------------------------------------------------------------------
 
 IMPATIENT = Limits(unauthenticated_s=0.3, silence_s=0.6)
 
@@ -207,7 +207,7 @@ IMPATIENT = Limits(unauthenticated_s=0.3, silence_s=0.6)
         ("half a hello", encode_control(bad.HELLO)[:-3]),
     ],
 )
-def test_whoever_does_not_say_hello_is_hung_up_on(tmp_path: Path, name: str, sent: bytes) -> None:
+def test_connection_without_hello_is_closed(tmp_path: Path, name: str, sent: bytes) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", limits=IMPATIENT) as server:
             raw = await Raw.connect(server)
@@ -221,16 +221,14 @@ def test_whoever_does_not_say_hello_is_hung_up_on(tmp_path: Path, name: str, sen
 
 
 async def dribble(raw: Raw, data: bytes) -> None:
-    """Send a message so slowly that it never ends."""
+    """Send a message so slowly that it never completes."""
     for byte in data:
         raw.send(bytes((byte,)))
         await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("greeted", [False, True])
-def test_whoever_sends_a_byte_now_and_then_is_hung_up_on_all_the_same(
-    tmp_path: Path, greeted: bool
-) -> None:
+def test_connection_that_trickles_bytes_is_closed(tmp_path: Path, greeted: bool) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", limits=IMPATIENT) as server:
             raw = await (Raw.hello(server) if greeted else Raw.connect(server))
@@ -245,7 +243,7 @@ def test_whoever_sends_a_byte_now_and_then_is_hung_up_on_all_the_same(
     asyncio.run(main())
 
 
-def test_half_a_message_and_then_silence(tmp_path: Path) -> None:
+def test_connection_silent_after_half_a_message_is_closed(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", limits=IMPATIENT) as server:
             raw = await Raw.hello(server)
@@ -259,7 +257,7 @@ def test_half_a_message_and_then_silence(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_whoever_talks_now_and_then_stays(tmp_path: Path) -> None:
+def test_connection_with_occasional_messages_stays_open(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", limits=IMPATIENT) as server:
             raw = await Raw.hello(server)
@@ -275,7 +273,7 @@ def test_whoever_talks_now_and_then_stays(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_whoever_waits_for_the_server_is_not_silent(tmp_path: Path) -> None:
+def test_connection_that_waits_for_the_server_is_not_silent(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             assert server.listener is not None
@@ -289,20 +287,20 @@ def test_whoever_waits_for_the_server_is_not_silent(tmp_path: Path) -> None:
                 raw.bundle("patient~1", Forget(number=number, publisher=True))
             await until(lambda: held)
             connection.heard_s -= 10 * listener.limits.silence_s
-            connection._look()
+            connection._check_silence()
             assert not connection.closing
             held.pop()()
             await until(lambda: not connection._waiting)
-            connection._look()
+            connection._check_silence()
             assert (await raw.hung_up() or "").startswith("no whole message for")
 
     asyncio.run(main())
 
 
-# -- Limits -------------------------------------------------------------------------------------
+# -- Limits ----------------------------------------------------------------------------------------
 
 
-def test_connections_are_limited_and_room_is_made_when_one_goes(tmp_path: Path) -> None:
+def test_connections_are_limited_until_one_closes(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", limits=Limits(connections=2)) as server:
             first, second = await Raw.hello(server), await Raw.hello(server)
@@ -319,7 +317,7 @@ def test_connections_are_limited_and_room_is_made_when_one_goes(tmp_path: Path) 
     asyncio.run(main())
 
 
-def test_messages_that_are_not_whole_are_bounded_over_all_connections(tmp_path: Path) -> None:
+def test_unfinished_messages_of_all_connections_are_bounded(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(unfinished_bytes=1_000_000)
         async with serving(tmp_path / "d", limits=limits) as server, Honest().at_work(server):
@@ -333,7 +331,7 @@ def test_messages_that_are_not_whole_are_bounded_over_all_connections(tmp_path: 
             await until(lambda: listener.unfinished >= 900_000)
             last = await Raw.hello(server)
             last.send((10_000_000).to_bytes(4, "big") + b"x" * 150_000)
-            # Whoever has most, not whoever came last.
+            # The connection with the most, not the last one.
             assert "unfinished_bytes" in (await held[1].hung_up() or "")
             await until(lambda: listener.unfinished <= 660_000)
             for raw in (*held, last):
@@ -343,7 +341,7 @@ def test_messages_that_are_not_whole_are_bounded_over_all_connections(tmp_path: 
     asyncio.run(main())
 
 
-def test_who_does_not_read_costs_no_more_than_what_may_be_pending(tmp_path: Path) -> None:
+def test_slow_reader_uses_at_most_its_pending_bytes(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(pending_bytes=4_000_000)
         async with serving(tmp_path / "d", limits=limits) as server:
@@ -357,7 +355,7 @@ def test_who_does_not_read_costs_no_more_than_what_may_be_pending(tmp_path: Path
             connection = listener.routes["deaf~1"]
             async with ensue.connect(server.url) as bus, bus.subscribe("x") as events:
                 for number in range(300):
-                    # A receipt now and then, so that those who read are not overrun.
+                    # An occasional receipt, so that readers keep up.
                     payload = b"%06d" % number + bytes(50_000)
                     await within(bus.publish("x", payload, receipt=number % 10 == 0))
                     assert connection.pending < 6_000_000
@@ -387,7 +385,7 @@ def test_durable_names_are_limited(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# -- Floods -------------------------------------------------------------------------------------
+# -- Floods ----------------------------------------------------------------------------------------
 
 
 def resident_bytes() -> int:
@@ -395,7 +393,7 @@ def resident_bytes() -> int:
 
 
 async def grown(raw: Raw, name: str, flood: Iterable[Frame], times: int) -> int:
-    """Send bundles of frames again and again, and see them answered; return how memory grew."""
+    """Send bundles of frames repeatedly and await answers; return the growth of memory."""
     frames = list(flood)
     before = most = resident_bytes()
     for _ in range(times):
@@ -403,7 +401,7 @@ async def grown(raw: Raw, name: str, flood: Iterable[Frame], times: int) -> int:
     answered = asyncio.ensure_future(_until_pong(raw))
     deadline = time.monotonic() + DEADLINE_S
     while not answered.done():
-        # What comes on top of what is pending is dropped, and pongs are no exception.
+        # Output beyond the pending limit is dropped, pongs included.
         raw.control(Ping(number=1))
         most = max(most, resident_bytes())
         assert time.monotonic() < deadline
@@ -422,10 +420,8 @@ MIB = 2**20
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 @pytest.mark.parametrize("kind", ["recall", "attach", "fetch", "change"])
-def test_a_small_question_asked_often_is_not_answered_at_length_each_time(
-    tmp_path: Path, kind: str
-) -> None:
-    """Each of these is a few bytes, and its answer is many."""
+def test_repeated_small_requests_do_not_multiply_long_answers(tmp_path: Path, kind: str) -> None:
+    """Each request has a few bytes, and its answer many."""
 
     async def main() -> None:
         async with serving(tmp_path / "d") as server, Honest().at_work(server):
@@ -467,7 +463,7 @@ def test_a_small_question_asked_often_is_not_answered_at_length_each_time(
     asyncio.run(main())
 
 
-def test_a_flood_of_pings_is_answered_as_far_as_it_is_read(tmp_path: Path) -> None:
+def test_flood_of_pings_is_answered_as_far_as_the_client_reads(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(pending_bytes=100_000)
         async with serving(tmp_path / "d", limits=limits) as server, Honest().at_work(server):
@@ -483,7 +479,7 @@ def test_a_flood_of_pings_is_answered_as_far_as_it_is_read(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_entering_under_thousands_of_names_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_entering_thousands_of_names_leaves_nothing_behind(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             raw = await Raw.hello(server)

@@ -1,4 +1,4 @@
-"""A station on a broker takes what a client would send, within the limits, from whoever it comes."""
+"""A station on a broker admits valid frames within the limits, from any client."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -44,7 +44,7 @@ ME = "client~1"
 
 
 class Loopback:
-    """A carrier with a station on it; what that sends to others is kept."""
+    """A carrier with one station; it records what that sends to others."""
 
     name = "broker://"
     on_reconnect: Callable[[], None] | None = None
@@ -79,7 +79,7 @@ class Loopback:
 
 
 class Rig:
-    """A station on a broker, and whoever writes to it."""
+    """A station on a broker, and its clients."""
 
     def __init__(self, carrier: Loopback, server: BrokeredServer) -> None:
         self.carrier = carrier
@@ -100,7 +100,7 @@ class Rig:
     async def ask(
         self, *frames: Frame, source: str = ME, target: str = "node-1", answers: int = 1
     ) -> list[Frame]:
-        """What comes back, at least so many frames."""
+        """Return the answers, at least `count` frames."""
         self.carrier.sent.clear()
         self.write(*frames, source=source, target=target)
         await until(lambda: len(self.told(source)) >= answers, "an answer")
@@ -164,7 +164,7 @@ NO_CLIENT_WOULD: dict[str, Sequence[Frame]] = {
 
 
 @pytest.mark.parametrize("name", NO_CLIENT_WOULD)
-def test_what_no_client_would_send_is_dropped_and_counted(name: str, tmp_path: Path) -> None:
+def test_invalid_bundles_are_dropped_and_counted(name: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with station(tmp_path / "d") as rig:
             before = rig.server.journal.end_bytes if rig.server.journal else 0
@@ -173,7 +173,7 @@ def test_what_no_client_would_send_is_dropped_and_counted(name: str, tmp_path: P
             assert rig.server.station is not None
             assert rig.server.station.node.subscribers() == {}
             assert rig.server.station.log.listeners() == {}
-            # Nothing of it was kept, and whoever behaves notices nothing.
+            # Nothing of it was stored, and valid clients are not affected.
             assert rig.server.journal is not None
             assert rig.server.journal.end_bytes == before
             assert await rig.ask(order(event())) == [Out(origin="node-1", slots=((1, 1),))]
@@ -181,7 +181,7 @@ def test_what_no_client_would_send_is_dropped_and_counted(name: str, tmp_path: P
     asyncio.run(main())
 
 
-def test_of_many_bundles_that_no_client_would_send_the_first_are_logged_and_all_are_counted(
+def test_first_invalid_bundles_are_logged_and_all_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def said() -> list[str]:
@@ -199,12 +199,15 @@ def test_of_many_bundles_that_no_client_would_send_the_first_are_logged_and_all_
                     rig.carrier.inboxes["node-1"](b"no bundle at all")
             lines = said()
             assert len(lines) == FAULTS_LOGGED_MAX
-            assert lines[1] == "broker://: order request has no events"
+            assert (
+                lines[1]
+                == "invalid bundle dropped transport=broker://: order request has no events"
+            )
             assert rig.errors == {"protocol": 100}
             monkeypatch.setattr(broker_admission, "LOG_EVERY_S", 0.0)
             rig.write(order())
             assert said() == [
-                f"broker://: {100 - FAULTS_LOGGED_MAX} more invalid bundles dropped",
+                f"invalid bundles dropped transport=broker:// more={100 - FAULTS_LOGGED_MAX}",
                 lines[1],
             ]
             rig.write(order())
@@ -214,7 +217,7 @@ def test_of_many_bundles_that_no_client_would_send_the_first_are_logged_and_all_
     asyncio.run(main())
 
 
-def test_who_goes_beyond_a_limit_is_told_and_its_other_events_go_out(tmp_path: Path) -> None:
+def test_events_beyond_a_limit_are_rejected_and_others_published(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(topic_depth=2, topic_length=10, headers_per_event=1)
         async with station(tmp_path / "d", limits=limits) as rig:
@@ -235,7 +238,7 @@ def test_who_goes_beyond_a_limit_is_told_and_its_other_events_go_out(tmp_path: P
                 4: ("headers_per_event", 1),
             }
             assert rig.errors == {"protocol": 0, "limit": 3}
-            # The publisher looks at what was refused and asks for the rest again.
+            # The publisher handles the rejections and requests the rest again.
             assert await rig.ask(order(event("x", 3), number=5, settled=5)) == [
                 Out(origin="node-1", slots=((5, 2),))
             ]
@@ -243,7 +246,7 @@ def test_who_goes_beyond_a_limit_is_told_and_its_other_events_go_out(tmp_path: P
     asyncio.run(main())
 
 
-def test_a_subscription_has_so_many_topics_on_a_broker_too(
+def test_topics_per_subscription_are_limited_on_a_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker_admission, "PEERS_MAX", 2)
@@ -260,7 +263,7 @@ def test_a_subscription_has_so_many_topics_on_a_broker_too(
             listening = [AttachRequest(topic=topic, from_slot=1) for topic in topics]
             answers = await rig.ask(*listening, answers=4)
             assert sum(isinstance(each, Refused) for each in answers) == 1
-            # Counted for each alone, and of no more than there is room for.
+            # Counted per sender, for a bounded number of senders.
             for number in range(2, 5):
                 answers = await rig.ask(*listening[:3], source=f"client~{number}", answers=3)
                 assert not any(isinstance(each, Refused) for each in answers)
@@ -268,7 +271,7 @@ def test_a_subscription_has_so_many_topics_on_a_broker_too(
     asyncio.run(main())
 
 
-def test_more_refusals_than_a_message_takes_come_in_several(tmp_path: Path) -> None:
+def test_many_rejections_are_sent_in_several_messages(tmp_path: Path) -> None:
     async def main() -> None:
         async with station(tmp_path / "d", limits=Limits(topic_depth=1)) as rig:
             assert rig.server.transport is not None
@@ -290,7 +293,7 @@ def test_more_refusals_than_a_message_takes_come_in_several(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_a_registry_hears_nothing_but_what_is_for_it(tmp_path: Path) -> None:
+def test_registry_gets_only_its_frame_types(tmp_path: Path) -> None:
     async def main() -> None:
         async with station(tmp_path / "d") as rig:
             registry = registry_of("node-1", "causal")
@@ -302,7 +305,7 @@ def test_a_registry_hears_nothing_but_what_is_for_it(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_other_stations_of_the_chain_say_what_stations_say(tmp_path: Path) -> None:
+def test_frames_of_other_stations_are_admitted(tmp_path: Path) -> None:
     async def main() -> None:
         chain = (Member("a", "127.0.0.1:1"), Member("node-1", "127.0.0.1:2"))
         async with station(tmp_path / "d", chain=chain) as rig:
@@ -322,11 +325,9 @@ def test_other_stations_of_the_chain_say_what_stations_say(tmp_path: Path) -> No
         ("stations", {"access": Access(station_secret="s" * 40)}),
     ],
 )
-def test_what_would_protect_nothing_there_is_refused(
+def test_security_options_are_rejected_on_a_broker(
     table: str, options: dict[str, object], tmp_path: Path
 ) -> None:
     config = ServerConfig(data=str(tmp_path), **options)  # type: ignore[arg-type]
-    with pytest.raises(
-        BadInput, match=rf"{table}: it has no effect on a broker.*configure the broker"
-    ):
+    with pytest.raises(BadInput, match=rf"{table} has no effect on a broker.*configure the broker"):
         BrokeredServer(config, "nats://127.0.0.1")

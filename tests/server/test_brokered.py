@@ -1,4 +1,4 @@
-"""A station on a broker that can't start, or can't go on: it lets go of all it had, and says why."""
+"""A station on a broker that can't start or fails: it releases everything and reports why."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ SAID = "the broker said no"
 
 
 class Broker:
-    """A carrier that refuses one step."""
+    """A carrier that fails at one step."""
 
     name = "broker://"
     on_reconnect: Callable[[], None] | None = None
@@ -65,7 +65,7 @@ class Broker:
 
 
 class Wires(Broker):
-    """A carrier that takes messages to the inboxes of all that share `inboxes`."""
+    """A carrier that delivers to all carriers that share `inboxes`."""
 
     def __init__(self, inboxes: dict[str, Inbox]) -> None:
         super().__init__("")
@@ -104,7 +104,7 @@ def _quick_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("step", ["start", "node-1", DISCOVERY_NAME, "admin"])
-def test_one_that_can_not_start_leaves_nothing_behind(step: str, tmp_path: Path) -> None:
+def test_failed_start_releases_everything(step: str, tmp_path: Path) -> None:
     before = set(threading.enumerate())
     broker = Broker(step)
     data = tmp_path / "d"
@@ -128,7 +128,7 @@ def test_one_that_can_not_start_leaves_nothing_behind(step: str, tmp_path: Path)
     asyncio.run(main())
 
 
-def test_one_whose_disk_fails_ends_with_what_to_do(
+def test_disk_failure_stops_the_server_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -151,7 +151,7 @@ def test_one_whose_disk_fails_ends_with_what_to_do(
     asyncio.run(main())
 
 
-def test_one_of_a_chain_that_comes_back_with_another_log_ends_and_the_others_wait(
+def test_server_with_another_log_stops_and_the_others_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(log_monitor, "ASK_S", 0.01)

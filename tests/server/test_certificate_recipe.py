@@ -1,4 +1,4 @@
-"""The recipe for certificates in operations.md, run as it stands there."""
+"""The recipe for certificates in operations.md, run unchanged."""
 
 import re
 import shlex
@@ -34,11 +34,11 @@ def shell(command: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_its_certificates_serve_a_client_and_turn_others_away(tmp_path: Path) -> None:
+def test_recipe_admits_its_client_and_rejects_others(tmp_path: Path) -> None:
     blocks = recipe()
     made = shell("set -e\n" + blocks["sh"][0], tmp_path)
     assert made.returncode == 0, made.stderr
-    # As Python 3.13 and newer verify them.
+    # As strict as Python 3.13 and newer.
     strict = shell("openssl verify -x509_strict -CAfile ca.pem server.pem auditor.pem", tmp_path)
     assert strict.returncode == 0, strict.stderr
     port = str(free_port())
@@ -65,7 +65,7 @@ def test_its_certificates_serve_a_client_and_turn_others_away(tmp_path: Path) ->
             server.terminate()
 
 
-def test_the_example_user_may_read_the_topic_that_it_publishes() -> None:
+def test_example_user_may_read_the_topic_that_it_publishes() -> None:
     text = PAGE.read_text()
     shop = text[text.index("[users.shop]") : text.index("[users.auditor]")]
     assert 'publish = ["orders", "payments"]' in shop

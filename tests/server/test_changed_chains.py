@@ -1,4 +1,4 @@
-"""A server goes on under the chain that it counted events under, and under no other."""
+"""A server with events starts only with the chain that it counted them in."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ def chain(*members: tuple[str, tuple[str, ...]], address: str = ADDRESS) -> tupl
 
 
 def publish(data: Path, *topics: str, **options: Any) -> None:
-    """Have a server count events."""
+    """Publish events to a server."""
 
     async def main() -> None:
         async with serving(data, **options) as server, ensue.connect(server.url) as bus:
@@ -45,22 +45,22 @@ def start(data: Path, **options: Any) -> Server:
 
 
 def refusal(data: Path, **options: Any) -> str:
-    """Why a server does not start."""
+    """Return why a server does not start."""
     with pytest.raises(ConfigurationError) as refused:
         start(data, **options)
     return str(refused.value)
 
 
-def test_a_server_that_counted_alone_does_not_go_on_in_a_chain(tmp_path: Path) -> None:
+def test_single_server_with_events_can_not_join_a_chain(tmp_path: Path) -> None:
     publish(tmp_path, "x", name="one")
     said = refusal(tmp_path, name="one", chain=chain(("one", ()), ("two", ())))
-    assert f"{tmp_path} was written under another chain" in said
+    assert f"{tmp_path} was written with another chain" in said
     assert "the chain was one, and is to be one, two" in said
     assert "Start all servers with the chain as it was" in said
     start(tmp_path, name="one")  # It was not changed by that.
 
 
-def test_a_topic_that_has_a_place_keeps_it(tmp_path: Path) -> None:
+def test_topic_with_events_can_not_move(tmp_path: Path) -> None:
     placed: dict[str, Any] = {"name": "one", "closed": True}
     publish(tmp_path, "x", chain=chain(("one", ("x", "y")), ("two", ("z",))), **placed)
     moved = chain(("one", ("x",)), ("two", ("z", "y")))
@@ -69,23 +69,23 @@ def test_a_topic_that_has_a_place_keeps_it(tmp_path: Path) -> None:
     assert "'x' was on one, and is to be on none" in refusal(tmp_path, chain=lost, **placed)
 
 
-def test_addresses_ranks_and_topics_nobody_used_may_change(tmp_path: Path) -> None:
+def test_addresses_ranks_and_unused_topics_may_change(tmp_path: Path) -> None:
     placed: dict[str, Any] = {"name": "one", "closed": True}
     publish(tmp_path, "x", chain=chain(("one", ("x", "y")), ("two", ("z",))), **placed)
     changed = chain(("one", ("new", "x")), ("two", ("z",)), address=ELSEWHERE)
     for _ in range(2):
         start(tmp_path, chain=changed, **placed)
     moved = chain(("one", ("x",)), ("two", ("new", "z")))
-    # The new one is what counts from now on.
+    # From now on the new chain applies.
     assert "'new' was on one" in refusal(tmp_path, chain=moved, **placed)
 
 
-def test_a_server_that_nobody_used_may_come_into_another_chain(tmp_path: Path) -> None:
+def test_unused_server_may_join_another_chain(tmp_path: Path) -> None:
     start(tmp_path, name="one")
     start(tmp_path, name="one", chain=chain(("one", ()), ("two", ())))
 
 
-def test_many_moved_topics_are_not_all_named(tmp_path: Path) -> None:
+def test_error_names_only_the_first_moved_topics(tmp_path: Path) -> None:
     topics = tuple(f"t{number}" for number in range(9))
     publish(tmp_path, "t0", name="one", chain=chain(("one", topics), ("two", ())))
     said = refusal(tmp_path, name="one", chain=chain(("one", ()), ("two", topics)))
@@ -93,7 +93,7 @@ def test_many_moved_topics_are_not_all_named(tmp_path: Path) -> None:
     assert "'t3'" not in said
 
 
-def test_a_directory_that_does_not_say_its_chain_goes_on_and_says_it(tmp_path: Path) -> None:
+def test_directory_without_a_placement_record_gets_one(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.append([Persist("server", b"one"), Persist("counter/x", INT.encode(3))])
         journal.sync()

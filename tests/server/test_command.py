@@ -1,4 +1,4 @@
-"""`ensue serve` and `ensue token`, as people and scripts run them."""
+"""`ensue serve` and `ensue token`, as users and scripts run them."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 def running(
     *words: object, before: str = ""
 ) -> Iterator[tuple["subprocess.Popen[str]", dict[str, Any]]]:
-    """`ensue serve` in a process of its own, and what it said when it was ready."""
+    """Run `ensue serve` in a process; yield it with its ready message."""
     process = subprocess.Popen(
         [*ENSUE[:-1], before + ENSUE[-1], "serve", "--json", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -74,7 +74,7 @@ def test_server_prints_its_url_and_exits_with_0_on_a_signal(
         assert process.returncode == 0, err
         assert out == ""
         assert all("message" in json.loads(line) for line in err.splitlines())
-    # Nothing was left undone: the next one has what was published.
+    # Everything was written: the next server has the events.
     with running(*words) as (_, ready):
 
         async def look() -> None:
@@ -320,7 +320,7 @@ def test_leases_are_options(
     lost_s: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A publisher has 10 s for an event that it has a stamp for, and 1 s once its connection is lost."""
+    """A publisher has 10 s to send a stamped event, and 1 s after its connection is lost."""
     served: list[ServerConfig] = []
 
     async def serve(config: ServerConfig, *_: object, **_options: object) -> None:

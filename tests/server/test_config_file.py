@@ -1,4 +1,4 @@
-"""What a server is told by a file, and the words for what is wrong with one."""
+"""The configuration file of a server, and the errors about it."""
 
 import re
 import socket
@@ -25,7 +25,7 @@ def test_one_server_needs_three_lines(tmp_path: Path) -> None:
     assert config.sequencer.lease_lost_ns == 1_000_000_000
 
 
-def test_everything_of_a_chain_is_read() -> None:
+def test_every_key_of_a_chain_is_read() -> None:
     text = (
         'closed = true\npublisher_order = false\nsync = "100ms"\nexpire = "2m"\n'
         'lease = "20s"\nlease_lost = "500ms"\n'
@@ -64,11 +64,11 @@ def test_everything_of_a_chain_is_read() -> None:
             'lease = "2s"\nlease_lost = "3s"\n' + ONE,
             "lease_lost is 3 s, longer than the lease of 2 s",
         ),
-        ('lease = "2h"\n' + ONE, "lease must be between 1 ms and 60 minutes, not 7200 s"),
-        ('lease_lost = "0s"\n' + ONE, "lease_lost must be between 1 ms and 60 minutes, not 0 s"),
+        ('lease = "2h"\n' + ONE, "lease must be from 1 ms to 60 minutes, got 7200 s"),
+        ('lease_lost = "0s"\n' + ONE, "lease_lost must be from 1 ms to 60 minutes, got 0 s"),
         (
             'transaction_grace = "1h"\n' + ONE,
-            "transaction_grace must be from 1ms to 10m, not 3600 s",
+            "transaction_grace must be from 1ms to 10m, got 3600 s",
         ),
         ("colsed = true\n" + ONE, "there is no key 'colsed' here; did you mean 'closed'?"),
         (
@@ -108,7 +108,7 @@ def test_everything_of_a_chain_is_read() -> None:
         (ONE + '[stations]\nsecret_file = "none"', "none: there is no such file"),
         (TWO.replace("7401", "7400"), "servers: two servers have the same listen"),
         (TWO.replace('"e"', '"d"'), "servers: two servers have the same data"),
-        (TWO.replace('"b"', '"a"'), "the chain names a server twice: a, a"),
+        (TWO.replace('"b"', '"a"'), "the chain has two servers of one name, rename one: a, a"),
         (TWO.replace('"b"', '"b/c"'), "the name of a server must not contain '/'"),
         (TWO.replace("data", 'topics = ["x"]\ndata'), "topic 'x' is placed on a and on b"),
         (
@@ -123,7 +123,7 @@ def test_everything_of_a_chain_is_read() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_file_key_and_what_was_expected(text: str, said: str) -> None:
+def test_error_names_the_file_the_key_and_what_was_expected(text: str, said: str) -> None:
     with pytest.raises(BadInput) as caught:
         config_file.loads(text, source="conf/ensue.toml", name="a")
     assert str(caught.value).startswith("conf/ensue.toml: ")
@@ -140,27 +140,27 @@ def test_what_is_wrong_is_said_with_file_key_and_what_was_expected(text: str, sa
         (Retention(bytes=1_000, segment_bytes=100), 100),
     ],
 )
-def test_what_is_dropped_at_once_is_a_small_part_of_what_is_kept(
+def test_segment_is_a_small_part_of_the_retained_bytes(
     retention: Retention, piece_bytes: int
 ) -> None:
     assert retention.piece_bytes == piece_bytes
 
 
-def test_the_one_server_of_this_machine_is_found_by_its_address() -> None:
-    # Addresses for documentation: no machine has them.
+def test_server_of_this_machine_is_found_by_its_address() -> None:
+    # Addresses for documentation, which no machine has.
     text = "insecure = true\n" + TWO.replace("127.0.0.1:7401", "203.0.113.7:7401")
     assert config_file.loads(text).name == "a"
     with pytest.raises(
-        BadInput, match=r"which of a, b is this.*may be a, b: choose one with --name"
+        BadInput, match=r"the servers a, b, and .* address of a, b: choose one with --name"
     ):
         config_file.loads(TWO)
-    with pytest.raises(BadInput, match="may be none of them"):
+    with pytest.raises(BadInput, match="has the address of none of them"):
         config_file.loads(text.replace("127.0.0.1", "203.0.113.8"))
     with pytest.raises(BadInput, match="there is no server 'c'; expected one of a, b"):
         config_file.loads(TWO, name="c")
 
 
-def test_a_secret_of_stations_is_read_and_has_to_be_long(tmp_path: Path) -> None:
+def test_station_secret_is_read_and_must_be_long(tmp_path: Path) -> None:
     text = TWO + '[stations]\nsecret_file = "secret"\n'
     (tmp_path / "secret").write_text("short\n")
     with pytest.raises(BadInput, match="has 5 characters; expected 32 or more"):
@@ -175,7 +175,7 @@ USERS = Access(users={"al": User(token=HASH)})
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.org:7400"])
-def test_beyond_this_machine_tls_and_login_are_needed_or_it_is_said_by_name(
+def test_exposed_server_needs_tls_and_login_or_an_option(
     listen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_more: [])  # Every host is there.
@@ -192,14 +192,14 @@ def test_beyond_this_machine_tls_and_login_are_needed_or_it_is_said_by_name(
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.8.8.8:0", "[::1]:0", "localhost:0"])
-def test_on_this_machine_nothing_is_needed(listen: str) -> None:
+def test_loopback_needs_no_option(listen: str) -> None:
     ServerConfig(data="d", listen=listen)
 
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "how-to" / "operations.md"
 
 
-def test_the_example_of_the_manual_is_what_a_server_takes(tmp_path: Path) -> None:
+def test_example_of_the_manual_is_valid(tmp_path: Path) -> None:
     (example,) = [
         block
         for block in re.findall(
@@ -216,7 +216,7 @@ def test_the_example_of_the_manual_is_what_a_server_takes(tmp_path: Path) -> Non
         assert config.name == name
         assert [member.name for member in config.chain] == ["ulm-1", "ulm-2", "bonn-1"]
         assert config.tls is not None
-        assert config.asks_who
+        assert config.requires_login
 
 
 def test_every_key_is_in_the_manual() -> None:
@@ -226,7 +226,7 @@ def test_every_key_is_in_the_manual() -> None:
         assert f"`{told}`" in text, key
 
 
-def test_the_limits_of_the_manual_are_those_of_the_code() -> None:
+def test_manual_lists_the_limits_of_the_code() -> None:
     text = OPERATIONS.read_text()
     for name in Limits.__struct_fields__:
         value = getattr(Limits(), name)

@@ -1,4 +1,4 @@
-"""Content and transactions on servers: the brokers beside their stations, what survives a restart, and who may do what."""
+"""Content and transactions on servers: brokers, restarts, permissions and limits."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ from ensue.server.config import Limits
 from ensue.transports.tcp.messages import Member
 
 SYNC_S = 0.5
-"""As little as possible: most of this is not about disks, and they may be slow."""
+"""Long, because most of these tests do not depend on the disk, which may be slow."""
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ def connected(server: Server, name: str) -> ensue.Bus:
 
 
 def at_rest(servers: list[Server]) -> bool:
-    """Whether no broker is about anything."""
+    """Return whether all brokers are idle."""
     brokers = [server.content.broker for server in servers if server.content is not None]
     return not any(
         broker.open_transactions or broker.waiting_count or broker.unanswered_count
@@ -54,7 +54,7 @@ def at_rest(servers: list[Server]) -> bool:
     )
 
 
-def test_events_find_their_readers_across_brokers(tmp_path: Path) -> None:
+def test_events_reach_subscribers_of_other_brokers(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             tree(tmp_path) as servers,
@@ -87,7 +87,7 @@ def test_events_find_their_readers_across_brokers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_a_transaction_spans_clients_of_several_servers(tmp_path: Path, isolation: str) -> None:
+def test_transaction_spans_clients_of_several_servers(tmp_path: Path, isolation: str) -> None:
     async def main() -> None:
         async with (
             tree(tmp_path) as servers,
@@ -128,7 +128,7 @@ def test_a_transaction_spans_clients_of_several_servers(tmp_path: Path, isolatio
     asyncio.run(main())
 
 
-def test_a_name_means_the_last_who_came_with_it(tmp_path: Path) -> None:
+def test_name_addresses_the_last_client_that_connected_with_it(tmp_path: Path) -> None:
     async def main() -> None:
         invited: list[str] = []
 
@@ -154,7 +154,7 @@ def test_a_name_means_the_last_who_came_with_it(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_brokers_come_back_with_their_tables_and_clients_go_on(tmp_path: Path) -> None:
+def test_restarted_brokers_have_their_tables_and_clients_resume(tmp_path: Path) -> None:
     async def main() -> None:
         async with tree(tmp_path) as servers:
             async with connected(servers[0], "a") as a, connected(servers[2], "c") as c:
@@ -177,7 +177,7 @@ def test_brokers_come_back_with_their_tables_and_clients_go_on(tmp_path: Path) -
     asyncio.run(main())
 
 
-def test_the_file_says_beside_whom_a_broker_stands(tmp_path: Path) -> None:
+def test_file_sets_the_neighbors_of_a_broker(tmp_path: Path) -> None:
     members = tuple(Member(f"s{number}", f"127.0.0.1:{number + 1}") for number in range(4))
 
     def neighbours(name: str, **beside: str) -> tuple[str, ...]:
@@ -192,13 +192,13 @@ def test_the_file_says_beside_whom_a_broker_stands(tmp_path: Path) -> None:
 
 
 async def restart(servers: list[Server], number: int, members: tuple[Member, ...]) -> None:
-    """Start a server again, in a chain of other length."""
+    """Restart a server, in a chain of another length."""
     await servers[number].stop()
     servers[number] = Server(msgspec.structs.replace(servers[number].config, chain=members))
     await within(servers[number].start())
 
 
-def test_brokers_come_and_leave_while_others_are_in_use(tmp_path: Path) -> None:
+def test_brokers_join_and_leave_while_others_are_in_use(tmp_path: Path) -> None:
     async def main() -> None:
         members = tuple(Member(f"s{number}", f"127.0.0.1:{spare_port()}") for number in range(3))
         servers = [
@@ -259,7 +259,7 @@ def test_brokers_come_and_leave_while_others_are_in_use(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_brokers_that_are_both_in_use_are_not_joined(tmp_path: Path) -> None:
+def test_two_brokers_in_use_can_not_become_neighbors(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", name="s1", sync_s=SYNC_S) as server,
@@ -274,7 +274,7 @@ def test_brokers_that_are_both_in_use_are_not_joined(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_broker_that_raises_goes_on_from_its_journal(
+def test_broker_that_raises_restarts_from_its_journal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -295,7 +295,7 @@ def test_a_broker_that_raises_goes_on_from_its_journal(
     assert "content broker restarted" in caplog.text
 
 
-def test_nothing_is_answered_before_it_is_on_the_disk(tmp_path: Path) -> None:
+def test_broker_answers_only_after_the_sync(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, connected(server, "a") as a:
             await within(a.advertise(where="x exists"))
@@ -317,10 +317,10 @@ def test_nothing_is_answered_before_it_is_on_the_disk(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# -- Permissions --------------------------------------------------------------------------------
+# -- Permissions -----------------------------------------------------------------------------------
 
 
-def test_permissions_hold_for_content(tmp_path: Path) -> None:
+def test_permissions_apply_to_content(tmp_path: Path) -> None:
     people = People(alice=(["content"], []), bob=([], ["content"]), carol=(["*"], ["*"]))
 
     async def main() -> None:
@@ -354,7 +354,7 @@ def test_permissions_hold_for_content(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_has_no_part_in_content_begins_no_transaction(tmp_path: Path) -> None:
+def test_user_without_content_permissions_can_not_begin_a_transaction(tmp_path: Path) -> None:
     people = People(alice=(["content"], []), bob=([], ["content"]), carol=(["orders"], ["orders"]))
 
     async def main() -> None:
@@ -374,8 +374,8 @@ def test_who_has_no_part_in_content_begins_no_transaction(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_of_what_travels_together_only_what_is_not_permitted_is_refused(tmp_path: Path) -> None:
-    """Requests of one moment are one message of the link; each is looked at by itself."""
+def test_only_the_forbidden_requests_of_a_bundle_are_rejected(tmp_path: Path) -> None:
+    """Simultaneous requests share one message of the link; each is checked separately."""
     people = People(alice=(["content"], []), bob=([], ["content"]))
     limits = Limits(headers_per_event=2)
 
@@ -402,10 +402,10 @@ def test_of_what_travels_together_only_what_is_not_permitted_is_refused(tmp_path
     asyncio.run(main())
 
 
-# -- Limits -------------------------------------------------------------------------------------
+# -- Limits ----------------------------------------------------------------------------------------
 
 
-def test_a_reader_by_content_that_does_not_keep_up_is_told_and_nobody_else_notices(
+def test_slow_content_subscriber_gets_an_error_and_others_are_not_affected(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -430,7 +430,7 @@ def test_a_reader_by_content_that_does_not_keep_up_is_told_and_nobody_else_notic
     asyncio.run(main())
 
 
-def test_a_client_that_was_taken_for_gone_is_told(tmp_path: Path) -> None:
+def test_expired_client_gets_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", sync_s=SYNC_S) as server, connected(server, "a") as a:
             await within(a.advertise(where="x exists"))
@@ -463,9 +463,7 @@ def port(server: Server) -> int:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_coordinator_without_a_connection_holds_up_nobody(
-    tmp_path: Path, *, restarts: bool
-) -> None:
+def test_disconnected_coordinator_blocks_no_client(tmp_path: Path, *, restarts: bool) -> None:
     async def main() -> None:
         async with (
             tree(tmp_path, transaction_grace_s=0.05) as servers,
@@ -492,7 +490,7 @@ def test_a_coordinator_without_a_connection_holds_up_nobody(
     asyncio.run(main())
 
 
-def test_newcomers_use_content_while_another_server_is_down(
+def test_new_clients_use_content_while_another_server_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(content_broker, "ContentConfig", partial(ContentConfig, away_ns=50_000_000))
@@ -518,10 +516,10 @@ def test_newcomers_use_content_while_another_server_is_down(
     assert "content_brokers_away bus=a away=s2" in caplog.text
 
 
-def test_newcomers_use_content_while_another_server_hangs(
+def test_new_clients_use_content_while_another_server_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connections stand, and nothing comes from it, as from a process that was stopped by a signal."""
+    """Its connections stay open and it sends nothing, like a process stopped by a signal."""
     monkeypatch.setattr(content_broker, "ContentConfig", partial(ContentConfig, away_ns=50_000_000))
 
     async def main() -> None:
@@ -532,7 +530,7 @@ def test_newcomers_use_content_while_another_server_hangs(
                 hung = servers[2]
                 assert hung.listener is not None
                 with monkeypatch.context() as hanging:
-                    hanging.setattr(hung.listener, "take", lambda *_: 0)
+                    hanging.setattr(hung.listener, "receive_bundle", lambda *_: 0)
                     for carrier in hung._carriers:
                         hanging.setattr(carrier, "send", lambda *_: None)
                     async with connected(servers[0], "a") as a, connected(servers[1], "b") as b:
@@ -546,7 +544,7 @@ def test_newcomers_use_content_while_another_server_hangs(
     asyncio.run(main())
 
 
-def test_a_coordinator_that_reconnects_in_time_keeps_its_transaction(tmp_path: Path) -> None:
+def test_coordinator_that_reconnects_in_time_keeps_its_transaction(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             tree(tmp_path, transaction_grace_s=600) as servers,

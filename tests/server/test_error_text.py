@@ -1,4 +1,4 @@
-"""What somebody is told who comes to the wrong place, or is not let in: what to do about it."""
+"""Errors of clients at the wrong port or without access say what to do."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from tests.server.helpers import People, serving, within
 import ensue
 
 
-def test_whoever_comes_with_tls_to_a_server_without_is_told_to_leave_it_out(tmp_path: Path) -> None:
+def test_tls_client_of_a_plain_server_is_advised_to_drop_tls(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             with pytest.raises(ensue.TransportError, match="it does not use TLS; leave tls=1 out"):
@@ -18,7 +18,7 @@ def test_whoever_comes_with_tls_to_a_server_without_is_told_to_leave_it_out(tmp_
     asyncio.run(main())
 
 
-def test_whoever_comes_to_the_admin_port_is_told_that_it_may_be_one(tmp_path: Path) -> None:
+def test_client_of_the_admin_port_is_advised_of_its_mistake(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", admin="127.0.0.1:0") as server:
             assert server.admin is not None
@@ -31,7 +31,7 @@ def test_whoever_comes_to_the_admin_port_is_told_that_it_may_be_one(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_a_token_that_nobody_knows_does_not_sound_like_a_lost_connection(tmp_path: Path) -> None:
+def test_unknown_token_does_not_look_like_a_lost_connection(tmp_path: Path) -> None:
     people = People(alice=(["x"], ["x"]))
 
     async def main() -> str:
@@ -43,7 +43,7 @@ def test_a_token_that_nobody_knows_does_not_sound_like_a_lost_connection(tmp_pat
     assert "closed the connection" not in asyncio.run(main())
 
 
-def test_whoever_finds_nobody_is_told_how_to_start_one_also_of_a_chain() -> None:
+def test_error_without_a_server_says_how_to_start_one_for_a_chain_too() -> None:
     async def main() -> None:
         with pytest.raises(ensue.TransportError, match=r"ensue serve --listen .* --config FILE"):
             await within(ensue.connect("ensue://127.0.0.1:1").__aenter__())
@@ -51,7 +51,7 @@ def test_whoever_finds_nobody_is_told_how_to_start_one_also_of_a_chain() -> None
     asyncio.run(main())
 
 
-def test_what_is_withdrawn_twice_is_said_to_be_done_once(tmp_path: Path) -> None:
+def test_second_withdrawal_says_that_it_is_done(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -67,7 +67,7 @@ def test_what_is_withdrawn_twice_is_said_to_be_done_once(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_whoever_finds_nobody_at_an_address_with_colons_is_told_what_can_be_typed() -> None:
+def test_error_without_a_server_quotes_ipv6_addresses() -> None:
     async def main() -> str:
         with pytest.raises(ensue.TransportError) as caught:
             await within(ensue.connect("ensue://[::1]:1").__aenter__())

@@ -1,4 +1,4 @@
-"""The fuzz target for content: nothing breaks a broker, and what is planted in one comes out."""
+"""The fuzz target for content: no input breaks a broker, and planted faults are found."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ def inputs(count: int) -> list[bytes]:
     return [random.randbytes(random.choice((20, 200, 1000))) for _ in range(count)]
 
 
-def test_nothing_but_protocol_errors_comes_of_random_choices() -> None:
+def test_random_choices_raise_only_protocol_errors() -> None:
     for data in inputs(300):
         content.one_input(data)
 
@@ -30,7 +30,7 @@ def test_nothing_but_protocol_errors_comes_of_random_choices() -> None:
         (Operations, "invite"),
     ],
 )
-def test_what_a_broker_does_for_clients_is_reached(
+def test_fuzzing_reaches_client_requests_of_a_broker(
     owner: type, handler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_given: object, **_named: object) -> None:

@@ -1,4 +1,4 @@
-"""The fuzz target itself: it reaches what it is meant to reach, and goes red where it should."""
+"""The fuzz target itself: it reaches the code that it should, and finds planted faults."""
 
 import sys
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def inputs(count: int) -> list[bytes]:
     return [random.randbytes(random.choice((3, 20, 200, 1000))) for _ in range(count)]
 
 
-def test_nothing_but_protocol_errors_comes_of_random_bytes() -> None:
+def test_random_bytes_raise_only_protocol_errors() -> None:
     for data in inputs(600):
         wire.one_input(data)
 
@@ -45,16 +45,16 @@ def test_every_kind_of_frame_reaches_the_station(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Station, "receive", watched)
     for data in inputs(1500):
         wire.one_input(data)
-    # Those of links are for what the station is wrapped in.
+    # The frames of links are for the link around the station.
     missing = {kind.__name__ for kind in FRAMES if kind not in seen}
     assert missing <= {"LinkData", "LinkAck"}
 
 
 @pytest.mark.parametrize("kind", [RegisteredNode, RegisteredBroker, Registry, Fanout])
-def test_what_runs_beside_a_station_is_reached_too(
+def test_fuzzing_reaches_registries_and_fanouts(
     kind: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault that is planted there comes out."""
+    """A planted fault there is found."""
 
     def broken(*_given: object, **_named: object) -> None:
         raise ValueError("planted")
@@ -69,7 +69,7 @@ def test_what_runs_beside_a_station_is_reached_too(
 
 
 def lines_of(code: CodeType) -> set[int]:
-    """Return the lines of the functions within a module, or a class, that do anything."""
+    """Return the executable lines of the functions of a module or a class."""
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     own = (
         {line for _, _, line in code.co_lines() if line} if code.co_flags & CO_NEWLOCALS else set()
@@ -90,10 +90,10 @@ def lines_of(code: CodeType) -> set[int]:
     ],
     ids=lambda each: each[0].__name__.rpartition(".")[2] if isinstance(each, tuple) else "",
 )
-def test_most_of_what_runs_beside_a_station_is_run(
+def test_fuzzing_covers_most_of_registries_and_fanouts(
     modules: tuple[ModuleType, ...], rig: int, share: float
 ) -> None:
-    """Not only its door: of what a message could do there, most is done."""
+    """Not only the entry points: most of their lines run."""
     wanted: set[tuple[str, int]] = set()
     for module in modules:
         path = str(module.__file__)
@@ -120,7 +120,7 @@ def test_most_of_what_runs_beside_a_station_is_run(
     assert reached >= share, f"{reached:.0%}; not {sorted(wanted - seen)}"
 
 
-def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_data: bytes) -> None:
         raise ValueError("planted")
 
@@ -134,7 +134,7 @@ def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found
 
 
-def test_what_a_peer_does_wrong_is_no_fault() -> None:
+def test_protocol_violation_of_a_peer_is_no_fault() -> None:
     with pytest.raises(RemoteProtocolError):
         wire.read(b"\x7f\xc1")
     wire.one_input(b"\x01\x00\x00" + b"\xc1")

@@ -1,4 +1,4 @@
-"""Group commit: nothing goes on before it is safe, and a journal that fails is final."""
+"""Group commit: callbacks run only after the sync, and a failure of the journal is final."""
 
 import asyncio
 import logging
@@ -19,13 +19,13 @@ DEADLINE_S = 60.0
 
 
 class FakeJournal:
-    """A journal whose disk moves only when it is told to."""
+    """A journal whose disk the test controls."""
 
     def __init__(self, *, room: int = 1000) -> None:
         self.buffered: list[str] = []
         self.written: list[list[str]] = []
         self.synced = 0
-        """How many writes are safe."""
+        """Number of durable writes."""
         self.room = room
         self.write_error: Exception | None = None
         self.append_error: Exception | None = None
@@ -33,7 +33,7 @@ class FakeJournal:
         self.disk = threading.Semaphore(0)
         """Released once for each sync that may return."""
         self.syncing = threading.Semaphore(0)
-        """Released by each sync that has begun."""
+        """Released by each sync that has started."""
         self.free = False
         """Whether syncs return at once."""
 
@@ -68,7 +68,7 @@ class FakeJournal:
 
 
 class Bench:
-    """A commit on a fake journal, and what went on, in order."""
+    """A group commit on a fake journal, and the callbacks that ran, in order."""
 
     def __init__(self, journal: FakeJournal, *, sync_s: float = 0.0) -> None:
         self.journal = journal
@@ -83,7 +83,7 @@ class Bench:
         self.commit.write([Persist(key, b"") for key in keys], lambda: self.done.append(name))
 
     async def begun(self) -> None:
-        """Wait until a sync has begun."""
+        """Wait until a sync has started."""
         await until(lambda: self.journal.syncing.acquire(blocking=False))
 
     async def close(self) -> None:
@@ -109,10 +109,10 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(main)
 
 
-# -- Synced before anything goes on -------------------------------------------------------------------
+# -- Sync before callbacks -------------------------------------------------------------------------
 
 
-def test_nothing_goes_on_before_the_sync_has_returned() -> None:
+def test_callbacks_wait_for_the_sync() -> None:
     async def main() -> None:
         bench = Bench(FakeJournal())
         bench.write("a")
@@ -130,7 +130,7 @@ def test_nothing_goes_on_before_the_sync_has_returned() -> None:
 
 
 @pytest.mark.parametrize("sync_s", [0.0, 60.0])
-def test_whoever_needs_a_sync_waits_for_it_however_seldom_there_is_one(sync_s: float) -> None:
+def test_explicit_sync_does_not_wait_for_the_interval(sync_s: float) -> None:
     async def main() -> None:
         bench = Bench(FakeJournal(), sync_s=sync_s)
         bench.write("a")
@@ -150,7 +150,7 @@ def test_whoever_needs_a_sync_waits_for_it_however_seldom_there_is_one(sync_s: f
     run(main())
 
 
-def test_batches_of_one_turn_are_one_write_and_one_sync() -> None:
+def test_batches_of_one_iteration_share_one_write_and_one_sync() -> None:
     async def main() -> None:
         bench = Bench(FakeJournal())
         for number in range(20):
@@ -165,7 +165,7 @@ def test_batches_of_one_turn_are_one_write_and_one_sync() -> None:
     run(main())
 
 
-def test_what_comes_during_a_sync_gathers_for_the_next_one() -> None:
+def test_batches_during_a_sync_share_the_next_one() -> None:
     async def main() -> None:
         bench = Bench(FakeJournal())
         bench.write("a")
@@ -176,7 +176,7 @@ def test_what_comes_during_a_sync_gathers_for_the_next_one() -> None:
         bench.journal.disk.release()
         await bench.begun()
         await turns()
-        # The first sync had begun before these were written: it says nothing of them.
+        # The first sync started before these were written, and does not cover them.
         assert bench.done == ["a"]
         bench.journal.disk.release()
         await until(lambda: len(bench.done) == 3)
@@ -187,7 +187,7 @@ def test_what_comes_during_a_sync_gathers_for_the_next_one() -> None:
     run(main())
 
 
-def test_a_batch_without_writes_waits_for_those_before_it_and_for_nothing_else() -> None:
+def test_empty_batch_waits_only_for_earlier_ones() -> None:
     async def main() -> None:
         bench = Bench(FakeJournal())
         bench.write(name="at once")
@@ -207,7 +207,7 @@ def test_a_batch_without_writes_waits_for_those_before_it_and_for_nothing_else()
     run(main())
 
 
-def test_more_than_the_journal_buffers_is_written_in_between() -> None:
+def test_full_buffer_is_written_first() -> None:
     async def main() -> None:
         bench = Bench(FakeJournal(room=3))
         bench.journal.free = True
@@ -222,10 +222,10 @@ def test_more_than_the_journal_buffers_is_written_in_between() -> None:
     run(main())
 
 
-# -- An interval --------------------------------------------------------------------------------------
+# -- An interval -----------------------------------------------------------------------------------
 
 
-def test_with_an_interval_what_is_written_goes_on_and_a_sync_follows() -> None:
+def test_with_an_interval_callbacks_run_after_the_write() -> None:
     async def main() -> None:
         bench = Bench(FakeJournal(), sync_s=0.005)
         bench.write("a")
@@ -233,7 +233,7 @@ def test_with_an_interval_what_is_written_goes_on_and_a_sync_follows() -> None:
         await turns()
         assert (bench.done, bench.journal.written) == (["a"], [["a"]])
         await bench.begun()
-        # One sync at a time: what comes meanwhile goes on, and is synced by the next.
+        # One sync at a time: later batches run their callbacks, and the next sync covers them.
         bench.write("b")
         await turns()
         assert bench.done == ["a", "b"]
@@ -246,7 +246,7 @@ def test_with_an_interval_what_is_written_goes_on_and_a_sync_follows() -> None:
     run(main())
 
 
-def test_with_an_interval_nothing_new_is_nothing_to_sync() -> None:
+def test_with_an_interval_an_idle_journal_is_not_synced() -> None:
     async def main() -> None:
         bench = Bench(FakeJournal(), sync_s=0.001)
         bench.journal.free = True
@@ -261,7 +261,7 @@ def test_with_an_interval_nothing_new_is_nothing_to_sync() -> None:
     run(main())
 
 
-# -- Failing ------------------------------------------------------------------------------------------
+# -- Failing ---------------------------------------------------------------------------------------
 
 
 async def fails_at_append(bench: Bench) -> None:
@@ -286,7 +286,7 @@ async def fails_at_sync(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("fail", [fails_at_append, fails_at_write, fails_at_sync])
-def test_a_failure_is_told_once_and_final(
+def test_failure_is_reported_once_and_final(
     fail: Callable[[Bench], Awaitable[None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -295,7 +295,7 @@ def test_a_failure_is_told_once_and_final(
             await fail(bench)
         assert [str(each) for each in bench.failures] == ["no space"]
         assert bench.commit.failed
-        # The disk may have recovered; what the journal holds can't be trusted any more.
+        # The disk may have recovered, but the journal can't be trusted any more.
         journal = bench.journal
         journal.append_error = journal.write_error = journal.sync_error = None
         journal.free = True
@@ -307,10 +307,10 @@ def test_a_failure_is_told_once_and_final(
         assert len(bench.failures) == 1
 
     run(main())
-    assert caplog.text.count("the journal can't be written") == 1
+    assert caplog.text.count("journal write failed, server stops") == 1
 
 
-def test_with_an_interval_a_failed_sync_ends_it_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_with_an_interval_a_failed_sync_is_final_too(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         bench = Bench(FakeJournal(), sync_s=0.001)
         bench.journal.sync_error = OSError("no space")
@@ -327,11 +327,11 @@ def test_with_an_interval_a_failed_sync_ends_it_too(caplog: pytest.LogCaptureFix
         run(main())
 
 
-# -- Closing ------------------------------------------------------------------------------------------
+# -- Closing ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sync_s", [0.0, 3600.0])
-def test_closing_writes_and_syncs_what_there_is(sync_s: float) -> None:
+def test_close_writes_and_syncs_all_batches(sync_s: float) -> None:
     async def main() -> None:
         bench = Bench(FakeJournal(), sync_s=sync_s)
         bench.journal.free = True
@@ -344,7 +344,7 @@ def test_closing_writes_and_syncs_what_there_is(sync_s: float) -> None:
     run(main())
 
 
-def test_closing_lets_go_on_what_waits_behind_a_sync_that_is_under_way() -> None:
+def test_close_runs_callbacks_that_wait_for_a_running_sync() -> None:
     async def main() -> None:
         bench = Bench(FakeJournal())
         raised: list[dict[str, Any]] = []
@@ -369,7 +369,7 @@ def test_closing_lets_go_on_what_waits_behind_a_sync_that_is_under_way() -> None
 
 
 @pytest.mark.parametrize("sync_s", [0.0, 3600.0])
-def test_a_last_sync_that_fails_is_told_and_closes_nevertheless(
+def test_close_completes_if_the_last_sync_fails(
     sync_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -385,7 +385,7 @@ def test_a_last_sync_that_fails_is_told_and_closes_nevertheless(
         run(main())
 
 
-def test_a_sync_that_outlives_the_event_loop_is_the_last_thing_its_thread_does() -> None:
+def test_thread_ends_after_a_sync_that_outlives_the_event_loop() -> None:
     benches: list[Bench] = []
 
     async def main() -> None:
@@ -405,7 +405,7 @@ def test_a_sync_that_outlives_the_event_loop_is_the_last_thing_its_thread_does()
     assert bench.done == []
 
 
-def test_a_real_journal_has_what_went_on(tmp_path: Path) -> None:
+def test_real_journal_has_all_confirmed_batches(tmp_path: Path) -> None:
     async def main() -> None:
         journal = Journal(tmp_path / "j")
         commit = GroupCommit(journal, sync_s=0, on_failure=lambda _error: None)

@@ -1,4 +1,4 @@
-"""What a relay believes of clients that it has not heard yet."""
+"""The claims about other clients that a relay trusts after a restart."""
 
 import pytest
 
@@ -7,19 +7,19 @@ from ensue.server.high_water_marks import HighWaterMarks
 
 
 def restarted(marks: HighWaterMarks, *, epoch: int = 1, restored: int = 2) -> HighWaterMarks:
-    """HighWaterMarks of a server that starts on what these have persisted."""
+    """Return the marks of a server that restarts with these persisted."""
     records = {write.key: write.value for write in marks.take_writes() if write.value is not None}
     return HighWaterMarks(epoch=epoch, restored=restored, records=records)
 
 
-def test_nothing_is_believed_of_a_client_that_did_not_say_it() -> None:
+def test_claims_beyond_a_clients_own_are_rejected() -> None:
     marks = HighWaterMarks(epoch=1, restored=1)
     assert not marks.is_published(0, "t", 1)
     assert not marks.is_sent(0, 1)
     assert marks.is_published(0, "t", 0)
 
 
-def test_counts_and_stamps_outlive_a_restart() -> None:
+def test_counts_and_stamps_survive_a_restart() -> None:
     marks = HighWaterMarks(epoch=1)
     marks.published(0, "t", 5)
     marks.published(0, "t", 3)
@@ -34,13 +34,13 @@ def test_counts_and_stamps_outlive_a_restart() -> None:
     assert not again.is_sent(1, 1)
 
 
-def test_stamps_are_believed_that_may_be_of_before_the_restart() -> None:
+def test_stamps_before_the_restart_are_trusted() -> None:
     marks = HighWaterMarks(epoch=1, restored=1, started_ns=1_000)
     assert [marks.is_sent(0, stamp) for stamp in (1_000, 1_001)] == [True, False]
     assert not marks.is_sent(1, 1), "nobody was numbered 1 before the restart"
 
 
-def test_only_what_has_changed_is_written() -> None:
+def test_only_changes_are_written() -> None:
     marks = HighWaterMarks(epoch=1, prefix="p/")
     marks.published(0, "t", 5)
     marks.published(0, "u", 5)
@@ -66,13 +66,13 @@ def test_marks_of_another_epoch_are_removed() -> None:
     }
 
 
-def test_counts_of_a_client_that_is_gone_are_believed_if_it_was_there_before() -> None:
+def test_counts_of_a_departed_client_from_before_the_restart_are_trusted() -> None:
     marks = HighWaterMarks(epoch=1, restored=1)
     assert marks.is_published(0, "t", 7, gone=True)
     assert not marks.is_published(1, "t", 7, gone=True)
 
 
-def test_a_version_of_before_a_restart_is_believed_until_its_client_tells_its_own() -> None:
+def test_version_before_a_restart_is_trusted_until_the_client_announces_one() -> None:
     marks = HighWaterMarks(epoch=1, restored=1)
     assert marks.is_version(0, 9)
     assert not marks.is_version(1, 1), "nobody was numbered 1 before the restart"

@@ -1,4 +1,4 @@
-"""A station against clients that ask for too much, one frame at a time and with no network."""
+"""A station against clients that request too much, without a network."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Rig:
-    """A station, and what it persisted."""
+    """A station, and its persisted records."""
 
     def __init__(
         self, nodes: Sequence[str] = ("s1",), *, attachments_max: int = 1_000_000, **options: Any
@@ -62,13 +62,13 @@ class Rig:
         self.station = self._build()
 
     def ask(self, source: str, *frames: Frame) -> list[Frame]:
-        """Hand frames over together; return what is sent back."""
+        """Pass in frames together; return the answers."""
         for frame in frames:
             self.station.receive(frame, source=source, now_ns=self.now_ns)
         return self._sent(self.station.take_effects())
 
     def wait(self, seconds: float) -> list[Frame]:
-        """Let time pass, and the timer fire whenever it wants to."""
+        """Advance the time, and fire timers that are due."""
         until_ns = self.now_ns + int(seconds * SECOND_NS)
         while (due_ns := self.station.next_timer_ns()) is not None and due_ns <= until_ns:
             self.now_ns = max(self.now_ns, due_ns)
@@ -77,11 +77,11 @@ class Rig:
         return self._sent(self.station.take_effects())
 
     def restart(self) -> None:
-        """Start again from what was persisted."""
+        """Restart from the persisted records."""
         self.station = self._build()
 
     def publish(self, source: str, topic: str, size: int, number: int) -> None:
-        """Have an event put out."""
+        """Publish an event."""
         event = Event(topic=topic, payload=bytes(size), publisher=source, publisher_seq=number)
         request = OrderRequest(number=number, events=(event,), settled=number)
         assert isinstance(self.ask(source, request)[-1], Out)
@@ -123,7 +123,7 @@ def stamped(topic: str, slot: int, *, publisher: str = "c~1", void: bool = False
 # -- Slots -----------------------------------------------------------------------------------------
 
 
-def test_an_event_gets_no_slot_but_one_that_was_given_away() -> None:
+def test_event_gets_only_an_assigned_slot() -> None:
     rig = Rig()
     unstamped = Put(event=Event(topic="x", payload=b"", publisher="c~1", publisher_seq=1))
     for put in (unstamped, stamped("x", 0), stamped("x", 1), stamped("x", COUNT_MAX)):
@@ -133,12 +133,12 @@ def test_an_event_gets_no_slot_but_one_that_was_given_away() -> None:
     rig.publish("h~1", "x", 1, 2)
     assert rig.station.log.ends() == {"x": 2}
     assert rig.ask("c~1", stamped("x", 3)) == []
-    # A void is for servers, and somebody's event for that somebody.
+    # Only servers send voids, and only its publisher sends an event.
     assert rig.ask("c~1", stamped("x", 1, void=True)) == []
     assert rig.ask("c~1", stamped("x", 1, publisher="h~1")) == []
 
 
-def test_a_slot_of_another_server_is_none_here() -> None:
+def test_slot_of_another_server_is_rejected() -> None:
     rig = Rig(("s1", "s2"))
     topic = next(f"t{n}" for n in range(100) if rig.station.placement.node(f"t{n}") == "s2")
     assert rig.ask("c~1", stamped(topic, 1)) == []
@@ -148,7 +148,7 @@ def test_a_slot_of_another_server_is_none_here() -> None:
 # -- Answers ---------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_at_once_is_answered_up_to_a_limit_and_asking_again_gets_the_rest() -> None:
+def test_simultaneous_fetches_are_answered_up_to_a_limit() -> None:
     rig = Rig()
     for number in range(1, 31):
         rig.publish("h~1", "x", 1_000, number)
@@ -170,7 +170,7 @@ def test_what_is_asked_at_once_is_answered_up_to_a_limit_and_asking_again_gets_t
     assert got == list(range(1, 31))
 
 
-def test_the_same_limit_holds_for_a_server_with_neighbours() -> None:
+def test_same_limit_applies_to_a_server_with_neighbors() -> None:
     rig = Rig()
     for number in range(1, 31):
         rig.publish("h~1", "x", 1_000, number)
@@ -187,7 +187,7 @@ def test_the_same_limit_holds_for_a_server_with_neighbours() -> None:
     assert sum(isinstance(each, Attached) for each in sent) == 50
 
 
-def test_surveys_asked_at_once_are_answered_up_to_the_same_limit() -> None:
+def test_simultaneous_surveys_are_answered_up_to_the_same_limit() -> None:
     rig = Rig()
     for number in range(1, 101):
         rig.publish("h~1", f"t{number}", 1, number)
@@ -202,14 +202,14 @@ def test_surveys_asked_at_once_are_answered_up_to_the_same_limit() -> None:
     assert len(again.topics) == 100
 
 
-def test_a_change_asked_for_often_is_answered_once() -> None:
+def test_repeated_change_is_answered_once() -> None:
     rig = Rig()
     change = ChangeRequest(number=1, old=(), new=("x", "y"))
     assert rig.ask("c~1", *([change] * 100)) == [Changed(number=1, cut={"x": 0, "y": 0})]
     assert rig.ask("c~1", change) == [Changed(number=1, cut={"x": 0, "y": 0})]
 
 
-def test_whoever_looks_often_is_answered_once_and_holds_up_nobody_else() -> None:
+def test_repeated_status_requests_are_answered_once() -> None:
     rig = Rig()
     rig.station.on_look = lambda look, _now: StatusReply(number=look.number, state=b"{}", bounds={})
     looks = [StatusRequest(number=number) for number in range(1, 101)]
@@ -221,7 +221,7 @@ def test_whoever_looks_often_is_answered_once_and_holds_up_nobody_else() -> None
 
 
 @pytest.mark.parametrize("nodes", [("s1",), ("s1", "s2")], ids=["put out", "passed on"])
-def test_what_goes_out_at_once_is_bounded_and_asking_again_gets_the_rest(
+def test_output_at_once_is_bounded_and_a_retry_gets_the_rest(
     nodes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sequencer, "BATCH_BYTES_MAX", 100_000)
@@ -230,7 +230,7 @@ def test_what_goes_out_at_once_is_bounded_and_asking_again_gets_the_rest(
     names = [f"{number:03}{'x' * 200}" for number in range(60)]
     own = [name for name in names if placed.node(name) == "s1"]
     if len(nodes) > 1:
-        # Ordered together with a topic of the next server, which completes the stamps.
+        # Grouped with a topic of the next server, which completes the stamps.
         names = [*own, next(name for name in names if placed.node(name) == "s2")]
     rig.ask("r~1", ChangeRequest(number=1, old=(), new=tuple(names)))
     events = [
@@ -253,10 +253,10 @@ def test_what_goes_out_at_once_is_bounded_and_asking_again_gets_the_rest(
     assert sum(map(rig.station.node.count, own)) == 300
 
 
-def test_nothing_goes_out_beyond_the_window_of_what_is_said_to_be_settled() -> None:
+def test_requests_beyond_the_window_are_not_ordered() -> None:
     rig = Rig(window=4)
     rig.publish("c~1", "x", 1, 10)
-    # What was settled is taken back: the answers to all that follow would have to be remembered.
+    # A lower `settled` would require remembering the answers to all later requests.
     events = [
         Event(topic="x", payload=b"", publisher="c~1", publisher_seq=n) for n in range(11, 19)
     ]
@@ -264,10 +264,10 @@ def test_nothing_goes_out_beyond_the_window_of_what_is_said_to_be_settled() -> N
     assert rig.station.log.ends() == {"x": 1}
 
 
-# -- What is remembered ----------------------------------------------------------------------------
+# -- Retained state --------------------------------------------------------------------------------
 
 
-def test_topics_that_somebody_only_says_it_had_are_not_remembered() -> None:
+def test_claimed_old_topics_are_not_stored() -> None:
     rig = Rig()
     for number in range(1, 20):
         had = tuple(f"t{number}.{n}" for n in range(50))
@@ -287,7 +287,7 @@ def test_attaching_and_detaching_leaves_nothing_behind() -> None:
     assert rig.station.log.ends() == {"x": 1}
 
 
-def test_who_only_attached_and_vanished_is_forgotten_also_after_a_restart() -> None:
+def test_vanished_listener_is_forgotten_across_restarts() -> None:
     for restarted in (False, True):
         rig = Rig()
         rig.ask("c~1", AttachRequest(topic="x", from_slot=0), AttachRequest(topic="y", from_slot=0))
@@ -300,7 +300,7 @@ def test_who_only_attached_and_vanished_is_forgotten_also_after_a_restart() -> N
 
 
 class Unlooked(dict[str, Topic]):
-    """Topics that can be had one by one only."""
+    """Topics that can't be iterated over."""
 
     def __iter__(self) -> Iterator[str]:
         raise AssertionError("somebody looks at all of them")
@@ -308,7 +308,7 @@ class Unlooked(dict[str, Topic]):
     items = keys = values = __iter__  # type: ignore[assignment]
 
 
-def test_forgetting_who_vanished_looks_at_no_topic_but_its_own() -> None:
+def test_forgetting_a_listener_scans_only_its_topics() -> None:
     rig = Rig()
     rig.ask("c~1", AttachRequest(topic="x", from_slot=0), AttachRequest(topic="y", from_slot=0))
     rig.ask("c~2", AttachRequest(topic="y", from_slot=0))
@@ -320,7 +320,7 @@ def test_forgetting_who_vanished_looks_at_no_topic_but_its_own() -> None:
     assert log.listeners() == {"y": ("c~2",)}
 
 
-def test_what_is_dropped_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_events_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     for number in range(1, 31):
         rig.publish("h~1", f"t{number % 10}", 1, number)
@@ -332,7 +332,7 @@ def test_what_is_dropped_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -
     assert set(rig.station.log.bounds().values()) == {(3, 4)}
 
 
-def test_a_name_for_good_that_only_attached_is_sent_nothing_new_once_it_is_silent() -> None:
+def test_silent_durable_name_gets_nothing_new() -> None:
     for restarted in (False, True):
         rig = Rig()
         rig.publish("h~1", "x", 1, 1)
@@ -347,14 +347,14 @@ def test_a_name_for_good_that_only_attached_is_sent_nothing_new_once_it_is_silen
         assert rig.station.log.listeners() == {"x": ()}
         assert not any(key.startswith("attached/") for key in rig.records)
         rig.publish("h~1", "x", 1, 2)
-        # It is as welcome as ever, and sent what it missed.
+        # It can still attach, and gets what it missed.
         notified, attached = rig.ask("desk", AttachRequest(topic="x", from_slot=2))
         assert isinstance(notified, Notify)
         assert isinstance(attached, Attached)
         assert rig.station.log.listeners() == {"x": ("desk",)}
 
 
-def test_attachments_are_limited_and_who_is_beyond_has_to_ask() -> None:
+def test_listeners_are_limited_and_others_have_to_fetch() -> None:
     rig = Rig(attachments_max=3)
     for number in range(10):
         answer = rig.ask("c~1", AttachRequest(topic=f"t{number}", from_slot=0))
@@ -370,14 +370,15 @@ def test_attachments_are_limited_and_who_is_beyond_has_to_ask() -> None:
     assert rig.station.log.listeners() == {"t1": ("c~1",), "t2": ("c~1",), "t9": ("c~1",)}
 
 
-def test_pairs_of_topics_are_limited_and_leaving_is_not_refused() -> None:
+def test_pairs_of_topics_are_limited_and_leaving_is_allowed() -> None:
     rig = Rig(pairs_max=1000)
     topics = tuple(f"t{n}" for n in range(30))
     assert isinstance(rig.ask("c~1", ChangeRequest(number=1, old=(), new=topics))[0], Changed)
     assert rig.station.node.groups.pairs == 30 * 29
     others = tuple(f"u{n}" for n in range(30))
     refused = rig.ask("c~2", ChangeRequest(number=1, old=(), new=others))
-    assert [limit_in(one.reason) for one in refused] == [("pairs_max", 1000)]  # type: ignore[attr-defined]
+    reasons = [one.reason for one in refused]  # type: ignore[attr-defined]
+    assert [limit_in(reason) for reason in reasons] == [("pairs_max", 1000)]
     fewer = ChangeRequest(number=2, old=topics, new=topics[:25])
     assert isinstance(rig.ask("c~1", fewer)[0], Changed)
     assert isinstance(rig.ask("c~1", ChangeRequest(number=3, old=topics[:25], new=()))[0], Changed)
@@ -385,14 +386,15 @@ def test_pairs_of_topics_are_limited_and_leaving_is_not_refused() -> None:
     assert isinstance(rig.ask("c~2", ChangeRequest(number=2, old=(), new=others))[0], Changed)
 
 
-def test_a_topic_is_ordered_together_with_so_many_and_leaving_is_not_refused() -> None:
+def test_group_size_is_limited_and_leaving_is_allowed() -> None:
     rig = Rig(group_max=4)
     for number, reader in enumerate(("c~1", "c~2", "c~3"), 1):
         change = ChangeRequest(number=1, old=(), new=("hub", f"t{number}"))
         assert isinstance(rig.ask(reader, change)[0], Changed)
     change = ChangeRequest(number=1, old=(), new=("hub", "t4"))
     refused = rig.ask("c~4", change)
-    assert [limit_in(one.reason) for one in refused] == [("group_max", 4)]  # type: ignore[attr-defined]
+    reasons = [one.reason for one in refused]  # type: ignore[attr-defined]
+    assert [limit_in(reason) for reason in reasons] == [("group_max", 4)]
     assert isinstance(
         rig.ask("c~1", ChangeRequest(number=2, old=("hub", "t1"), new=()))[0], Changed
     )
@@ -400,7 +402,7 @@ def test_a_topic_is_ordered_together_with_so_many_and_leaving_is_not_refused() -
     assert isinstance(rig.ask("c~4", change)[0], Changed)
 
 
-def test_pairs_are_counted_as_they_are_whatever_is_shared() -> None:
+def test_pairs_shared_by_subscriptions_are_counted_once() -> None:
     groups = Groups(1)
     groups.replace("a", ("x", "y", "z"))
     groups.replace("b", ("y", "z", "w"))
@@ -411,7 +413,7 @@ def test_pairs_are_counted_as_they_are_whatever_is_shared() -> None:
     assert groups.pairs == 0
 
 
-def test_a_change_that_a_neighbour_would_not_pass_on_changes_nothing() -> None:
+def test_change_that_a_neighbor_rejects_changes_nothing() -> None:
     rig = Rig(("s0", "s1", "s2"))
     place = rig.station.placement
     high = next(f"t{n}" for n in range(100) if place.node(f"t{n}") == "s2")
@@ -433,7 +435,7 @@ def ask(store: StateStore, source: str, *frames: Frame) -> list[Frame]:
     return [effect.frame for effect in store.take_effects() if isinstance(effect, Send)]
 
 
-def test_recalling_often_is_answered_once_and_the_last_one_counts() -> None:
+def test_repeated_recalls_are_answered_once_for_the_last_one() -> None:
     store = StateStore(name="k")
     answers = ask(store, "c", *(Recall(number=number) for number in range(1, 101)))
     assert answers == [Recalled(number=100, epoch=100, records={})]
@@ -445,7 +447,7 @@ def remember(number: int, *writes: tuple[str, bytes | None]) -> Remember:
     return Remember(epoch=1, number=number, writes=writes)
 
 
-def test_a_name_keeps_no_more_bytes_than_its_limit_and_may_always_keep_less() -> None:
+def test_bytes_per_name_are_limited_and_may_always_shrink() -> None:
     store = StateStore(name="k", config=StateStoreConfig(bytes_max=100))
     ask(store, "c", Recall(number=1))
     kept = Remembered(epoch=1, number=1)
@@ -453,7 +455,7 @@ def test_a_name_keeps_no_more_bytes_than_its_limit_and_may_always_keep_less() ->
     what = "the records of the durable subscription are too many or too large"
     refused = NotKept(epoch=1, reason=f"{what} (limit bytes_max=100): give it fewer topics")
     assert ask(store, "c", remember(2, ("b", bytes(60)))) == [refused]
-    # The same key again takes the place of what was there, also twice in one change.
+    # Writing a key again replaces its value, also twice in one change.
     again = remember(2, ("a", bytes(90)), ("a", bytes(99)))
     assert ask(store, "c", again) == [Remembered(epoch=1, number=2)]
     assert ask(store, "c", remember(3, ("a", None))) == [Remembered(epoch=1, number=3)]
@@ -461,7 +463,7 @@ def test_a_name_keeps_no_more_bytes_than_its_limit_and_may_always_keep_less() ->
     assert ask(store, "c", remember(5, ("k" * 200, b""))) == [refused]
 
 
-def test_all_names_together_are_limited_too_and_a_restart_counts_alike() -> None:
+def test_bytes_of_all_names_are_limited_across_restarts() -> None:
     records: dict[str, bytes] = {}
     config = StateStoreConfig(all_bytes_max=100)
 
@@ -492,12 +494,12 @@ def test_all_names_together_are_limited_too_and_a_restart_counts_alike() -> None
     assert told(store, "d", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
 
 
-def test_a_put_is_accepted_where_a_slot_was_given_and_is_empty() -> None:
+def test_put_is_accepted_for_an_assigned_empty_slot() -> None:
     rig = Rig(("s1", "s2"))
     place = rig.station.placement
     low = next(f"t{n}" for n in range(100) if place.node(f"t{n}") == "s1")
     high = next(f"t{n}" for n in range(100) if place.node(f"t{n}") == "s2")
-    # Ordered together with a topic of the next server: the stamp is made there.
+    # Grouped with a topic of the next server, which assigns the stamp.
     rig.ask("r~1", ChangeRequest(number=1, old=(), new=(low, high)))
     event = Event(topic=low, payload=b"", publisher="c~1", publisher_seq=1)
     rig.ask("c~1", OrderRequest(number=1, events=(event,), settled=1))

@@ -22,7 +22,7 @@ SHORT_NS = 50_000_000
 
 @asynccontextmanager
 async def chain(data: Path, **config: Any) -> AsyncIterator[list[Server]]:
-    """Two servers: `a` is kept by the lower one, `b` by the higher one, which completes stamps of both."""
+    """Two servers: the lower one hosts `a`, the higher one `b` and completes stamps of both."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     members = tuple(
         Member(f"s{place}", f"127.0.0.1:{each.getsockname()[1]}", (topic,))
@@ -49,7 +49,7 @@ async def chain(data: Path, **config: Any) -> AsyncIterator[list[Server]]:
 
 
 async def stalled(bus: ensue.Bus, monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
-    """Have a publisher get a stamp for `a`, and not put its event out."""
+    """Have a publisher get a stamp for `a` and not send its event."""
     driver = bus._driver
     assert driver is not None
     monkeypatch.setattr(driver.node, "_broadcast", lambda *_: None)
@@ -66,7 +66,7 @@ def links(bus: ensue.Bus) -> list[Any]:
     return list(carrier._links.values())
 
 
-def test_a_publisher_that_dies_with_a_stamp_holds_nobody_up_for_its_lease(
+def test_dead_publisher_delays_others_for_less_than_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -89,7 +89,7 @@ def test_a_publisher_that_dies_with_a_stamp_holds_nobody_up_for_its_lease(
     asyncio.run(main())
 
 
-def test_a_publisher_that_reconnects_in_time_keeps_its_stamp(
+def test_publisher_that_reconnects_in_time_keeps_its_stamp(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:

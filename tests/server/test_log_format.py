@@ -1,4 +1,4 @@
-"""What a server logs: one line each, whatever anybody said."""
+"""Log lines of a server: one line each, whatever text they contain."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from ensue.server.log_format import start_logging
 
 @pytest.fixture
 def _restored() -> Iterator[None]:
-    """Leave logging as it was."""
+    """Restore the logging configuration."""
     loggers = [logging.getLogger(name) for name in ("ensue", "asyncio")]
     before = [(each.handlers, each.propagate, each.level) for each in loggers]
     yield
@@ -36,7 +36,7 @@ def test_text_is_keys_and_values_and_stays_on_its_line() -> None:
 
 
 @pytest.mark.usefixtures("_restored")
-def test_json_is_one_object_a_line_with_the_error_in_it() -> None:
+def test_json_is_one_object_per_line_with_the_error() -> None:
     stream = io.StringIO()
     start_logging("json", "warning", stream=stream)
     log = logging.getLogger("ensue")

@@ -1,4 +1,4 @@
-"""Servers whose log is damaged, gone or taken back: clients and people are told, by name."""
+"""Servers whose log is damaged, replaced or rolled back: clients and operators get an error."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def cut_as_by_a_power_failure(log: Path, size: int) -> None:
-    """Cut a log, and take back what a process that is killed leaves of how far it was synced."""
+    """Truncate a log, and remove the record of the last synced batch."""
     with log.open("r+b") as file:
         file.truncate(size)
     log.with_name("lock").write_bytes(b"made\n")
@@ -46,7 +46,7 @@ async def publish(url: str, payloads: list[bytes]) -> None:
             await bus.publish("t", payload)
 
 
-def test_a_damaged_segment_ends_the_server_and_clients_hear_why(
+def test_damaged_segment_stops_the_server_and_clients_get_the_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     retention = Retention(segment_bytes=2_000)
@@ -86,7 +86,7 @@ def test_a_damaged_segment_ends_the_server_and_clients_hear_why(
 
 @asynccontextmanager
 async def moved(server: Server, data: Path) -> AsyncIterator[Server]:
-    """The server stopped, and another one at its address, on other data."""
+    """Stop the server, and start another one at its address, on other data."""
     assert server.listener is not None
     address = f"127.0.0.1:{server.listener.port}"
     await server.stop()
@@ -95,7 +95,7 @@ async def moved(server: Server, data: Path) -> AsyncIterator[Server]:
 
 
 def older_copy(data: Path, copy: Path) -> Path:
-    """A copy that was taken back, and went on by itself, for longer than the original did."""
+    """Roll back to a copy, and publish more to it than the original had."""
 
     async def go_on() -> None:
         for _ in range(3):
@@ -111,7 +111,7 @@ def emptied(_data: Path, _copy: Path) -> Path:
 
 
 @pytest.mark.parametrize(("lose", "reason"), [(emptied, "replaced"), (older_copy, "rolled back")])
-def test_live_clients_are_told_that_a_server_has_another_log_or_an_older_one(
+def test_connected_clients_get_an_error_if_the_log_is_replaced_or_older(
     tmp_path: Path, lose: Callable[[Path, Path], Path], reason: str
 ) -> None:
     data, copy = tmp_path / "d", tmp_path / "copy"
@@ -149,7 +149,7 @@ def test_live_clients_are_told_that_a_server_has_another_log_or_an_older_one(
     asyncio.run(main())
 
 
-def test_a_log_that_lost_what_a_subscription_had_is_told_and_one_that_did_not_goes_on(
+def test_subscription_fails_if_the_log_lost_its_events_and_resumes_otherwise(
     tmp_path: Path,
 ) -> None:
     """As after a power failure, if the disk was not synced before the receipts."""
@@ -183,7 +183,7 @@ def test_a_log_that_lost_what_a_subscription_had_is_told_and_one_that_did_not_go
     assert asyncio.run(main(1)) == "rolled back"
 
 
-def test_each_start_is_an_incarnation_that_is_on_the_disk_before_clients_are_told(
+def test_each_start_persists_an_incarnation_before_clients_get_it(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -210,8 +210,8 @@ def test_each_start_is_an_incarnation_that_is_on_the_disk_before_clients_are_tol
     asyncio.run(main())
 
 
-def test_an_incarnation_is_synced_when_it_is_begun(tmp_path: Path) -> None:
-    """Told and then lost in a power cut, it would make a log that lost nothing look rolled back."""
+def test_incarnation_is_synced_when_it_begins(tmp_path: Path) -> None:
+    """Sent and then lost in a power cut, it would make an intact log look rolled back."""
     with Journal(tmp_path / "d") as journal:
         lineage = begin_incarnation(journal, 7)
         assert journal._durable == journal.batch_count > 0
@@ -221,7 +221,7 @@ def test_an_incarnation_is_synced_when_it_is_begun(tmp_path: Path) -> None:
         assert msgspec.msgpack.decode(journal.records["lineage"], type=Lineage) == lineage
 
 
-def test_a_loss_that_is_accepted_makes_another_log(
+def test_accepted_loss_creates_another_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = tmp_path / "d"
@@ -252,8 +252,8 @@ def test_a_loss_that_is_accepted_makes_another_log(
     assert "loss accepted" in caplog.text
 
 
-def test_nothing_is_read_over_while_the_damage_is_noticed(tmp_path: Path) -> None:
-    """A client that never reads hears of it as well."""
+def test_damage_is_reported_to_clients_that_do_not_read(tmp_path: Path) -> None:
+    """A client that never reads gets the error too."""
 
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
@@ -284,10 +284,10 @@ async def free_addresses(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("old", [False, True])
-def test_a_server_of_a_chain_ends_that_came_back_with_another_log_or_an_older_one(
+def test_server_of_a_chain_stops_if_it_returns_with_another_or_older_log(
     tmp_path: Path, old: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other one tells it, and goes on with it once it has its own log."""
+    """The other server notifies it, and continues with it once it has its own log."""
 
     async def main() -> None:
         members = tuple(
@@ -344,7 +344,7 @@ def test_a_server_of_a_chain_ends_that_came_back_with_another_log_or_an_older_on
     assert "'s1'" in caplog.text
 
 
-def test_a_chain_accepts_a_loss_of_old_events_together(tmp_path: Path) -> None:
+def test_chain_accepts_a_loss_of_old_events_together(tmp_path: Path) -> None:
     retention = Retention(segment_bytes=20_000)
 
     async def main() -> None:
@@ -391,14 +391,14 @@ def test_a_chain_accepts_a_loss_of_old_events_together(tmp_path: Path) -> None:
         log = logs(tmp_path / "s1")[-1]
         with log.open("r+b") as file:
             file.truncate(log.stat().st_size - 1)
-        with pytest.raises(LogDamaged, match="The state that the servers of a chain share"):
+        with pytest.raises(LogDamaged, match="loses state which the servers of a chain share"):
             await start(accept_loss=True)
         await servers[0].stop()
 
     asyncio.run(main())
 
 
-def test_a_durable_subscription_is_told_that_a_loss_was_accepted_and_goes_on_if_it_accepts_it(
+def test_durable_subscription_fails_after_an_accepted_loss_unless_it_accepts_it(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / "d"
@@ -424,10 +424,10 @@ def test_a_durable_subscription_is_told_that_a_loss_was_accepted_and_goes_on_if_
     asyncio.run(main())
 
 
-def test_a_durable_subscription_reads_another_log_from_its_beginning_if_it_accepts_it(
+def test_durable_subscription_reads_another_log_from_its_start_if_it_accepts_it(
     tmp_path: Path,
 ) -> None:
-    """Its records are at another server of the chain, which knows what it had read of this one."""
+    """Another server of the chain keeps its records, with its progress on this one."""
 
     async def main() -> None:
         members = tuple(
@@ -495,8 +495,8 @@ def test_only_a_durable_subscription_accepts_a_loss(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_durable_subscription_is_told_later_that_a_log_lost_what_it_had(tmp_path: Path) -> None:
-    """Its records are at another server of the chain."""
+def test_durable_subscription_fails_later_if_a_log_lost_its_events(tmp_path: Path) -> None:
+    """Another server of the chain keeps its records."""
 
     async def main() -> None:
         members = tuple(
@@ -556,7 +556,7 @@ def test_a_durable_subscription_is_told_later_that_a_log_lost_what_it_had(tmp_pa
     asyncio.run(main())
 
 
-def test_content_and_causal_order_end_with_the_log_and_no_order_goes_on(tmp_path: Path) -> None:
+def test_content_and_causal_order_end_with_the_log_and_no_order_continues(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             buses = [

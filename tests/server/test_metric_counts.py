@@ -1,4 +1,4 @@
-"""What is counted for those who look from outside, part by part."""
+"""The figures behind metrics and status, part by part."""
 
 import asyncio
 from collections.abc import Callable
@@ -31,7 +31,7 @@ from ensue.transports.traffic_counts import Traffic
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have everything told as it is now."""
+    """Disable caching, so that every status is current."""
     monkeypatch.setattr(status, "FRESH_S", 0.0)
     monkeypatch.setattr(status, "SHARE_MAX", float("inf"))
 
@@ -48,7 +48,7 @@ def event(number: int, topic: str = "x", payload: bytes = b"123") -> Event:
 # -- Nodes -----------------------------------------------------------------------------------------
 
 
-def test_voids_are_counted_and_late_originals_are_none() -> None:
+def test_voids_are_counted_and_late_originals_are_not() -> None:
     config = SequencerConfig(lease_ns=10)
     node = Sequencer(name="n", placement=Placement(["n"]), config=config)
     node.receive(StampRequest(number=1, topics=("x", "x"), settled=1), source="p", now_ns=0)
@@ -59,7 +59,7 @@ def test_voids_are_counted_and_late_originals_are_none() -> None:
     assert (node.voids, node.open_count) == (1, 0)
 
 
-def test_requests_that_overtook_an_earlier_one_are_counted() -> None:
+def test_early_requests_are_counted() -> None:
     node = Sequencer(name="n", placement=Placement(["n"]))
     for number in (3, 2, 5):
         request = OrderRequest(number=number, events=(event(number),), settled=1)
@@ -69,7 +69,7 @@ def test_requests_that_overtook_an_earlier_one_are_counted() -> None:
     assert node.early_count == 1
 
 
-def test_subscribers_that_vanished_are_counted() -> None:
+def test_expired_subscribers_are_counted() -> None:
     station = Station(
         name="n",
         placement=Placement(["n"]),
@@ -101,7 +101,7 @@ def test_groups_are_measured() -> None:
     assert twice.sizes() == (2, 2)
 
 
-def test_of_a_chain_a_node_counts_its_own_topics() -> None:
+def test_node_of_a_chain_counts_its_own_topics() -> None:
     placement = Placement(["a", "b"], topics={"a": ("x",), "b": ("y",)})
     node = Sequencer(name="b", placement=placement)
     node.receive(StampRequest(number=1, topics=("y",), settled=1), source="p", now_ns=0)
@@ -112,7 +112,7 @@ def test_of_a_chain_a_node_counts_its_own_topics() -> None:
     assert node.counted_since(tick) == (tick, {})
 
 
-def test_asked_many_times_at_once_it_is_answered_once() -> None:
+def test_simultaneous_status_requests_are_computed_once() -> None:
     station = Station(name="n", placement=Placement(["n"]), config=SequencerConfig(carries=True))
     station.receive(StatusRequest(number=1), source="c", now_ns=0)
     assert station.take_effects() == []  # Nobody says what to answer.
@@ -129,7 +129,7 @@ def test_asked_many_times_at_once_it_is_answered_once() -> None:
 
 
 class Wire:
-    """A carrier that keeps what it is given."""
+    """A carrier that records what it is given."""
 
     name = "wire://"
     dropped = 0
@@ -167,7 +167,7 @@ class Wire:
 
 
 @pytest.mark.parametrize("multicast", [False, True])
-def test_frames_and_bytes_are_counted_for_each_peer_that_is_sent_to(multicast: bool) -> None:
+def test_sent_frames_and_bytes_are_counted_per_peer(multicast: bool) -> None:
     async def main() -> None:
         wire = Wire(multicast=multicast)
         codec = Codec(orders.wire_frames())
@@ -201,7 +201,7 @@ def test_frames_and_bytes_are_counted_for_each_peer_that_is_sent_to(multicast: b
 # -- Lag -------------------------------------------------------------------------------------------
 
 
-def test_the_lag_of_a_subscription_that_stopped_in_the_past(tmp_path: Path) -> None:
+def test_lag_of_a_subscription_that_stopped_earlier(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             for topic in ("x", "y") * 5:
@@ -219,7 +219,7 @@ def test_the_lag_of_a_subscription_that_stopped_in_the_past(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_what_is_no_longer_kept_is_no_lag(tmp_path: Path) -> None:
+def test_dropped_events_are_not_lag(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             async with bus.subscribe("x", name="desk", durable=True, acknowledge="manual"):
@@ -237,7 +237,7 @@ def test_what_is_no_longer_kept_is_no_lag(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_topics_of_other_servers_are_told_and_not_guessed(tmp_path: Path) -> None:
+def test_progress_on_other_servers_topics_is_returned(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             async with bus.subscribe("x", "y", name="desk", durable=True) as events:
@@ -256,7 +256,7 @@ def test_topics_of_other_servers_are_told_and_not_guessed(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_a_durable_subscription_is_heard_of_and_its_end_forgotten(tmp_path: Path) -> None:
+def test_durable_subscription_is_listed_until_it_ends(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
             assert server.station is not None

@@ -1,4 +1,4 @@
-"""A topic that clients use in two orders is warned of, once."""
+"""A topic that clients use in two orders is logged once."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_second_order_on_a_topic_is_warned_of(
+def test_second_order_on_a_topic_logs_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, order: ensue.Order | None
 ) -> None:
     async def main() -> None:
@@ -44,12 +44,12 @@ def test_a_second_order_on_a_topic_is_warned_of(
         asyncio.run(main())
 
 
-def test_what_is_remembered_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_recorded_topics_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     orders = TopicOrders()
     with caplog.at_level(logging.WARNING, "ensue"):
         for number in range(TOPICS_MAX + 1):
             orders.note(f"t{number}", "total")
-        # The first topic is forgotten by now; the last is not.
+        # By now the first topic is forgotten; the last is not.
         orders.note("t0", "merged")
         assert warnings(caplog) == []
         orders.note(f"t{TOPICS_MAX}", "merged")

@@ -1,4 +1,4 @@
-"""Clients that cause more than they send: it is bounded, and costs them and nobody else."""
+"""Clients that cause more work than they send: it is bounded, and affects only them."""
 
 import asyncio
 import threading
@@ -20,11 +20,11 @@ from ensue.server.config import Limits
 from ensue.server.connection import UNANSWERED_BYTES_MAX, Connection
 from ensue.transports.tcp.messages import Enter, Entered, Exited, Ping, Pong, encode_control
 
-# -- Slow readers -------------------------------------------------------------------------------
+# -- Slow readers ----------------------------------------------------------------------------------
 
 
 async def deaf_reader(server: Server) -> tuple[Raw, Connection]:
-    """Somebody who listens to `x`, and has stopped reading."""
+    """A client that listens to `x` and has stopped reading."""
     raw = await Raw.hello(server)
     assert await raw.enter("deaf~1") is None
     raw.bundle("deaf~1", AttachRequest(topic="x", from_slot=0))
@@ -34,7 +34,7 @@ async def deaf_reader(server: Server) -> tuple[Raw, Connection]:
     return raw, server.listener.routes["deaf~1"]
 
 
-def test_word_on_a_name_reaches_who_reads_slowly(tmp_path: Path) -> None:
+def test_control_messages_reach_a_slow_reader(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(pending_bytes=500_000)
         async with serving(tmp_path / "d", limits=limits) as server:
@@ -61,7 +61,7 @@ def test_word_on_a_name_reaches_who_reads_slowly(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_enters_again_and_again_and_does_not_read_is_hung_up_on(tmp_path: Path) -> None:
+def test_client_that_enters_names_without_reading_is_closed(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(pending_bytes=500_000)
         async with serving(tmp_path / "d", limits=limits) as server:
@@ -83,10 +83,10 @@ def test_who_enters_again_and_again_and_does_not_read_is_hung_up_on(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["large", "amplified"])
-def test_what_is_not_safe_yet_is_bounded_in_bytes_for_each_connection(
+def test_unsynced_bytes_per_connection_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """A disk that takes its time, and somebody who sends on and on."""
+    """A slow disk, and a client that never stops sending."""
 
     async def main() -> None:
         async with serving(tmp_path / "d") as server, ensue.connect(server.url) as bus:
@@ -132,7 +132,7 @@ def test_what_is_not_safe_yet_is_bounded_in_bytes_for_each_connection(
     asyncio.run(main())
 
 
-def test_asking_for_a_topic_does_not_look_at_all_of_them(
+def test_fetching_a_topic_does_not_scan_all_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -152,10 +152,10 @@ def test_asking_for_a_topic_does_not_look_at_all_of_them(
     asyncio.run(main())
 
 
-# -- Batches ------------------------------------------------------------------------------------
+# -- Batches ---------------------------------------------------------------------------------------
 
 
-def test_a_small_message_whose_stamps_are_long_does_not_end_the_server(
+def test_small_message_with_long_stamps_does_not_stop_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "BUFFER_BYTES_MAX", 8_000_000)
@@ -177,7 +177,7 @@ def test_a_small_message_whose_stamps_are_long_does_not_end_the_server(
             ]
             done = 0
             while done < count:
-                # Forty times as much is to be written, at once.
+                # It causes forty times as many written bytes.
                 asked = [
                     OrderRequest(number=n, events=tuple(run[n - 1 : n + 99]), settled=done + 1)
                     for n in range(done + 1, count + 1, 100)

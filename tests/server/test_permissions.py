@@ -1,4 +1,4 @@
-"""Who is let in, and who may do what; and that nobody else notices who may not."""
+"""Logins, permissions and TLS; rejected clients do not affect others."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ T = TypeVar("T")
 # -- Values ----------------------------------------------------------------------------------------
 
 
-def test_a_token_is_somebodys_or_nobodys() -> None:
+def test_token_identifies_its_user() -> None:
     tokens = [new_token() for _ in range(3)]
     assert len({token for token, _ in tokens}) == 3
     users = {f"u{number}": User(token=stored) for number, (_, stored) in enumerate(tokens)}
@@ -60,12 +60,12 @@ def test_a_token_is_somebodys_or_nobodys() -> None:
     for number, (token, stored) in enumerate(tokens):
         assert access.user_of(token, ()) == f"u{number}"
         assert token not in stored
-        # What the file holds is no token.
+        # The stored hash is not a token.
         assert access.user_of(stored, ()) is None
     assert access.user_of("", ()) is None
 
 
-def test_every_user_is_compared_whoever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_compared_with_every_user(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = [new_token() for _ in range(4)]
     access = Access(users={str(n): User(token=stored) for n, (_, stored) in enumerate(tokens)})
     compared: list[str] = []
@@ -96,7 +96,7 @@ def test_patterns_are_topics_prefixes_or_everything() -> None:
     assert Grants("", None).may("publish", "orders")
 
 
-def test_names_of_a_certificate() -> None:
+def test_certificate_names() -> None:
     assert certificate_names(None) == ()
     assert certificate_names({}) == ()
     assert certificate_names(
@@ -110,7 +110,7 @@ def test_names_of_a_certificate() -> None:
 # -- Login -----------------------------------------------------------------------------------------
 
 
-def test_once_there_is_a_user_nobody_else_comes_in(tmp_path: Path) -> None:
+def test_server_with_users_rejects_clients_without_login(tmp_path: Path) -> None:
     people = People(alice=EVERYTHING)
 
     async def main() -> None:
@@ -126,7 +126,7 @@ def test_once_there_is_a_user_nobody_else_comes_in(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_publishing_needs_permission_for_each_topic_and_other_events_go_out(tmp_path: Path) -> None:
+def test_events_without_permission_are_rejected_and_others_published(tmp_path: Path) -> None:
     people = People(alice=(["orders", "audit.*"], ["*"]), bob=EVERYTHING)
 
     async def main() -> None:
@@ -139,7 +139,7 @@ def test_publishing_needs_permission_for_each_topic_and_other_events_go_out(tmp_
             with pytest.raises(EventRefused, match="'alice' may not publish on 'secret'") as caught:
                 await within(alice.publish("secret", b"no"))
             assert caught.value.reason == "'alice' may not publish on 'secret'"
-            # In one run, what may not be is taken out of the middle, and the order stays.
+            # Rejected events are removed from the middle of a run, and the order stays.
             for number in range(30):
                 topic = ("orders", "secret", "audit.x")[number % 3]
                 await alice.publish(topic, b"%d" % number, receipt=False)
@@ -179,7 +179,7 @@ def test_subscribing_needs_permission_for_each_topic(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_permission_that_was_withdrawn_ends_the_subscription_with_a_word(tmp_path: Path) -> None:
+def test_withdrawn_permission_ends_the_subscription_with_a_reason(tmp_path: Path) -> None:
     people = People(alice=(["*"], ["orders"]))
     fewer = Access(
         users={"alice": msgspec.structs.replace(people.access.users["alice"], subscribe=())}
@@ -203,7 +203,7 @@ def test_a_permission_that_was_withdrawn_ends_the_subscription_with_a_word(tmp_p
     asyncio.run(main())
 
 
-def test_a_durable_name_belongs_to_whoever_took_it_first_also_after_a_restart(
+def test_durable_name_belongs_to_its_first_user_across_restarts(
     tmp_path: Path,
 ) -> None:
     people = People(alice=EVERYTHING, bob=EVERYTHING)
@@ -233,7 +233,7 @@ def test_a_durable_name_belongs_to_whoever_took_it_first_also_after_a_restart(
     asyncio.run(main())
 
 
-def test_a_name_of_a_process_is_not_anothers_either_while_it_is_away(tmp_path: Path) -> None:
+def test_process_name_stays_with_its_user_while_disconnected(tmp_path: Path) -> None:
     people = People(alice=EVERYTHING, bob=EVERYTHING)
 
     async def main() -> None:
@@ -255,7 +255,7 @@ def test_a_name_of_a_process_is_not_anothers_either_while_it_is_away(tmp_path: P
     asyncio.run(main())
 
 
-def test_a_name_that_a_connection_has_is_not_anothers_also_if_its_owner_is_forgotten(
+def test_name_in_use_can_not_be_entered_even_if_its_owner_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authorization, "RECENT_MAX", 1)
@@ -270,7 +270,7 @@ def test_a_name_that_a_connection_has_is_not_anothers_also_if_its_owner_is_forgo
             assert f"{OWNER}a~1" not in server.journal.records, "whose it is nobody remembers"
             bob = await Raw.hello(server, token=people.tokens["bob"])
             assert await bob.enter("a~1") == "the name belongs to another user"
-            # What is sent to it still goes to who has it; once nobody does, it is free.
+            # Messages still reach its owner; once it disconnects, the name is free.
             assert server.listener is not None
             listener = server.listener
             assert listener.routes["a~1"].grants.user == "alice"
@@ -287,7 +287,7 @@ def test_a_name_that_a_connection_has_is_not_anothers_also_if_its_owner_is_forgo
 
 @asynccontextmanager
 async def restricted(tmp_path: Path) -> AsyncIterator[tuple[Server, Raw]]:
-    """A server, and a connection of somebody who may use `mine` alone, entered as `m~1`."""
+    """A server, and a connection of a user who may use only `mine`, as `m~1`."""
     people = People(mallory=(["mine"], ["mine"]))
     async with serving(tmp_path / "d", access=people.access) as server:
         raw = await Raw.hello(server, token=people.tokens["mallory"])
@@ -303,7 +303,7 @@ def event(topic: str, **fields: Any) -> Event:
     return Event(topic=topic, **given)
 
 
-def test_each_kind_of_frame_is_answered_in_its_own_way(tmp_path: Path) -> None:
+def test_each_frame_type_gets_its_own_answer(tmp_path: Path) -> None:
     async def main() -> None:
         async with restricted(tmp_path) as (server, raw):
             why = "'mallory' may not publish on 'x'"
@@ -319,7 +319,7 @@ def test_each_kind_of_frame_is_answered_in_its_own_way(tmp_path: Path) -> None:
                     ChangeRequest(number=1, old=(), new=("mine", "x")),
                     Refused(number=1, reason=cannot),
                 ),
-                # What it says it had is only its word.
+                # The topics that it claims to have are not verified.
                 (
                     ChangeRequest(number=2, old=("x",), new=("x", "mine")),
                     Refused(number=2, reason=cannot),
@@ -337,7 +337,7 @@ def test_each_kind_of_frame_is_answered_in_its_own_way(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_slot_that_was_given_away_takes_no_event_of_who_may_not_publish_there(
+def test_assigned_slot_rejects_an_event_without_permission(
     tmp_path: Path,
 ) -> None:
     people = People(alice=EVERYTHING, mallory=(["mine"], ["*"]))
@@ -356,7 +356,7 @@ def test_a_slot_that_was_given_away_takes_no_event_of_who_may_not_publish_there(
                 Put(event=event(topic, stamp=Stamp({topic: 1}))) for topic in ("x", "mine")
             )
             taken = Taken(topic="x", event=put.event.id, slot=1)
-            # The log, which has another event there, would say the same: it is not asked.
+            # The log has another event there and would answer the same: it is not queried.
             assert listener.authorization.screen(mallory, "m~1", [put, allowed]) == (
                 [allowed],
                 [taken],
@@ -369,11 +369,11 @@ def test_a_slot_that_was_given_away_takes_no_event_of_who_may_not_publish_there(
     asyncio.run(main())
 
 
-def test_a_topic_longer_than_the_limit_is_refused_whatever_it_is_asked_for(tmp_path: Path) -> None:
+def test_topic_beyond_the_length_limit_is_rejected_for_every_request(tmp_path: Path) -> None:
     most, longer = "t" * 5, "t" * 6
     why = (
-        "the topic has too many characters (limit topic_length=5): raise limits.topic_length in the server's "
-        "file, or use fewer"
+        "the topic has too many characters (limit topic_length=5): raise limits.topic_length in "
+        "the server's file, or use fewer"
     )
 
     async def main() -> None:
@@ -409,7 +409,7 @@ def test_a_topic_longer_than_the_limit_is_refused_whatever_it_is_asked_for(tmp_p
     asyncio.run(main())
 
 
-def test_nobody_is_told_of_a_topic_that_it_may_not_read(tmp_path: Path) -> None:
+def test_surveys_and_status_list_only_readable_topics(tmp_path: Path) -> None:
     people = People(alice=EVERYTHING, mallory=([], ["mine.*", "news"]), nobody=([], []))
 
     async def main() -> None:
@@ -425,7 +425,7 @@ def test_nobody_is_told_of_a_topic_that_it_may_not_read(tmp_path: Path) -> None:
                 answer = await raw.frame()
                 assert isinstance(answer, Surveyed)
                 told[who] = sorted(answer.topics)
-                # Nor by looking at the server, whatever it says that it may read.
+                # Nor by a status request, whatever it claims that it may read.
                 for readable in (None, ("*",)):
                     look = StatusRequest(
                         number=1, readable=readable, topics=("mine.a", "news", "secret")
@@ -444,7 +444,7 @@ def test_nobody_is_told_of_a_topic_that_it_may_not_read(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_client_speaks_only_as_names_that_it_entered(tmp_path: Path) -> None:
+def test_client_sends_only_from_names_that_it_entered(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             honest = await Raw.hello(server)
@@ -465,15 +465,15 @@ def test_a_client_speaks_only_as_names_that_it_entered(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_nobody_enters_as_a_server_nor_says_to_be_one(tmp_path: Path) -> None:
+def test_client_can_not_claim_to_be_a_server(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             raw = await Raw.hello(server)
-            assert await raw.enter("node-1") == "'node-1' is a server of the chain"
+            assert await raw.enter("node-1") == "'node-1' is the name of a server: choose another"
             assert "must not contain '/'" in (await raw.enter("a/b") or "")
             raw.close()
             for client in ("node-1", "node-2"):
-                with pytest.raises(AccessDenied, match="not another server of this chain"):
+                with pytest.raises(AccessDenied, match="the chain has no other server"):
                     await Raw.hello(server, client=client, role="station")
 
     asyncio.run(main())
@@ -492,7 +492,7 @@ def tls(files: Path, name: str = "server", **options: Any) -> Tls:
     return Tls(cert=str(files / f"{name}.pem"), key=str(files / f"{name}.key"), **options)
 
 
-def test_tls_carries_everything_and_strangers_are_not_believed(tmp_path: Path, files: Path) -> None:
+def test_tls_works_and_rejects_unknown_certificates(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", tls=tls(files)) as server:
             async with (
@@ -501,7 +501,9 @@ def test_tls_carries_everything_and_strangers_are_not_believed(tmp_path: Path, f
             ):
                 await within(bus.publish("x", b"1"))
                 assert await read(events, 1) == [b"1"]
-            with pytest.raises(ensue.HandshakeFailed, match=r"TLS with the server .* failed: .*: ca=FILE"):
+            with pytest.raises(
+                ensue.HandshakeFailed, match=r"TLS with the server .* failed: .*: ca=FILE"
+            ):
                 await within(ensue.connect(f"{server.url}&ca={files}/stranger.pem").__aenter__())
             with pytest.raises(
                 ensue.HandshakeFailed, match=r"speaks TLS answers there.*: add tls=1"
@@ -511,7 +513,7 @@ def test_tls_carries_everything_and_strangers_are_not_believed(tmp_path: Path, f
     asyncio.run(main())
 
 
-def test_a_certificate_of_another_host_is_not_believed(tmp_path: Path, files: Path) -> None:
+def test_certificate_of_another_host_is_rejected(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", tls=tls(files, "auditor")) as server:
             with pytest.raises(
@@ -522,7 +524,7 @@ def test_a_certificate_of_another_host_is_not_believed(tmp_path: Path, files: Pa
     asyncio.run(main())
 
 
-def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path, files: Path) -> None:
+def test_tls_before_1_2_is_rejected(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", tls=tls(files)) as server:
             assert server.listener is not None
@@ -550,9 +552,7 @@ def test_nothing_older_than_tls_1_2_is_spoken(tmp_path: Path, files: Path) -> No
     asyncio.run(main())
 
 
-def test_what_comes_together_with_the_end_of_the_handshake_is_read(
-    tmp_path: Path, files: Path
-) -> None:
+def test_data_sent_with_the_end_of_the_handshake_is_read(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", tls=tls(files)) as server:
             raw = await Raw.connect(server)
@@ -572,7 +572,7 @@ def test_what_comes_together_with_the_end_of_the_handshake_is_read(
 
             await hear(secured.do_handshake)
             assert secured.version() == "TLSv1.3"
-            # The last word of the handshake has not gone out yet, and goes with all of this.
+            # The last bytes of the handshake are not sent yet, and go with all of this.
             secured.write(encode_control(Hello(client="c")) + encode_control(Hello(client="c")))
             raw.send(going.read())
             framer, answers = Framer(), list[Any]()
@@ -586,7 +586,7 @@ def test_what_comes_together_with_the_end_of_the_handshake_is_read(
     asyncio.run(main())
 
 
-def test_a_certificate_proves_who_a_client_is(tmp_path: Path, files: Path) -> None:
+def test_certificate_identifies_a_user(tmp_path: Path, files: Path) -> None:
     access = Access(users={"auditor": User(certificate="auditor.example.org", subscribe=("x",))})
 
     async def main() -> None:
@@ -609,7 +609,7 @@ def test_a_certificate_proves_who_a_client_is(tmp_path: Path, files: Path) -> No
     asyncio.run(main())
 
 
-def test_required_certificates_are_a_login_of_their_own(tmp_path: Path, files: Path) -> None:
+def test_required_certificates_are_a_login(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         trust = tls(files, clients="required")
         async with serving(tmp_path / "d", tls=trust) as server:
@@ -630,7 +630,7 @@ def test_required_certificates_are_a_login_of_their_own(tmp_path: Path, files: P
         ("mallory", r"does it trust the CA that signed .*mallory.pem \(its option tls.ca\)\?"),
     ],
 )
-def test_whoever_shows_no_certificate_or_a_strangers_is_told_so_and_counted(
+def test_missing_or_unknown_certificate_is_reported_and_counted(
     tmp_path: Path, files: Path, shown: str, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -650,7 +650,7 @@ def test_whoever_shows_no_certificate_or_a_strangers_is_told_so_and_counted(
     assert said.getMessage().startswith("127.0.0.1:")
 
 
-def test_whoever_begins_no_handshake_is_counted_as_silent(tmp_path: Path, files: Path) -> None:
+def test_connection_without_handshake_is_counted_as_silent(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         limits = Limits(unauthenticated_s=0.05)
         async with serving(tmp_path / "d", tls=tls(files), limits=limits) as server:
@@ -668,7 +668,7 @@ def test_whoever_begins_no_handshake_is_counted_as_silent(tmp_path: Path, files:
     asyncio.run(main())
 
 
-def test_the_name_of_a_process_is_its_users_also_after_a_restart(
+def test_process_name_belongs_to_its_user_across_restarts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authorization, "RECENT_MAX", 3)
@@ -685,7 +685,7 @@ def test_the_name_of_a_process_is_its_users_also_after_a_restart(
             assert await bo.enter("desk~1") == "the name belongs to another user"
             al = await Raw.hello(server, token=people.tokens["al"])
             assert await al.enter("desk~1") is None
-            # So many are written down, and no more.
+            # Exactly the limit is recorded.
             assert server.journal is not None
             owned = {key for key in server.journal.records if key.startswith(OWNER)}
             assert owned == {f"{OWNER}desk~{number}" for number in (1, 2, 3)}
@@ -696,7 +696,7 @@ def test_the_name_of_a_process_is_its_users_also_after_a_restart(
     asyncio.run(main())
 
 
-def test_who_does_not_shake_hands_makes_room_for_who_does(tmp_path: Path, files: Path) -> None:
+def test_connections_without_handshake_are_evicted_first(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         limits = Limits(
             connections=2, unauthenticated_connections=3, unauthenticated_s=2 * DEADLINE_S
@@ -708,11 +708,11 @@ def test_who_does_not_shake_hands_makes_room_for_who_does(tmp_path: Path, files:
             stays = await Raw.hello(server, ca=ca)
             silent = [await Raw.connect(server) for _ in range(3)]
             await until(lambda: listener.handshakes == 3)
-            # The oldest goes for each that comes.
+            # Each new connection evicts the oldest.
             other = await Raw.hello(server, ca=ca)
             assert await within(silent[0].reader.read()) == b""
             assert listener.errors == {"limit": 1}
-            # All places are taken: who shakes hands and says hello is told.
+            # The server is full: a client that completes the handshake gets the reason.
             with pytest.raises(AccessDenied, match=r"\(limit connections=2\)"):
                 await Raw.hello(server, ca=ca)
             for each in (other, stays, *silent):
@@ -721,12 +721,12 @@ def test_who_does_not_shake_hands_makes_room_for_who_does(tmp_path: Path, files:
     asyncio.run(main())
 
 
-def test_who_does_not_shake_hands_in_time_is_hung_up_on(tmp_path: Path, files: Path) -> None:
+def test_handshake_times_out(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         limits = Limits(unauthenticated_s=0.2)
         async with serving(tmp_path / "d", tls=tls(files), limits=limits) as server:
             silent = await Raw.connect(server)
-            # Half of what asyncio would wait for by itself.
+            # Half of asyncio's own timeout.
             assert await within(silent.reader.read(), 30) == b""
             assert server.listener is not None
             assert server.listener.handshakes == 0
@@ -735,9 +735,7 @@ def test_who_does_not_shake_hands_in_time_is_hung_up_on(tmp_path: Path, files: P
     asyncio.run(main())
 
 
-def test_a_server_that_ends_waits_for_nobody_who_is_still_at_the_door(
-    tmp_path: Path, files: Path
-) -> None:
+def test_stop_does_not_wait_for_incomplete_handshakes(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         limits = Limits(unauthenticated_s=10 * DEADLINE_S)
         async with serving(tmp_path / "d", tls=tls(files), limits=limits) as server:
@@ -752,7 +750,7 @@ def test_a_server_that_ends_waits_for_nobody_who_is_still_at_the_door(
     asyncio.run(main())
 
 
-def test_files_that_tls_cannot_use_are_named(tmp_path: Path, files: Path) -> None:
+def test_error_names_unusable_tls_files(tmp_path: Path, files: Path) -> None:
     async def main() -> None:
         bad = Tls(cert=str(files / "none.pem"), key=str(files / "server.key"))
         server = Server(ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0", tls=bad))
@@ -763,7 +761,7 @@ def test_files_that_tls_cannot_use_are_named(tmp_path: Path, files: Path) -> Non
 
 
 def two(tmp_path: Path, files: Path, ports: list[int], **access: Any) -> list[ServerConfig]:
-    """Two servers of a chain with TLS; what one shows the other is by `access` of each."""
+    """Two servers of a chain with TLS; `access` sets how they authenticate."""
     members = tuple(
         Member(f"s{number}", f"127.0.0.1:{port}", (f"t{number}",))
         for number, port in enumerate(ports)
@@ -790,7 +788,7 @@ def spare_ports(count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("proof", ["secret", "certificate"])
-def test_servers_prove_to_each_other_who_they_are(tmp_path: Path, files: Path, proof: str) -> None:
+def test_servers_authenticate_each_other(tmp_path: Path, files: Path, proof: str) -> None:
     token, stored = new_token()
     users = {"al": User(token=stored, publish=("*",), subscribe=("*",))}
     access: dict[str, Any] = {"users": users}
@@ -807,7 +805,7 @@ def test_servers_prove_to_each_other_who_they_are(tmp_path: Path, files: Path, p
                 for number in range(10):
                     await within(bus.publish(f"t{number % 2}", b"%d" % number))
                 assert await read(events, 10) == [b"%d" % number for number in range(10)]
-            # A user is no server, whatever it says; nor is a certificate of another server.
+            # A user can't log in as a server, nor with a certificate of another server.
             for who in ("s0", "s1"):
                 with pytest.raises(AccessDenied):
                     await Raw.hello(
@@ -819,12 +817,12 @@ def test_servers_prove_to_each_other_who_they_are(tmp_path: Path, files: Path, p
                         own=files / "auditor",
                     )
             if proof == "secret":
-                with pytest.raises(AccessDenied, match="no secret or certificate proves"):
+                with pytest.raises(AccessDenied, match="is not authenticated"):
                     await Raw.hello(
                         servers[0], client="s1", role="station", token="", ca=files / "ca.pem"
                     )
             else:
-                with pytest.raises(AccessDenied, match="no secret or certificate proves"):
+                with pytest.raises(AccessDenied, match="is not authenticated"):
                     await Raw.hello(
                         servers[0],
                         client="s1",
@@ -844,7 +842,7 @@ def test_servers_prove_to_each_other_who_they_are(tmp_path: Path, files: Path, p
     asyncio.run(main())
 
 
-def test_hello_tells_nothing_but_what_it_must(tmp_path: Path) -> None:
+def test_hello_reveals_no_secret(tmp_path: Path) -> None:
     people = People(alice=EVERYTHING)
 
     async def main() -> None:
@@ -864,7 +862,7 @@ def test_hello_tells_nothing_but_what_it_must(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_limits_of_a_server_are_named_with_their_value_and_how_to_raise_them(
+def test_limit_errors_name_the_limit_its_value_and_how_to_raise_it(
     tmp_path: Path,
 ) -> None:
     limits = Limits(
@@ -908,7 +906,7 @@ def test_limits_of_a_server_are_named_with_their_value_and_how_to_raise_them(
     asyncio.run(main())
 
 
-def test_a_server_without_room_for_a_connection_names_the_limit(tmp_path: Path) -> None:
+def test_full_server_names_the_connection_limit(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d", limits=Limits(connections=1)) as server,

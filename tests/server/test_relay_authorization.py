@@ -1,4 +1,4 @@
-"""What a server carries and does not keep: the same permissions, limits and manners hold there."""
+"""Relayed orders: the same permissions, limits and protocol rules apply."""
 
 import asyncio
 from collections.abc import Callable
@@ -52,11 +52,11 @@ def name_of(order: ensue.Order | None) -> str:
     return "none" if order is None else f"{order.name}-{getattr(order, 'across_topics', '')}"
 
 
-# -- Permissions --------------------------------------------------------------------------------
+# -- Permissions -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=name_of)
-def test_permissions_hold_in_every_order(tmp_path: Path, order: ensue.Order | None) -> None:
+def test_permissions_apply_in_every_order(tmp_path: Path, order: ensue.Order | None) -> None:
     people = People(alice=(["shop.*", "open"], ["open"]), bob=EVERYTHING)
 
     async def main() -> None:
@@ -91,7 +91,7 @@ def test_permissions_hold_in_every_order(tmp_path: Path, order: ensue.Order | No
     asyncio.run(main())
 
 
-def test_across_topics_a_publisher_must_be_allowed_to_follow(tmp_path: Path) -> None:
+def test_publisher_across_topics_needs_permission_to_subscribe(tmp_path: Path) -> None:
     people = People(alice=(["drop"], []))
 
     async def main() -> None:
@@ -107,7 +107,7 @@ def test_across_topics_a_publisher_must_be_allowed_to_follow(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=name_of)
-def test_topics_that_have_no_place_or_are_too_deep_are_refused(
+def test_unplaced_and_too_deep_topics_are_rejected(
     tmp_path: Path, order: ensue.Order | None
 ) -> None:
     async def main() -> None:
@@ -119,7 +119,10 @@ def test_topics_that_have_no_place_or_are_too_deep_are_refused(
             ) as server,
             ensue.connect(server.url, order=order) as bus,
         ):
-            for topic, said in (("unknown", "no place on this chain"), ("a.b.c", "topic_depth")):
+            for topic, said in (
+                ("unknown", "no server of this chain hosts"),
+                ("a.b.c", "topic_depth"),
+            ):
                 with pytest.raises(EventRefused, match=said):
                     await within(bus.publish(topic, b""))
                 with pytest.raises(SubscriptionRefused, match=said):
@@ -148,7 +151,7 @@ def test_headers_and_topics_are_limited_at_a_fanout(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_user_without_any_permission_has_no_say_in_the_terms_of_merged_order(
+def test_user_without_permissions_does_not_set_the_terms_of_merged_order(
     tmp_path: Path,
 ) -> None:
     people = People(nobody=([], []), reader=([], ["t"]), writer=(["t.*"], []))
@@ -171,8 +174,8 @@ def test_a_user_without_any_permission_has_no_say_in_the_terms_of_merged_order(
     asyncio.run(main())
 
 
-def test_a_bus_whose_terms_no_longer_hold_ends_with_its_subscriptions(tmp_path: Path) -> None:
-    """As after a restart, when other clients came first."""
+def test_bus_with_outdated_terms_ends_with_its_subscriptions(tmp_path: Path) -> None:
+    """As after a restart, if other clients connected first."""
 
     async def main() -> None:
         async with (
@@ -191,7 +194,7 @@ def test_a_bus_whose_terms_no_longer_hold_ends_with_its_subscriptions(tmp_path: 
     asyncio.run(main())
 
 
-# -- Manners ------------------------------------------------------------------------------------
+# -- Protocol rules --------------------------------------------------------------------------------
 
 
 def event(**changes: object) -> Event:
@@ -242,7 +245,7 @@ def message(event: Event) -> Message:
         ("raw~2", Rumors(rumors=(), have=(), peers=()), "frame"),
     ],
 )  # fmt: skip
-def test_what_no_client_would_send_costs_the_connection(
+def test_protocol_violations_close_the_connection(
     tmp_path: Path, target: str, frame: Frame, said: str
 ) -> None:
     async def main() -> None:
@@ -254,7 +257,7 @@ def test_what_no_client_would_send_costs_the_connection(
             assert await bad.enter("raw~1") is None
             bad.bundle("raw~1", frame, target=target)
             assert said in (await bad.farewell()).reason
-            # Whoever it was meant for never hears of it.
+            # The receiver never gets it.
             good.bundle("raw~2", Heartbeat(digest=b"mine"), target="raw~2")
             assert await good.frame() == Heartbeat(digest=b"mine")
             good.close()
@@ -263,21 +266,24 @@ def test_what_no_client_would_send_costs_the_connection(
 
 
 async def enrol(raw: Raw, name: str, *others: Raw, registry: str = CUBE) -> None:
-    """Register, and read what this one is told, and the others."""
+    """Register, and read the answers to this client and the others."""
     raw.bundle(name, Register(epoch=0, known=0, gone=0), target=registry)
     for each in dict.fromkeys((raw, *others)):
         assert isinstance(await each.frame(), Members)
 
 
-def test_clients_reach_only_those_who_enrolled_with_the_same_registry(tmp_path: Path) -> None:
+def test_clients_reach_only_members_of_the_same_registry(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             listener = server.listener
             assert listener is not None
             raws = {}
             for name, registry in (
-                ("across~1", CUBE), ("across~2", CUBE), ("topic~1", f"{CUBE}-topic"), ("total~1", ""),
-            ):  # fmt: skip
+                ("across~1", CUBE),
+                ("across~2", CUBE),
+                ("topic~1", f"{CUBE}-topic"),
+                ("total~1", ""),
+            ):
                 raw = raws[name] = await Raw.hello(server)
                 assert await raw.enter(name) is None
                 if registry:
@@ -293,8 +299,8 @@ def test_clients_reach_only_those_who_enrolled_with_the_same_registry(tmp_path: 
             raws["across~2"].bundle("across~2", Alive(), target="across~1")
             for name in ("across~1", "across~2"):
                 assert await raws[name].frame() == Alive()
-            assert listener.passed_on == {"Alive": 2}
-            # Over a new connection it has to be said again.
+            assert listener.relayed == {"Alive": 2}
+            # A new connection has to register again.
             raws["across~2"].close()
             again = await Raw.hello(server)
             assert await again.enter("across~2") is None
@@ -310,7 +316,7 @@ def test_clients_reach_only_those_who_enrolled_with_the_same_registry(tmp_path: 
     asyncio.run(main())
 
 
-def test_who_detaches_elsewhere_has_no_more_topics_for_it(tmp_path: Path) -> None:
+def test_detaching_elsewhere_frees_no_topics(tmp_path: Path) -> None:
     async def main() -> None:
         limits = Limits(topics_per_subscription=2)
         async with serving(tmp_path / "d", limits=limits) as server:
@@ -334,7 +340,7 @@ def test_who_detaches_elsewhere_has_no_more_topics_for_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("across_topics", [True, False])
-def test_in_causal_order_a_client_has_so_many_topics(
+def test_topics_per_client_are_limited_in_causal_order(
     tmp_path: Path, *, across_topics: bool
 ) -> None:
     order = ensue.Causal(across_topics=across_topics)
@@ -354,7 +360,7 @@ def test_in_causal_order_a_client_has_so_many_topics(
                 await within(events.subscribe("a"))
             driver = bus._driver
             assert driver is not None
-            # Nor by another connection, on which nothing is known of it yet.
+            # Nor over another connection, which has no topics yet.
             assert server.listener is not None
             for connection in server.listener.connections:
                 connection.attached.clear()
@@ -367,7 +373,7 @@ def test_in_causal_order_a_client_has_so_many_topics(
     asyncio.run(main())
 
 
-def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: Path) -> None:
+def test_clients_relay_only_permitted_events_with_their_own_name(tmp_path: Path) -> None:
     people = People(alice=(["a"], ["a", "b"]), bob=(["b"], ["b"]), eve=([], ["other"]))
 
     async def main() -> None:
@@ -381,7 +387,7 @@ def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: 
                 event(topic=topic, publisher=f"{user}~1")
                 for topic, user in (("a", "alice"), ("b", "bob"))
             )
-            # Her own event, to who may not read it; what she was sent, may read and passes on.
+            # Her own event to a client that may not read it; an event that she forwards.
             raws["alice"].bundle("alice~1", publication(of_alice), Alive(), target="bob~1")
             assert await raws["bob"].frame() == Alive()
             raws["bob"].bundle("bob~1", publication(of_bob), target="alice~1")
@@ -390,20 +396,20 @@ def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: 
             assert sealed.items[0].event == of_bob
             raws["alice"].bundle("alice~1", sealed, target="bob~1")
             assert await raws["bob"].frame() == sealed
-            # The same holds for messages with deadlines.
+            # The same for messages with deadlines.
             stamped = event(topic="a", publisher="alice~1", stamp=Stamp({"@r": 5, "@d": 9}))
             raws["alice"].bundle("alice~1", message(stamped), target="bob~1")
-            # Bob passes on what he may not read; Eve publishes what she may not.
+            # Bob forwards what he may not read; Eve publishes what she may not.
             raws["bob"].bundle("bob~1", publication(of_alice), Alive(), target="alice~1")
             forged = event(topic="a", publisher="eve~1")
             raws["eve"].bundle("eve~1", publication(forged), Alive(), target="alice~1")
             assert [await raws["alice"].frame() for _ in range(2)] == [Alive(), Alive()]
             assert server.listener is not None
             assert server.listener.errors == {"permission": 4}
-            # To somebody who is not there, it is dropped, as on any network.
+            # To a disconnected client it is dropped, as on any network.
             raws["alice"].bundle("alice~1", Alive(), target="gone~1")
             await until(lambda: server.listener is not None and server.listener.dropped == 1)
-            # Nobody speaks in another one's name.
+            # No client may send with another's name.
             raws["eve"].bundle("bob~1", Alive(), target="alice~1")
             assert "does not own the name" in (await raws["eve"].farewell()).reason
             for user in ("alice", "bob"):
@@ -412,7 +418,7 @@ def test_clients_hand_each_other_what_they_may_and_nobody_else_s_name(tmp_path: 
     asyncio.run(main())
 
 
-def test_who_is_gone_is_detached_from_a_fanout(tmp_path: Path) -> None:
+def test_disconnected_client_is_detached_from_a_fanout(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             fanout = server._fanouts[0].node
@@ -439,7 +445,7 @@ def test_who_is_gone_is_detached_from_a_fanout(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("across_topics", [True, False])
-def test_in_causal_order_an_event_with_many_headers_arrives(
+def test_event_with_many_headers_arrives_in_causal_order(
     tmp_path: Path, *, across_topics: bool
 ) -> None:
     order = ensue.Causal(across_topics=across_topics)
@@ -458,7 +464,7 @@ def test_in_causal_order_an_event_with_many_headers_arrives(
     asyncio.run(main())
 
 
-def test_who_is_taken_for_gone_is_told_how_to_go_on_and_is_silent(tmp_path: Path) -> None:
+def test_evicted_client_gets_the_reason_and_sends_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             bus = await ensue.connect(server.url, order=ensue.Causal()).__aenter__()
@@ -485,7 +491,7 @@ def test_who_is_taken_for_gone_is_told_how_to_go_on_and_is_silent(tmp_path: Path
     asyncio.run(main())
 
 
-def test_a_registry_that_is_asked_often_at_once_answers_once(tmp_path: Path) -> None:
+def test_repeated_registration_in_a_bundle_is_answered_once(tmp_path: Path) -> None:
     ask = Register(epoch=0, known=0, gone=0)
 
     async def main() -> None:
@@ -503,7 +509,7 @@ def test_a_registry_that_is_asked_often_at_once_answers_once(tmp_path: Path) -> 
     asyncio.run(main())
 
 
-def test_a_registry_answers_over_the_wire_and_remembers(tmp_path: Path) -> None:
+def test_registry_answers_and_persists(tmp_path: Path) -> None:
     people = People(alice=(["a"], ["a"]))
 
     async def main() -> None:
@@ -515,7 +521,7 @@ def test_a_registry_answers_over_the_wire_and_remembers(tmp_path: Path) -> None:
                 name = f"raw~{turn}"
                 assert await raw.enter(name) is None
                 if turn:
-                    # Nobody new gets a number before those who were there have asked.
+                    # New clients get no number before the earlier ones have registered.
                     assert await raw.enter("raw~0") is None
                     raw.bundle("raw~0", lists.question(), target=CUBE)
                     assert isinstance(await raw.frame(), Members)
@@ -542,10 +548,8 @@ def test_a_registry_answers_over_the_wire_and_remembers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=name_of)
-def test_every_order_is_carried_by_a_chain_of_servers(
-    tmp_path: Path, order: ensue.Order | None
-) -> None:
-    """Whichever of them a client was told of; events of topics that several of them are home to."""
+def test_chain_of_servers_supports_every_order(tmp_path: Path, order: ensue.Order | None) -> None:
+    """Whichever server a client connects to, with topics of several servers."""
 
     async def main() -> None:
         servers = await chain(tmp_path, 3)
@@ -570,7 +574,7 @@ def test_every_order_is_carried_by_a_chain_of_servers(
     asyncio.run(main())
 
 
-def test_a_declined_event_names_itself(tmp_path: Path) -> None:
+def test_declined_event_is_named(tmp_path: Path) -> None:
     people = People(alice=([], []))
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What clients say to each other through a server with users: every frame type, from who may, as another, without rights."""
+"""Relayed frames on a server with users: every frame type, permitted, forged and forbidden."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ from ensue.server import Server
 
 CAUSAL, DEADLINE = "node-1/causal", "node-1/deadline"
 BANK, READER, EVIL, NOBODY = 0, 1, 2, 3
-"""Numbers at the registry. Bank publishes on `open`, Reader and Evil read it, Nobody has no rights there."""
+"""Numbers at the registry. Bank publishes on `open`; Reader and Evil read it; Nobody may not."""
 NAMES = ("bank~1", "reader~1", "evil~1", "nobody~1")
 PEOPLE = People(
     bank=(["open"], ["open"]), reader=([], ["open"]), evil=([], ["open"]), nobody=([], ["other"])
@@ -102,7 +102,7 @@ def noted(node: int, *topics: str) -> gossip.Noted:
 
 
 class Case(NamedTuple):
-    """What Bank says of itself, and passes; what Evil says of others, and what Nobody says."""
+    """Permitted claims of Bank about itself; forged ones of Evil, and those of Nobody."""
 
     own: Frame
     others: tuple[Frame, ...] = ()
@@ -164,11 +164,11 @@ CASES: dict[type[Frame], Case] = {
     gossip.Summary: Case(gossip.Summary(have={BANK: (5,)}, heard=0)),
     gossip.Request: Case(gossip.Request(wanted={BANK: (5,)})),
 }
-"""By type: what each may say. A frame without `others` says nothing of anybody."""
+"""By type: the claims of each. A frame without `others` claims nothing about others."""
 
 
 def unsealed(frame: Frame) -> Frame:
-    """The frame as its sender sent it."""
+    """Return the frame as its sender sent it."""
     match frame:
         case cube.Publication(items=items) | cube.Fill(items=items):
             bare = tuple(msgspec.structs.replace(each, proof=b"") for each in items)
@@ -188,7 +188,7 @@ def registry_of(kind: type[Frame]) -> str:
 
 
 class Room:
-    """Four users on raw connections, enrolled with one registry in the order of their numbers."""
+    """Four users on raw connections, registered in the order of their numbers."""
 
     def __init__(self, server: Server, raws: tuple[Raw, ...]) -> None:
         self.server, self.raws = server, raws
@@ -197,12 +197,12 @@ class Room:
         self.raws[sender].bundle(NAMES[sender], *frames, target=NAMES[receiver])
 
     async def passes(self, sender: int, receiver: int, frame: Frame) -> Frame:
-        """Send a frame, which arrives; return it as it does."""
+        """Send a frame that must arrive; return it as received."""
         self.send(sender, receiver, frame)
         return await self.raws[receiver].frame()
 
     async def is_refused(self, sender: int, receiver: int, *frames: Frame) -> None:
-        """Send frames, none of which arrives, and one behind each that does."""
+        """Send frames that must be dropped, each followed by one that must arrive."""
         for frame in frames:
             before = self.faults
             assert await self.passes(sender, receiver, MARK) == MARK
@@ -235,12 +235,14 @@ async def room(
             raw.close()
 
 
-def test_the_table_has_every_frame_that_clients_send_each_other() -> None:
+def test_table_lists_every_relayed_frame_type() -> None:
     assert set(CASES) == {*cube.FRAMES, *gossip.BETWEEN_BROKERS}
 
 
-@pytest.mark.parametrize("kind", CASES, ids=lambda kind: f"{kind.__module__.split('.')[2]}.{kind.__name__}")  # fmt: skip
-def test_a_client_speaks_for_itself_and_only_as_far_as_it_may(
+@pytest.mark.parametrize(
+    "kind", CASES, ids=lambda kind: f"{kind.__module__.split('.')[2]}.{kind.__name__}"
+)
+def test_client_may_claim_only_what_it_is_permitted_about_itself(
     tmp_path: Path, kind: type[Frame]
 ) -> None:
     case = CASES[kind]
@@ -257,7 +259,7 @@ def test_a_client_speaks_for_itself_and_only_as_far_as_it_may(
     asyncio.run(main())
 
 
-def test_who_may_not_read_a_topic_is_sent_nothing_of_it(tmp_path: Path) -> None:
+def test_relay_drops_topics_that_the_receiver_may_not_read(tmp_path: Path) -> None:
     async def main() -> None:
         async with room(tmp_path) as people:
             gone = cube.NotCached(topic="open", source=BANK, up_to=0)
@@ -269,7 +271,7 @@ def test_who_may_not_read_a_topic_is_sent_nothing_of_it(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_sealed_events_and_subscriptions_are_passed_on_unchanged(tmp_path: Path) -> None:
+def test_sealed_events_and_subscriptions_are_relayed_unchanged(tmp_path: Path) -> None:
     async def main() -> None:
         async with room(tmp_path) as people:
             sent = await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
@@ -280,7 +282,7 @@ def test_sealed_events_and_subscriptions_are_passed_on_unchanged(tmp_path: Path)
             told = await people.passes(BANK, READER, change(row(BANK, "open"), "open"))
             assert isinstance(told, cube.Change)
             assert await people.passes(READER, NOBODY, told) == told
-            # Who may read nothing passes on who is subscribed, too: everybody keeps all rows.
+            # A user without permissions forwards rows too: every client keeps all rows.
             rows = cube.Rows(rows=(told.row,))
             assert await people.passes(NOBODY, READER, rows) == rows
             assert people.faults == 0
@@ -305,7 +307,7 @@ def test_sealed_events_and_subscriptions_are_passed_on_unchanged(tmp_path: Path)
         lambda each: cube.Item(each.event, {}, each.proof[:8]),
     ],
 )
-def test_a_seal_covers_an_event_and_what_came_before_it(
+def test_seal_covers_an_event_and_its_barrier(
     tmp_path: Path, change_item: Callable[[cube.Item], cube.Item]
 ) -> None:
     async def main() -> None:
@@ -314,21 +316,21 @@ def test_a_seal_covers_an_event_and_what_came_before_it(
             assert isinstance(sent, cube.Publication)
             false = change_item(sent.items[0])
             await people.is_refused(EVIL, READER, fill(false))
-            # The others of the same answer arrive.
+            # The other events of the same frame arrive.
             mixed = await people.passes(EVIL, READER, fill(false, *sent.items))
             assert mixed == fill(*sent.items)
 
     asyncio.run(main())
 
 
-def test_a_seal_covers_a_message_and_its_past(tmp_path: Path) -> None:
+def test_seal_covers_a_message_and_its_causal_past(tmp_path: Path) -> None:
     after = {BANK: {2: b"\x02", 1: b"\x04"}, READER: {3: b"\x01"}}
     own = message(after=after, digest=rows_digest(after))
 
     async def main() -> None:
         async with room(tmp_path, DEADLINE, EVERYBODY) as people:
             await people.passes(READER, BANK, message(READER, READER))
-            # As differences from an earlier one; those who pass it on send it whole.
+            # As differences from an earlier one; clients that forward it send it whole.
             sent = await people.passes(
                 BANK, EVIL, msgspec.structs.replace(own, base=4, after={READER: {3: b"\x01"}})
             )
@@ -352,7 +354,7 @@ def test_a_seal_covers_a_message_and_its_past(tmp_path: Path) -> None:
 
 
 def test_messages_name_only_stamps_that_were_sent(tmp_path: Path) -> None:
-    """A receiver drops what comes from a client up to a stamp that a delivered message names."""
+    """A receiver drops a client's messages up to a stamp that a delivered message names."""
 
     def after(rows: gossip.Rows) -> gossip.Message:
         return message(EVIL, EVIL, after=rows, digest=rows_digest(rows))
@@ -366,7 +368,7 @@ def test_messages_name_only_stamps_that_were_sent(tmp_path: Path) -> None:
             await people.passes(BANK, EVIL, message(event=stamped))
             assert unsealed(await people.passes(EVIL, READER, early)) == early
             await people.is_refused(EVIL, READER, late)
-            # Nor may anybody pass on a past that was told as differences, and sealed unseen.
+            # Nor may a client forward a past that was sent as differences and sealed unseen.
             told = msgspec.structs.replace(late, base=4, after={})
             sealed = await people.passes(EVIL, BANK, told)
             assert isinstance(sealed, gossip.Message)
@@ -376,7 +378,7 @@ def test_messages_name_only_stamps_that_were_sent(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_barriers_name_only_what_was_published(tmp_path: Path) -> None:
+def test_barriers_name_only_published_events(tmp_path: Path) -> None:
     def effect(count: int) -> cube.Publication:
         return publication(cube.Item(event(EVIL), {"open": {BANK: count}}))
 
@@ -389,7 +391,7 @@ def test_barriers_name_only_what_was_published(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_what_was_sealed_before_a_restart_of_the_server_is_passed_on_after_it(
+def test_seals_are_valid_after_a_restart(
     tmp_path: Path,
 ) -> None:
     async def enter_again(server: Server, user: str, name: str, told: Members) -> Raw:
@@ -427,7 +429,7 @@ def test_what_was_sealed_before_a_restart_of_the_server_is_passed_on_after_it(
     asyncio.run(main())
 
 
-def test_of_who_is_gone_everybody_may_say_that_it_is_in_no_topic(tmp_path: Path) -> None:
+def test_any_client_may_claim_that_a_departed_client_has_no_topics(tmp_path: Path) -> None:
     async def main() -> None:
         async with room(tmp_path) as people:
             empty = cube.Rows(rows=(row(BANK, version=8),))
@@ -463,7 +465,7 @@ def test_without_users_nothing_is_sealed_and_everything_passes(tmp_path: Path) -
 @pytest.mark.parametrize(
     "order", [ensue.Causal(), ensue.Deadline(ms=1_000)], ids=["causal", "deadline"]
 )
-def test_who_has_no_rights_at_all_is_not_numbered(tmp_path: Path, order: ensue.Order) -> None:
+def test_user_without_permissions_gets_no_number(tmp_path: Path, order: ensue.Order) -> None:
     users = People(nobody=([], []))
 
     async def main() -> None:
@@ -481,7 +483,7 @@ def test_who_has_no_rights_at_all_is_not_numbered(tmp_path: Path, order: ensue.O
     asyncio.run(main())
 
 
-# -- What servers order or exchange themselves -----------------------------------------------------
+# -- Sequenced and fanned-out events ---------------------------------------------------------------
 
 
 def _refused(answer: Frame) -> bool:
@@ -502,7 +504,7 @@ def order_request(publisher: int) -> OrderRequest:
         ("node-1/merged", lambda publisher: Put(event=event(publisher, stamp=Stamp({"@r": 5})))),
     ],
 )
-def test_nobody_publishes_as_another_or_without_rights(
+def test_publishing_as_another_or_without_permission_is_rejected(
     tmp_path: Path, target: str, make: Callable[[int], Frame]
 ) -> None:
     async def main() -> None:
@@ -536,7 +538,7 @@ def test_nobody_publishes_as_another_or_without_rights(
         ("node-1/deadline", TopicRequest(topic="open", action="subscribe")),
     ],
 )
-def test_nobody_reads_without_rights(tmp_path: Path, target: str, frame: Frame) -> None:
+def test_reading_without_permission_is_rejected(tmp_path: Path, target: str, frame: Frame) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d", access=PEOPLE.access) as server:
             nobody = await Raw.hello(server, token=PEOPLE.tokens["nobody"])
@@ -550,7 +552,7 @@ def test_nobody_reads_without_rights(tmp_path: Path, target: str, frame: Frame) 
     asyncio.run(main())
 
 
-def test_a_connection_speaks_under_its_own_names_only(tmp_path: Path) -> None:
+def test_connection_sends_only_from_its_own_names(tmp_path: Path) -> None:
     async def main() -> None:
         async with room(tmp_path) as people:
             people.raws[EVIL].bundle(NAMES[BANK], publication(item()), target=NAMES[READER])
@@ -563,7 +565,7 @@ def test_a_connection_speaks_under_its_own_names_only(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_stamps_that_publishers_take_to_another_server_are_sealed_by_the_chain(
+def test_stamps_sent_to_another_server_are_sealed(
     tmp_path: Path,
 ) -> None:
     users = People(bank=(["*"], ["*"]), evil=(["t0"], []))
@@ -577,7 +579,7 @@ def test_stamps_that_publishers_take_to_another_server_are_sealed_by_the_chain(
             ensue.connect(users.url(first, "bank")) as bank,
             bank.subscribe("t0", "t1") as events,
         ):
-            # The order of both topics takes both servers.
+            # Both servers order the two topics together.
             for number in range(3):
                 await within(bank.publish(f"t{number % 2}", b"%d" % number))
             raws = []

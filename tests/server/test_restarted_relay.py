@@ -1,4 +1,4 @@
-"""A relay after a restart of its server: nobody may claim more of another client than that one has published."""
+"""A relay after a restart: no client may claim more of another than it has published."""
 
 import asyncio
 import shutil
@@ -52,7 +52,7 @@ async def epoch_of(people: Room, registry: str) -> int:
 
 
 class Again(Room):
-    """The same clients on new connections, those that have come back."""
+    """The same clients on new connections, if they have reconnected."""
 
     def __init__(self, people: Room, users: People, registry: str, epoch: int) -> None:
         super().__init__(people.server, ())
@@ -83,7 +83,7 @@ async def again(
 
 
 def claims(count: int) -> Sequence[Frame]:
-    """Frames of Evil that say how many events Bank has published."""
+    """Return frames of Evil that claim a count of Bank's events."""
     return (
         summary(n0=count),
         receipt(open={BANK: count}),
@@ -92,10 +92,10 @@ def claims(count: int) -> Sequence[Frame]:
     )
 
 
-def test_counts_of_before_a_restart_are_believed_as_far_as_they_were_published(
+def test_counts_before_a_restart_are_trusted_up_to_the_published_ones(
     tmp_path: Path,
 ) -> None:
-    """A subscriber that is told of more waits for it, gives up, and drops what is published then."""
+    """A false count would make a subscriber wait, give up, and drop later events."""
 
     async def main() -> None:
         async with room(tmp_path, users=EVERYBODY) as people:
@@ -110,7 +110,7 @@ def test_counts_of_before_a_restart_are_believed_as_far_as_they_were_published(
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_counts_that_a_killed_server_had_not_written_are_believed_once_they_are_proved(
+def test_counts_lost_in_a_kill_are_trusted_once_proved(
     tmp_path: Path, written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving_module, "MARKS_S", 0.01 if written else 3_600.0)
@@ -143,10 +143,10 @@ def test_counts_that_a_killed_server_had_not_written_are_believed_once_they_are_
     asyncio.run(main())
 
 
-def test_of_who_is_gone_counts_are_believed_that_a_killed_server_had_not_written(
+def test_counts_of_a_departed_client_lost_in_a_kill_are_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else could prove them, and events that name them would wait for ever."""
+    """No client could prove them, and events that depend on them would wait endlessly."""
     monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
 
     async def main() -> None:
@@ -166,8 +166,8 @@ def test_of_who_is_gone_counts_are_believed_that_a_killed_server_had_not_written
     asyncio.run(main())
 
 
-def test_stamps_of_before_a_restart_are_believed_as_far_as_they_were_sent(tmp_path: Path) -> None:
-    """A receiver drops what comes from a client up to a stamp that a delivered message names."""
+def test_stamps_before_a_restart_are_trusted_up_to_the_sent_ones(tmp_path: Path) -> None:
+    """A receiver drops a client's messages up to a stamp that a delivered message names."""
     started_ns = system_clock().now_ns()
     ahead_ns = started_ns + 3_600 * 10**9
     """By a clock that is an hour ahead of the server's."""
@@ -193,10 +193,10 @@ def test_stamps_of_before_a_restart_are_believed_as_far_as_they_were_sent(tmp_pa
     asyncio.run(main())
 
 
-def test_stamps_that_a_killed_server_had_not_written_are_believed_up_to_the_restart(
+def test_stamps_lost_in_a_kill_are_trusted_up_to_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is sent after the restart has later ones: it can't be hidden by naming them beforehand."""
+    """Later messages have later stamps, which no claim can name in advance."""
     monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
 
     def after(named: int, stamp: int) -> gossip.Message:
@@ -222,10 +222,10 @@ def test_stamps_that_a_killed_server_had_not_written_are_believed_up_to_the_rest
 
 
 @pytest.mark.parametrize("registry", [CAUSAL, DEADLINE])
-def test_what_is_known_of_an_epoch_ends_with_it(
+def test_marks_end_with_their_epoch(
     tmp_path: Path, registry: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers begin anew: what was known of number 0 is not true of who bears it now."""
+    """Numbers restart: the marks of number 0 do not apply to its new owner."""
     monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
 
     async def main() -> None:
@@ -264,10 +264,10 @@ def test_what_is_known_of_an_epoch_ends_with_it(
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("order", [ensue.Causal(), ensue.Deadline(ms=60_000)], ids=str)
-def test_clients_go_on_over_a_restart(
+def test_clients_continue_after_a_restart(
     tmp_path: Path, order: ensue.Order, killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events name others of before the restart, also where the server had not written that they were published."""
+    """Events depend on earlier ones, even if the server had not persisted their counts."""
     monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
 
     async def main() -> None:

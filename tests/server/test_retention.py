@@ -1,4 +1,4 @@
-"""Dropping old events: a topic begins where it has no gap, and a crash meanwhile forgets nothing."""
+"""Retention: a topic begins where it has no gap, and a crash during a drop loses nothing."""
 
 import asyncio
 from pathlib import Path
@@ -26,7 +26,7 @@ CONFIG = TopicLogConfig(gives_places=True, cached_max=1)
 
 
 class Kept:
-    """The log of a station on a journal, each event in a piece of its own."""
+    """The log of a station on a journal, with one event per segment."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -51,7 +51,7 @@ class Kept:
         return [each for each in effects if isinstance(each, Send)]
 
     def drop(self, count: int) -> None:
-        """Drop the oldest pieces."""
+        """Drop the oldest segments."""
         self.journal.sync()
         sizes = [each.size for each in self.journal._segments.all]
         old = self.journal.find_old(bytes_max=sum(sizes[count:]), age_s=None, now_s=0)
@@ -66,7 +66,7 @@ class Kept:
         self.open()
 
     def read(self) -> tuple[int, int]:
-        """The first slot as a reader is told it, and how many events it is handed."""
+        """Return the first slot that a reader sees, and the number of its events."""
         self.log.receive(AttachRequest(topic="t", from_slot=1), source="s", now_ns=0)
         frames = [each.frame for each in self.settle()]
         (answer,) = [each for each in frames if isinstance(each, Attached)]
@@ -75,9 +75,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_is_behind_a_slot_that_was_filled_late_is_told_as_lost(
-    tmp_path: Path, restarted: bool
-) -> None:
+def test_slots_after_a_late_one_are_reported_as_lost(tmp_path: Path, restarted: bool) -> None:
     kept = Kept(tmp_path / "j")
     for slot in (1, 2, 4, 5, 6, 3, 7, 8):
         kept.put(slot)
@@ -92,7 +90,7 @@ def test_what_is_behind_a_slot_that_was_filled_late_is_told_as_lost(
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_slot_that_is_still_empty_can_be_filled_when_all_before_it_is_dropped(
+def test_empty_slot_can_be_filled_after_all_before_it_is_dropped(
     tmp_path: Path, restarted: bool
 ) -> None:
     kept = Kept(tmp_path / "j")
@@ -107,7 +105,7 @@ def test_a_slot_that_is_still_empty_can_be_filled_when_all_before_it_is_dropped(
     kept.journal.close()
 
 
-def test_two_empty_slots_and_the_one_that_is_left_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_remaining_empty_slot_is_known_after_a_restart(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "j")
     for slot in (1, 3, 5):
         kept.put(slot)
@@ -120,7 +118,7 @@ def test_two_empty_slots_and_the_one_that_is_left_is_known_after_a_restart(tmp_p
 
 
 @pytest.mark.parametrize("sync_s", [0.0, 60.0])
-def test_a_server_that_ends_while_it_drops_goes_on_where_it_was(
+def test_server_killed_during_a_drop_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_s: float
 ) -> None:
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A server from its first connection to its last: order, restarts, and ends."""
+"""A server from start to stop: order, restarts and failures."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ def test_two_subscriptions_see_one_order_of_two_publishers(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_what_was_published_and_how_far_a_reader_came_survive_a_restart(tmp_path: Path) -> None:
+def test_events_and_progress_survive_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -61,7 +61,7 @@ def test_what_was_published_and_how_far_a_reader_came_survive_a_restart(tmp_path
 
 
 async def chain(tmp_path: Path, count: int, **options: Any) -> list[Server]:
-    """Start the servers of a chain; each finds a spare port before it knows those of the others."""
+    """Start the servers of a chain on spare ports, found before they start."""
     sockets = [await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) for _ in range(count)]
     ports = [each.sockets[0].getsockname()[1] for each in sockets]
     for each in sockets:
@@ -88,7 +88,7 @@ async def chain(tmp_path: Path, count: int, **options: Any) -> list[Server]:
     return servers
 
 
-def test_servers_of_a_chain_give_topics_of_all_of_them_one_order(tmp_path: Path) -> None:
+def test_chain_orders_topics_of_all_its_servers(tmp_path: Path) -> None:
     async def main() -> None:
         servers = await chain(tmp_path, 3)
         try:
@@ -114,7 +114,7 @@ def test_servers_of_a_chain_give_topics_of_all_of_them_one_order(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["publisher order", "none"])
-def test_without_publisher_order_a_server_that_is_away_holds_up_no_other(
+def test_without_publisher_order_a_stopped_server_does_not_delay_others(
     kept: bool, tmp_path: Path
 ) -> None:
     async def main() -> None:
@@ -131,7 +131,7 @@ def test_without_publisher_order_a_server_that_is_away_holds_up_no_other(
                 if kept:
                     async with ensue.connect(servers[0].url) as other:
                         await other.publish("t0", b"another's")
-                    # What another one published meanwhile was taken, and this was not.
+                    # Another publisher's event was accepted meanwhile, and this one was not.
                     assert await read(here, 1) == [b"another's"]
                 else:
                     assert await read(here, 1) == [b"here"]
@@ -147,7 +147,7 @@ def test_without_publisher_order_a_server_that_is_away_holds_up_no_other(
     asyncio.run(main())
 
 
-def test_a_taken_port_is_said_in_words(tmp_path: Path) -> None:
+def test_port_in_use_is_an_error(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             assert server.listener is not None
@@ -156,23 +156,23 @@ def test_a_taken_port_is_said_in_words(tmp_path: Path) -> None:
             )
             with pytest.raises(TransportError, match=r"can't listen on 127\.0\.0\.1:\d+: .*in use"):
                 await other.start()
-            # What it had opened it has given back.
+            # It released everything.
             async with serving(tmp_path / "e"):
                 pass
 
     asyncio.run(main())
 
 
-def test_a_directory_is_for_one_server(tmp_path: Path) -> None:
+def test_directory_is_for_one_server(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d"):
-            with pytest.raises(LogInUse, match="one process at a time"):
+            with pytest.raises(LogInUse, match="is open in another process"):
                 await Server(ServerConfig(data=str(tmp_path / "d"), listen="127.0.0.1:0")).start()
 
     asyncio.run(main())
 
 
-def test_a_journal_that_fails_ends_the_server_and_nobody_gets_a_receipt(
+def test_journal_failure_stops_the_server_and_sends_no_receipt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -195,7 +195,7 @@ def test_a_journal_that_fails_ends_the_server_and_nobody_gets_a_receipt(
             with pytest.raises(JournalFailed):
                 await server.wait()
             await server.stop()
-            # The bus would wait for the receipt that never comes.
+            # The bus would wait for a receipt that never arrives.
             closing = asyncio.ensure_future(bus.close())
             await asyncio.sleep(0)
             closing.cancel()
@@ -204,7 +204,7 @@ def test_a_journal_that_fails_ends_the_server_and_nobody_gets_a_receipt(
     asyncio.run(main())
 
 
-def test_a_batch_that_the_journal_refuses_is_as_final_as_a_failed_write(
+def test_batch_rejected_by_the_journal_is_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -229,7 +229,7 @@ def test_a_batch_that_the_journal_refuses_is_as_final_as_a_failed_write(
     asyncio.run(main())
 
 
-def test_more_than_the_journal_takes_in_one_turn_is_written_in_two(
+def test_more_than_the_journal_buffers_is_written_in_two_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -252,7 +252,7 @@ def test_more_than_the_journal_takes_in_one_turn_is_written_in_two(
     asyncio.run(main())
 
 
-def test_old_events_are_dropped_and_a_disk_that_fails_meanwhile_ends_the_server(
+def test_disk_failure_during_retention_stops_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensue.server.station_builder.RETAIN_EVERY_S", 0.01)
@@ -284,7 +284,7 @@ def test_old_events_are_dropped_and_a_disk_that_fails_meanwhile_ends_the_server(
     asyncio.run(main())
 
 
-def test_a_small_limit_is_kept_to_and_leaves_most_of_what_it_allows(
+def test_small_retention_is_respected_and_mostly_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ensue.server.station_builder.RETAIN_EVERY_S", 0.01)
@@ -305,7 +305,7 @@ def test_a_small_limit_is_kept_to_and_leaves_most_of_what_it_allows(
     asyncio.run(main())
 
 
-def test_stopping_that_is_cancelled_goes_on_and_asking_again_waits_for_it(
+def test_cancelled_stop_continues_and_a_second_stop_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -338,7 +338,7 @@ def test_stopping_that_is_cancelled_goes_on_and_asking_again_waits_for_it(
     asyncio.run(main())
 
 
-def test_stopping_tells_clients_and_they_come_back(tmp_path: Path) -> None:
+def test_clients_reconnect_after_a_stop(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(tmp_path / "d") as server:
             assert server.listener is not None
@@ -358,7 +358,7 @@ def test_stopping_tells_clients_and_they_come_back(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_station_that_breaks_ends_the_server_and_a_message_that_breaks_it_its_sender(
+def test_station_failure_stops_the_server_and_a_bad_message_only_its_sender(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(*_args: object, **_named: object) -> NoReturn:

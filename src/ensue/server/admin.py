@@ -7,8 +7,8 @@ what `ensue status` shows.
 It has neither login nor encryption, so it listens on this machine only, unless an option allows
 more.
 
-Requests are parsed strictly: lines end with CRLF, no body, `GET` or `HEAD` alone. Each connection
-is for one request.
+Requests are parsed strictly: lines end with CRLF, no body, only `GET` or `HEAD`. Each connection
+carries one request.
 
 Limits: `REQUEST_BYTES_MAX` of a request, `REQUEST_S` until it is complete, `RESPONSE_S` until its
 response is read, `CONNECTIONS_MAX` at once; beyond, the oldest connection without a complete
@@ -156,10 +156,10 @@ class _Request(asyncio.Protocol):
         self._data += data
         head, end, _ = self._data.partition(_END)
         if len(head) + len(end) > REQUEST_BYTES_MAX:
-            text = f"a request has at most {REQUEST_BYTES_MAX} bytes"
+            text = f"the request exceeds {REQUEST_BYTES_MAX} bytes"
             self._answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
         elif re.search(rb"(?<!\r)\n|\r(?!\n|\Z)", head):
-            self._answer(HTTPStatus.BAD_REQUEST, "lines end with CRLF")
+            self._answer(HTTPStatus.BAD_REQUEST, "expected lines that end with CRLF")
         elif end:
             self._handle(head.split(b"\r\n"))
 

@@ -1,17 +1,17 @@
-"""Connection limits: how many may stay, and which one is evicted.
+"""Connection limits, and eviction of unauthenticated connections.
 
-Unauthenticated connections (no TLS handshake or no hello yet) have a limit of their own,
+Unauthenticated connections (no TLS handshake or no hello yet) have their own limit,
 `limits.unauthenticated_connections`. A new one is always accepted: beyond the limit, the oldest
 connection of the address with the most of them is evicted. A client that sends hello at once leaves
 this state within milliseconds, however many silent connections there are.
 
-An authenticated client takes one of `limits.connections` places, of which
-`limits.connections_per_address` are for one address. Beyond, it is refused with a reason.
+An authenticated client counts for `limits.connections`, and for `limits.connections_per_address`.
+Beyond either, it is rejected with a reason.
 
-Other servers of the chain take no such place: a server full of clients still accepts them. Each may
-have `STATION_CONNECTIONS_MAX` connections; beyond, its oldest is closed.
+Other servers of the chain do not count: a server full of clients still accepts them. Each may have
+`STATION_CONNECTIONS_MAX` connections; beyond, its oldest is closed.
 
-IPv6 addresses count together if they share the first 64 bits, which one host or site has to itself.
+IPv6 addresses count together if they share the first 64 bits, which belong to one host or site.
 """
 
 import logging
@@ -42,7 +42,7 @@ class Admissible(Protocol):
 
 
 class Admission:
-    """The connections of one server; `time_s` is a clock, `errors` counts refusals."""
+    """The connections of one server; `time_s` is a clock, `errors` counts rejections."""
 
     def __init__(
         self, limits: Limits, *, time_s: Callable[[], float], errors: Counter[str]
@@ -67,25 +67,25 @@ class Admission:
         """Number of unauthenticated connections."""
         return self._waiting_count
 
-    def come(self, one: Admissible) -> None:
+    def add(self, one: Admissible) -> None:
         """Add an unauthenticated connection; evict another one beyond the limit."""
         self._waiting.setdefault(one.host, {})[one] = None
         self._waiting_count += 1
         if self._waiting_count > self._limits.unauthenticated_connections:
-            crowd = max(self._waiting.values(), key=len)
-            oldest = next(iter(crowd))
-            self.leave(oldest)
+            largest = max(self._waiting.values(), key=len)
+            oldest = next(iter(largest))
+            self.remove(oldest)
             self._evict(oldest)
 
-    def enter(self, one: Admissible, station: str) -> str | None:
-        """Admit a client or another server of the chain; return the limit that refuses it."""
+    def admit(self, one: Admissible, station: str) -> str | None:
+        """Admit a client or another server; return the limit that it exceeds, or None."""
         if station:
             theirs = self._stations.setdefault(station, {})
             self._stop_waiting(one)
             theirs[one] = None
             if len(theirs) > STATION_CONNECTIONS_MAX:
                 oldest = next(iter(theirs))
-                self.leave(oldest)
+                self.remove(oldest)
                 oldest.abort()
             return None
         limits = self._limits
@@ -108,7 +108,7 @@ class Admission:
         self._per_host[one.host] += 1
         return None
 
-    def leave(self, one: Admissible) -> None:
+    def remove(self, one: Admissible) -> None:
         """Remove a connection; idempotent."""
         self._stop_waiting(one)
         if self._clients.pop(one, 0) is None:
@@ -121,10 +121,10 @@ class Admission:
                 del self._stations[station]
 
     def _stop_waiting(self, one: Admissible) -> None:
-        crowd = self._waiting.get(one.host, {})
-        if crowd.pop(one, 0) is None:
+        waiting = self._waiting.get(one.host, {})
+        if waiting.pop(one, 0) is None:
             self._waiting_count -= 1
-            if not crowd:
+            if not waiting:
                 del self._waiting[one.host]
 
     def _evict(self, oldest: Admissible) -> None:
@@ -133,7 +133,7 @@ class Admission:
         now_s = self._time_s()
         if now_s - self._logged_s >= LOG_EVERY_S:
             _log.warning(
-                "evicted connections without hello: count=%d last=%s "
+                "connections without hello evicted count=%d last=%s "
                 "limits.unauthenticated_connections=%d",
                 self._evicted,
                 oldest.host,

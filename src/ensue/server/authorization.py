@@ -1,15 +1,14 @@
-"""Authorization: who may connect, own which names, and send which frames.
+"""Authorization: logins, owners of names, and permitted frames.
 
-A request that is not permitted, or exceeds a limit, is refused with an answer, and the connection
-stays open:
+A request that is not permitted, or exceeds a limit, gets an answer, and the connection stays open:
 
 | frame | answer | at the client |
 |---|---|---|
 | Hello | Farewell, final | `AccessDenied` on connecting |
-| Enter | Exited | `AccessDenied` on taking the name, `LimitReached` if there are too many |
+| Enter | Exited | `AccessDenied` on entering the name, `LimitReached` if there are too many |
 | OrderRequest | Refused, for each event that is not permitted | `EventRefused` |
 | Put | Taken | `EventVoided` |
-| AttachRequest from now on | Attached, to nothing | the change that follows is refused |
+| AttachRequest from now on | Attached, to nothing | the change that follows is rejected |
 | ChangeRequest | Refused | `SubscriptionRefused` |
 | AttachRequest from a slot, Fetch | Refused, of no number | `SubscriptionLost` |
 
@@ -17,21 +16,21 @@ stays open:
 
 A frame that no client sends raises `RemoteProtocolError`, which closes the connection.
 
-A name belongs to the user who first took it. Owners of durable names, which people choose, are
-recorded for good; of the names that die with their process, which every subscriber can read in its
-events, the last `RECENT_MAX`.
+A name belongs to the user who first entered it. The owners of durable names, which users choose,
+are recorded permanently. Process names end with their process, and every subscriber can read them
+in its events; the owners of the last `RECENT_MAX` are recorded.
 
-Levels of a topic are separated by `.` alone; `/` is a character like any other.
+Only `.` separates the levels of a topic; `/` is a character like any other.
 
-HAZARD: two users who take one new durable name at the same moment, at two servers of a chain, may
+HAZARD: two users who enter one new durable name at the same time, at two servers of a chain, may
 own it at one server each, and then neither can use it. They have to choose other names.
 
-Where the order of an event takes several servers, its publisher puts the event out with the stamp
-it received. With users and a secret of the servers (`stations.secret_file`), the server that
-assigned the stamp seals it, and a stamp without its seal is answered with Taken.
+If several servers order an event, its publisher sends the event with the stamp that it received.
+With users and a secret of the servers (`stations.secret_file`), the server that assigned the stamp
+seals it, and a stamp without its seal is answered with Taken.
 
-HAZARD: with certificates of servers alone, or without users, the publisher is believed. One that
-lies can take the slots of others and delay the subscribers of its topic.
+HAZARD: with only certificates of servers, or without users, the publisher is trusted. A publisher
+that lies can take the slots of others and delay the subscribers of its topic.
 """
 
 from collections import Counter
@@ -76,7 +75,7 @@ __all__ = [
 ]
 
 RECENT_MAX = 100_000
-"""Names of processes whose owner is remembered."""
+"""Names of processes whose owner is recorded."""
 KNOWN_MAX = 10_000
 """Topics of one peer whose permission is cached."""
 PUBLISHED_AT_NS_MAX = 2**63 - 1
@@ -134,15 +133,18 @@ class Authorization:
     # -- Login and names ------------------------------------------------------------------------
 
     def login(self, connection: Connection, hello: Hello) -> str | None:
-        """Return why a login is refused; None if it is accepted, and then set the grants."""
+        """Check a login and set the grants; return why it is rejected, or None."""
         access = self._config.access
         if hello.role == "station":
             expected = self._stations.get(hello.client)
             if expected is None:
-                return f"{hello.client!r} is not another server of this chain"
+                return f"the chain has no other server {hello.client!r}: compare the configurations"
             proven = access.is_station(hello.token, connection.certificate, expected)
-            if self._config.asks_who and not proven:
-                return f"no secret or certificate proves that this is the server {hello.client!r}"
+            if self._config.requires_login and not proven:
+                return (
+                    f"the server {hello.client!r} is not authenticated: give both servers the same "
+                    "stations.secret_file, or a certificate"
+                )
             connection.station = hello.client
             return None
         if not access.users:
@@ -162,7 +164,7 @@ class Authorization:
             mine = name in (connection.station, broker_of(connection.station))
             return None if mine else f"this is {connection.station!r}, not {name!r}"
         if name == self._config.name or name in self._stations:
-            return f"{name!r} is a server of the chain"
+            return f"{name!r} is the name of a server: choose another"
         if "/" in name:
             return "a name must not contain '/', which separates the parts of event ids"
         if (
@@ -195,7 +197,7 @@ class Authorization:
         """Record the owner of a name, then call `done`."""
         user = connection.grants.user
         if EPHEMERAL in name and user:
-            self._claim_for_now(user, name, done)
+            self._claim_process_name(user, name, done)
             return
         if not self._is_new(name, user):
             done()
@@ -209,7 +211,7 @@ class Authorization:
 
         self._write([Persist(f"{OWNER}{name}", user.encode())], written)
 
-    def _claim_for_now(self, user: str, name: str, done: Callable[[], None]) -> None:
+    def _claim_process_name(self, user: str, name: str, done: Callable[[], None]) -> None:
         """Record the owner of a process's name, while it is among the most recent."""
         writes = []
         if self._recent.pop(name, None) is None:
@@ -296,7 +298,10 @@ class Authorization:
         if not frame.events:
             raise RemoteProtocolError("order request has no events")
         if not 0 < frame.settled <= frame.number:
-            raise RemoteProtocolError(f"order request {frame.number} is settled already")
+            raise RemoteProtocolError(
+                f"order request {frame.number} has settled={frame.settled}; expected 1 to "
+                f"{frame.number}"
+            )
         if frame.number + len(frame.events) > frame.settled + self._config.sequencer.window:
             window = self._config.sequencer.window
             raise RemoteProtocolError(f"order requests exceed the chain's window of {window}")
@@ -305,7 +310,7 @@ class Authorization:
         for event in frame.events:
             if not 0 <= event.published_at_ns <= PUBLISHED_AT_NS_MAX:
                 check_event(event)
-            # Events are checked one by one only if one may be refused.
+            # Events are checked one by one only if one may be rejected.
             if known.get(event.topic) != "" or len(event.headers) > headers_max:
                 good = False
         if good:
@@ -341,7 +346,7 @@ class Authorization:
             case ChangeRequest():
                 return self._change_refusal(peer, frame)
             case Fetch(topic=topic):
-                why = self._reading_refusal(peer, topic)
+                why = self._read_refusal(peer, topic)
                 return Refused(number=0, reason=why) if why else None
             case DetachRequest(topic=topic):
                 self.detach(peer, source, self.server, topic)
@@ -349,7 +354,7 @@ class Authorization:
 
     def attach_refusal(self, peer: Peer, source: str, place: str, topic: str) -> str:
         """Attach a peer to a topic at a station or a fan-out; return why not, or empty."""
-        return self._reading_refusal(peer, topic) or self.join_refusal(peer, source, place, topic)
+        return self._read_refusal(peer, topic) or self.join_refusal(peer, source, place, topic)
 
     def join_refusal(self, peer: Peer, source: str, place: str, topic: str) -> str:
         """Add a topic to a peer's topics; return why not, or empty."""
@@ -375,7 +380,7 @@ class Authorization:
 
     def unknown_topic(self, topic: str) -> str:
         """Return why a topic is not on this chain; empty if it is."""
-        return "" if self._placement.knows(topic) else f"{topic!r} has no place on this chain"
+        return "" if self._placement.knows(topic) else f"no server of this chain hosts {topic!r}"
 
     def place_refusal(self, topic: str) -> str:
         """Return why this server does not host a topic; empty if it does."""
@@ -385,7 +390,7 @@ class Authorization:
             return f"{topic!r} is not hosted by {self._config.name}"
         return ""
 
-    def _reading_refusal(self, peer: Peer, topic: str) -> str:
+    def _read_refusal(self, peer: Peer, topic: str) -> str:
         return self.place_refusal(topic) or self.why_not(peer, "subscribe", topic)
 
     def _put_refusal(self, peer: Peer, source: str, frame: Put) -> Frame | None:
@@ -415,7 +420,7 @@ class Authorization:
             reason = too_many(self.limits, "topics_per_subscription", MANY_TOPICS)
             return Refused(number=frame.number, reason=reason)
         for topic in frame.new:
-            # Also topics it claims to have: the server does not know them otherwise.
+            # Topics that it already has too: the server does not track them.
             if why := self.why_not(peer, "subscribe", topic):
                 return Refused(number=frame.number, reason=why)
         return None

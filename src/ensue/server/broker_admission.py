@@ -1,13 +1,12 @@
 """Admission control of a station on a broker: frame types and limits, no logins.
 
 The broker authenticates and authorizes clients: a station on it has neither logins nor permissions,
-and believes names. The same frame types and limits hold as for the clients of a server with a port
-(`ensue.server.authorization`): a request beyond a limit is refused with an answer, and an invalid
-bundle is dropped whole, counted and logged. There is no connection to close, so within
-`LOG_EVERY_S` only the first invalid bundles are logged, as many as of one connection, and then how
-many more there were.
+and trusts names. Frame types and limits are those of a server with a port
+(`ensue.server.authorization`): a request beyond a limit gets an answer, and an invalid bundle is
+dropped whole, counted and logged. There is no connection to close, so within `LOG_EVERY_S` only the
+first invalid bundles are logged, as many as of one connection, and then the number of the others.
 
-Limit: the topics of a subscription are known of the last `PEERS_MAX` senders.
+Limit: the topics of subscriptions are counted for the last `PEERS_MAX` senders.
 """
 
 import asyncio
@@ -39,16 +38,16 @@ class BrokerAdmission:
         self.screens: dict[str, Screen] = {}
         """By inbox: the function that returns the admitted frames and the answers to the others."""
         self.errors: Counter[str] = Counter()
-        """Refused requests, by kind."""
+        """Rejected requests, by kind."""
         self.refused: set[str] = set()
         """Stations of the chain with another log than before: their frames are dropped."""
         self.on_log_refused: Callable[[str, LogRefused], None] | None = None
-        """Called with a station that refuses this one's log, and its frame."""
+        """Called with a station that rejects this one's log, and its frame."""
         self._transport = transport
         self._nodes = frozenset(nodes)
         self._peers: OrderedDict[str, Peer] = OrderedDict()
         self._known: Known = {"publish": {}, "subscribe": {}}
-        """Shared, as all clients have the same permissions."""
+        """Shared: all clients have the same permissions."""
         self._loop = asyncio.get_running_loop()
         self._bad = 0
         """Bundles dropped since `_bad_since_s`."""
@@ -81,11 +80,13 @@ class BrokerAdmission:
         if now_s - self._bad_since_s >= LOG_EVERY_S:
             if self._bad > FAULTS_LOGGED_MAX:
                 more = self._bad - FAULTS_LOGGED_MAX
-                _log.warning("%s: %d more invalid bundles dropped", name, more)
+                _log.warning("invalid bundles dropped transport=%s more=%d", name, more)
             self._bad, self._bad_since_s = 0, now_s
         self._bad += 1
         if self._bad <= FAULTS_LOGGED_MAX:
-            _log.warning("%s: %s", name, error, extra={"fault": "protocol"})
+            _log.warning(
+                "invalid bundle dropped transport=%s: %s", name, error, extra={"fault": "protocol"}
+            )
 
     def _peer(self, source: str) -> Peer:
         peer = self._peers.get(source)

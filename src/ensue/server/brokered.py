@@ -1,7 +1,7 @@
-"""A station on a broker: no port of its own, peers through inboxes of the broker.
+"""A station on a broker: it has no port, and reaches its peers through the broker.
 
-It keeps its journal as any server does, so total order without loss does not depend on what the
-broker keeps. The frame types and limits of servers hold here too (`ensue.server.broker_admission`).
+It has a journal as any server does, so total order without loss does not depend on the broker's
+storage. The same frame types and limits apply (`ensue.server.broker_admission`).
 """
 
 import logging
@@ -25,8 +25,8 @@ from ensue.server.config import ServerConfig
 from ensue.server.group_commit import GroupCommit
 from ensue.server.name_claim import check_unclaimed
 from ensue.server.relay_authorization import screen_registry
-from ensue.server.station_builder import PeerLogs, lost_server
-from ensue.server.station_server import StationServer, what_is_damaged
+from ensue.server.station_builder import PeerLogs, log_lost
+from ensue.server.station_server import StationServer, damage_text
 from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedPort, FramedTransport
 from ensue.transports.schemes import BROKERED, BrokerOptions, parse_url
@@ -43,12 +43,12 @@ class BrokeredServer(StationServer):
         options = parse_url(url, expected=BROKERED)
         if not isinstance(options, BrokerOptions):
             raise BadInput(f"{url.partition('?')[0]} is not a broker: name one, or use --listen")
-        _refuse_ignored(config)
+        _check_ignored(config)
         super().__init__(config)
         self.options = options
         self.transport: FramedTransport | None = None
         self._carrier: Carrier | None = None
-        self._guide: Driver[DiscoveryNode] | None = None
+        self._discovery: Driver[DiscoveryNode] | None = None
         self._log_monitor: LogMonitor | None = None
 
     @property
@@ -80,14 +80,14 @@ class BrokeredServer(StationServer):
             broker_admission=broker_admission,
             message_bytes_max=bytes_max,
         )
-        await self._show()
+        await self._open_admin()
         if len(placement.nodes) > 1:
             await self._watch_logs(
                 transport,
                 broker_admission,
                 PeerLogs(journal, commit.write, accept_loss=config.accept_loss),
             )
-        for registry in await self._enrol(transport, journal, commit):
+        for registry in await self._open_registries(transport, journal, commit):
             node = registry.node
             broker_admission.screens[node.name] = partial(
                 screen_registry, authorization, node.name, across=node.across
@@ -100,13 +100,15 @@ class BrokeredServer(StationServer):
                 closed=config.closed,
                 config=config.sequencer,
             )
-            self._guide = Driver(DiscoveryNode(described), transport=transport, clock=self._clock)
+            self._discovery = Driver(
+                DiscoveryNode(described), transport=transport, clock=self._clock
+            )
         _log.info("station ready name=%s url=%s", config.name, self.url)
 
     async def _watch_logs(
         self, transport: FramedTransport, broker_admission: BrokerAdmission, peers: PeerLogs
     ) -> None:
-        """Refuse frames of a server whose log has been replaced, and notify it."""
+        """Reject frames of a server whose log was replaced, and notify it."""
         name = self.config.name
         port = FramedPort(transport, name, _receive_nothing)
 
@@ -118,14 +120,14 @@ class BrokeredServer(StationServer):
             server, known = error.server, peers.logs.get(error.server)
             if server not in broker_admission.refused:
                 _log.error("log lost server=%s reason=%r: %s", server, error.reason, error)
-            if error.reason != DAMAGED and known is not None:  # A damaged server stops by itself.
+            if error.reason != DAMAGED and known is not None:  # A damaged server stops anyway.
                 broker_admission.refused.add(server)
                 port.send(server, LogRefused(known=known.last))
 
         def is_refused(_source: str, frame: LogRefused) -> None:
             reason = "" if self.lineage is None else contradiction(frame.known, self.lineage)
             if reason and self._ended is not None and not self._ended.done():
-                self._ended.set_exception(lost_server(name, reason))
+                self._ended.set_exception(log_lost(name, reason))
 
         broker_admission.on_log_refused = is_refused
         others = [each for each in self.placement.nodes if each != name]
@@ -139,18 +141,18 @@ class BrokeredServer(StationServer):
         station, transport = self.station, self.transport
         if station is not None and station.lineage is not None and transport is not None:
             port = FramedPort(transport, self.config.name, _receive_nothing)
-            damage = Identified(number=0, log=station.lineage, damage=what_is_damaged(error))
+            damage = Identified(number=0, log=station.lineage, damage=damage_text(error))
             for watcher in station.watchers:
                 port.send(watcher, damage)
 
-    async def _part(self, commit: GroupCommit) -> None:
-        # Sync first, so that the answers go out while the broker is still connected.
+    async def _disconnect(self, commit: GroupCommit) -> None:
+        # Sync first, so that the answers are sent while the broker is still connected.
         await commit.close()
         if self.transport is not None:
             self.transport.flush()
         if self._log_monitor is not None:
             self._log_monitor.stop()
-        for driver in (self._driver, self._guide, *self._registries):
+        for driver in (self._driver, self._discovery, *self._registries):
             if driver is not None:
                 driver.close()
         if self._carrier is not None:
@@ -161,18 +163,17 @@ def _receive_nothing(frames: Sequence[Frame], source: str) -> None:
     raise AssertionError(f"{len(frames)} frames of {source!r} at a port that only sends")
 
 
-def _refuse_ignored(config: ServerConfig) -> None:
-    """Refuse options that have no effect on a broker, as operators would rely on them."""
+def _check_ignored(config: ServerConfig) -> None:
+    """Raise for security options that have no effect on a broker."""
     access = config.access
-    asked = {
+    options = {
         "users": access.users,
         "tls": config.tls,
         "stations": access.station_secret or access.station_certificates,
     }
-    for table, given in asked.items():
+    for table, given in options.items():
         if given:
             raise BadInput(
-                f"{table}: it has no effect on a broker, which authorizes clients itself: take "
-                f"{table} "
-                "out of the file, and configure the broker"
+                f"{table} has no effect on a broker, which authorizes clients itself: remove it "
+                "from the file, and configure the broker"
             )

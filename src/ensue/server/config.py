@@ -31,7 +31,7 @@ __all__ = [
 MIB = 1024 * 1024
 SECOND_NS = 1_000_000_000
 LEASE_S_MAX = 3600.0
-"""The longest lease: a stalled publisher that stays connected delays others for so long."""
+"""The longest lease: how long a stalled but connected publisher can delay others."""
 PIECE_BYTES_MAX = 64 * MIB
 PIECE_BYTES_MIN = 64 * 1024
 PIECES = 8
@@ -44,12 +44,12 @@ TRANSACTION_GRACE_S_MAX = 600.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits on what clients may use of a server."""
+    """Limits on the resources that clients may use."""
 
     connections: int = 1_000
     """Authenticated clients; other servers of the chain are not counted."""
     connections_per_address: int = 500
-    """Those of one address; of IPv6, of one network of 64 bits."""
+    """Authenticated clients of one address; of one /64 network in IPv6."""
     unauthenticated_connections: int = 512
     """Connections without hello. Beyond, the oldest of the address with the most is evicted."""
     names_per_connection: int = 1_000
@@ -92,19 +92,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def too_many(limits: Limits, limit: str, what: str) -> str:
-    """Return the refusal text of a reached limit."""
+    """Return the error text of a reached limit."""
     how = f"raise limits.{limit} in the server's file, or use fewer"
     return limit_reason(what, limit, getattr(limits, limit), how)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long events are kept. The log is dropped by segment, the oldest first."""
+    """How long events are kept. Whole segments are dropped, the oldest first."""
 
     bytes: int | None = None
-    """Size of the log of all topics; None: unlimited."""
+    """Size of the log of all topics; None for no limit."""
     age_s: float | None = None
     segment_bytes: int | None = None
-    """Size of a segment; None: derived from `bytes`."""
+    """Size of a segment; None to derive it from `bytes`."""
 
     @property
     def piece_bytes(self) -> int:
@@ -137,8 +137,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         if self.clients != "none" and not self.ca:
             raise ConfigurationError(
                 f'tls.clients is "{self.clients}", but there is no CA to verify client '
-                "certificates: "
-                "add tls.ca"
+                "certificates: add tls.ca"
             )
 
 
@@ -153,14 +152,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     site: str = ""
     """Its location, shown in logs and status."""
     chain: tuple[Member, ...] = ()
-    """All servers, this one included, in rank order; empty: a single server."""
+    """All servers, this one included, in rank order; empty for a single server."""
     beside: dict[str, str] = {}
     """By server: the earlier one whose content broker is its neighbor; others form a binary
     tree."""
     closed: bool = False
     """Whether only the topics that the chain places by name exist."""
     sync_s: float = 0.0
-    """0: sync before each answer to a client; else the interval between syncs."""
+    """Interval between syncs; 0 to sync before each answer to a client."""
     retention: Retention = Retention()
     limits: Limits = Limits()
     tls: Tls | None = None
@@ -175,7 +174,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     transaction_grace_s: float = TRANSACTION_GRACE_S
     """How long transactions wait for a disconnected client."""
     admin: str = ""
-    """Address of the admin port (`ensue.server.admin`); empty: none."""
+    """Address of the admin port (`ensue.server.admin`); empty for none."""
     insecure_admin: bool = False
     """Allow an admin port beyond this machine; it has neither TLS nor login."""
 
@@ -189,7 +188,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"the chain has no server {self.name!r}; expected one of {', '.join(names)}"
             )
         if len(set(names)) != len(names):
-            raise ConfigurationError(f"the chain names a server twice: {', '.join(names)}")
+            raise ConfigurationError(
+                f"the chain has two servers of one name, rename one: {', '.join(names)}"
+            )
         tree_of(names, self.beside)
         for member in self.chain:
             parse_address(member.address, what=f"the address of {member.name!r}")
@@ -203,7 +204,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         grace_s = self.transaction_grace_s
         if not TRANSACTION_GRACE_S_MIN <= grace_s <= TRANSACTION_GRACE_S_MAX:
             raise ConfigurationError(
-                f"transaction_grace must be from 1ms to 10m, not {grace_s:g} s"
+                f"transaction_grace must be from 1ms to 10m, got {grace_s:g} s"
             )
         self._check_trust()
         self._check_admin()
@@ -221,13 +222,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(tree_of([member.name for member in self.members], self.beside)[self.name])
 
     @property
-    def asks_who(self) -> bool:
-        """Whether unauthenticated clients are refused."""
+    def requires_login(self) -> bool:
+        """Whether unauthenticated clients are rejected."""
         return bool(self.access.users) or (self.tls is not None and self.tls.clients == "required")
 
     @property
     def stamp_key(self) -> bytes:
-        """The key that seals stamps; empty if clients are believed without seals."""
+        """The key that seals stamps; empty if clients are trusted without seals."""
         secret = self.access.station_secret
         if not self.access.users or not secret or len(self.members) < 2:
             return b""
@@ -238,17 +239,21 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         shown = self.tls is not None and self.tls.clients != "none"
         if access.station_certificates and not shown:
             raise ConfigurationError(
-                "stations.certificates has no effect, as TLS requests no certificates: "
+                "stations.certificates has no effect, because TLS requests no certificates: "
                 'set tls.clients to "optional" or "required"'
             )
         for name, user in access.users.items():
             if user.certificate and not shown:
                 raise ConfigurationError(
-                    f"users.{name}.certificate has no effect, as TLS requests no certificates: set "
-                    'tls.clients to "optional" or "required"'
+                    f"users.{name}.certificate has no effect, because TLS requests no "
+                    'certificates: set tls.clients to "optional" or "required"'
                 )
         several = len(self.members) > 1
-        if several and self.asks_who and not (access.station_secret or access.station_certificates):
+        if (
+            several
+            and self.requires_login
+            and not (access.station_secret or access.station_certificates)
+        ):
             raise ConfigurationError(
                 "clients have to log in, so the servers of the chain must authenticate too: "
                 "add stations.secret_file or stations.certificates"
@@ -261,38 +266,36 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not _is_loopback(host):
             raise ConfigurationError(
                 f"the admin port would listen on {host}, beyond this machine, and it has neither "
-                "TLS "
-                "nor login: any host that can connect sees all topics and subscriptions. Listen on "
-                "127.0.0.1, or set insecure_admin = true or --insecure-admin-anyone on a trusted "
-                "network"
+                "TLS nor login: any host that can connect sees all topics and subscriptions. "
+                "Listen on 127.0.0.1, or set insecure_admin = true or --insecure-admin-anyone on a "
+                "trusted network"
             )
 
     def _check_exposed(self, host: str) -> None:
         missing = []
         if self.tls is None:
             missing.append("no TLS: the network can read and change all traffic")
-        if not self.asks_who:
+        if not self.requires_login:
             missing.append("no login: any host that can connect may publish and read everything")
         if missing:
             _check_host(host, self.listen)
             raise ConfigurationError(
                 f"the server would listen on {host}, beyond this machine, with "
                 f"{', and with '.join(missing)}. Set up tls and users (docs/how-to/operations.md), "
-                "listen "
-                "on 127.0.0.1, or set insecure = true or --insecure-listen-anyone on a trusted "
-                "network"
+                "listen on 127.0.0.1, or set insecure = true or --insecure-listen-anyone on a "
+                "trusted network"
             )
 
 
 def leased(
     sequencer: SequencerConfig, lease_s: float | None, lease_lost_s: float | None
 ) -> SequencerConfig:
-    """Return a sequencer configuration with other leases; None keeps one."""
+    """Return a sequencer configuration with other leases; None keeps a lease."""
     lease_ns, lost_ns = sequencer.lease_ns, sequencer.lease_lost_ns
     for name, seconds in (("lease", lease_s), ("lease_lost", lease_lost_s)):
         if seconds is not None and not 0.001 <= seconds <= LEASE_S_MAX:
             raise ConfigurationError(
-                f"{name} must be between 1 ms and {LEASE_S_MAX / 60:g} minutes, not {seconds:g} s"
+                f"{name} must be from 1 ms to {LEASE_S_MAX / 60:g} minutes, got {seconds:g} s"
             )
     lease_ns = lease_ns if lease_s is None else round(lease_s * SECOND_NS)
     if lease_lost_s is not None:
@@ -300,8 +303,7 @@ def leased(
         if lost_ns > lease_ns:
             raise ConfigurationError(
                 f"lease_lost is {lease_lost_s:g} s, longer than the lease of "
-                f"{lease_ns / SECOND_NS:g} s: "
-                "a lost connection can only shorten it"
+                f"{lease_ns / SECOND_NS:g} s: a lost connection can only shorten it"
             )
     return msgspec.structs.replace(
         sequencer, lease_ns=lease_ns, lease_lost_ns=min(lost_ns, lease_ns)
@@ -312,19 +314,19 @@ def _check_name(name: str) -> None:
     check_text(name, "the name of a server")
     if "/" in name or "~" in name:
         raise ConfigurationError(
-            f"the name of a server must not contain '/' or '~': rename {name!r}"
+            f"the name of a server must not contain '/' or '~', got {name!r}: rename it"
         )
     if name == DISCOVERY_NAME:
         raise ConfigurationError(f"the name {name!r} is reserved: rename the server")
 
 
 def _check_host(host: str, listen: str) -> None:
-    """Refuse an unknown host, for which advice on exposing it would be of no use."""
+    """Raise if a host is unknown: advice on exposing it would not help."""
     try:
         socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ConfigurationError(
-            f"the address to listen on {listen!r}: there is no host {host!r} ({error.strerror})"
+            f"can't listen on {listen!r}: there is no host {host!r} ({error.strerror})"
         ) from None
 
 

@@ -37,11 +37,11 @@ class Size(int):
 
 
 class Sync(float):
-    """An interval between syncs in seconds; 0: before each answer to a client."""
+    """An interval between syncs in seconds; 0 to sync before each answer to a client."""
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table that refuses unknown keys."""
+    """A table that rejects unknown keys."""
 
 
 class _Limits(_Table, frozen=True, kw_only=True):
@@ -150,7 +150,7 @@ def load(path: str | Path, *, name: str | None = None) -> ServerConfig:
 def loads(
     text: str, *, source: str = "ensue.toml", folder: Path = Path(), name: str | None = None
 ) -> ServerConfig:
-    """Read text; errors call it `source`, and its file names are relative to `folder`."""
+    """Parse text. Errors name `source`; its file names are relative to `folder`."""
     file = _READER.loads(text, source=source)
     try:
         return _build(file, folder, _pick(file, name))
@@ -159,7 +159,7 @@ def loads(
 
 
 def keys() -> list[str]:
-    """List every key of the file, to check the manual against."""
+    """List every key of the file, for a check of the manual."""
     return _READER.keys()
 
 
@@ -179,8 +179,8 @@ def _pick(file: _File, name: str | None) -> _Server:
         return here[0]
     found = ", ".join(server.name for server in here) or "none of them"
     raise BadInput(
-        f"which of {', '.join(names)} is this? By its listen address it may be {found}: "
-        "choose one with --name"
+        f"the file has the servers {', '.join(names)}, and this machine has the address of "
+        f"{found}: choose one with --name"
     )
 
 
@@ -243,7 +243,8 @@ def _check_places(file: _File) -> None:
         for topic in server.topics:
             if topic in seen:
                 raise ConfigurationError(
-                    f"servers: the topic {topic!r} is placed on {seen[topic]} and on {server.name}"
+                    f"servers: topic {topic!r} is placed on {seen[topic]} and on {server.name}: "
+                    "remove it from one of them"
                 )
             seen[topic] = server.name
     if file.closed and not seen:
@@ -258,7 +259,7 @@ def _check_places(file: _File) -> None:
         ):
             continue  # On different machines one path is different directories.
         if len(set(places)) != len(places):
-            raise ConfigurationError(f"servers: two servers have the same {what}")
+            raise ConfigurationError(f"servers: two servers have the same {what}: change one")
 
 
 def _check_reachable(server: _Server) -> None:
@@ -310,8 +311,7 @@ def _access(file: _File, folder: Path) -> Access:
         if len(secret) < SECRET_LENGTH_MIN:
             raise ConfigurationError(
                 f"stations.secret_file: the secret in {place} has {len(secret)} characters; "
-                "expected "
-                f"{SECRET_LENGTH_MIN} or more, such as a token that `ensue token` prints"
+                f"expected {SECRET_LENGTH_MIN} or more, such as a token that `ensue token` prints"
             )
     return Access(
         users=file.users,

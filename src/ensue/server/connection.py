@@ -8,10 +8,9 @@ Backpressure: after `BUNDLES_MAX` bundles, or `UNANSWERED_BYTES_MAX` of bundles 
 they caused, the server stops reading from the connection until all of that is on disk and answered.
 
 Limits: `Limits.message_bytes` a message, `HELLO_BYTES_MAX` before hello; `Limits.pending_bytes`
-pending output, beyond which bundles to the client are dropped and counted; `CONTROL_BYTES_MAX` of
-control messages about names on top, which are sent once and so never dropped: beyond, the
-connection is closed; `Limits.silence_s` without a whole message, however many bytes arrive
-meanwhile.
+pending output, beyond which bundles to the client are dropped and counted; `CONTROL_BYTES_MAX` more
+for control messages about names, which are sent once and so never dropped: beyond, the connection
+is closed; `Limits.silence_s` without a whole message, however many bytes arrive.
 """
 
 import asyncio
@@ -54,7 +53,7 @@ HELLO_BYTES_MAX = 64 * 1024
 BUNDLES_MAX = 16
 """Unanswered bundles of one connection."""
 UNANSWERED_BYTES_MAX = 8 * 1024 * 1024
-"""Bytes of unanswered bundles and of the writes they caused; the last bundle is taken whole."""
+"""Bytes of unanswered bundles and of the writes they caused; the last bundle may exceed it."""
 CONTROL_BYTES_MAX = 2 * 1024 * 1024
 """Pending control messages about names, on top of `Limits.pending_bytes`."""
 LINGER_S = 1.0
@@ -72,31 +71,31 @@ class ConnectionHost(Protocol):
     damage: str
     """Why the log can't be read, once that is known."""
 
-    def arrived(self, connection: "Connection") -> None:
-        """Register a new connection."""
+    def connection_opened(self, connection: "Connection") -> None:
+        """Add a new connection."""
 
-    def gone(self, connection: "Connection") -> None:
-        """Forget a connection."""
+    def connection_closed(self, connection: "Connection") -> None:
+        """Remove a connection."""
 
-    def greet(self, connection: "Connection", hello: Hello) -> bytes | str:
-        """Return the encoded Welcome, or why the login is refused."""
+    def log_in(self, connection: "Connection", hello: Hello) -> bytes | str:
+        """Return the encoded Welcome, or why the login is rejected."""
 
-    def make_room(self, connection: "Connection") -> str | None:
-        """Admit a connection after its login; return the limit that refuses it."""
+    def admit_connection(self, connection: "Connection") -> str | None:
+        """Admit a connection after its login; return the limit that it exceeds, or None."""
 
     def enter_name(self, connection: "Connection", name: str, turn: int) -> None:
-        """Give a name to a connection, again or for the first time, or refuse it."""
+        """Make a connection the owner of a name, or reject that."""
 
     def exit_name(self, connection: "Connection", name: str) -> None:
         """Stop routing messages for a name to a connection."""
 
-    def take(self, connection: "Connection", message: bytes) -> int:
-        """Process a bundle; return how many bytes it caused to be written.
+    def receive_bundle(self, connection: "Connection", message: bytes) -> int:
+        """Process a bundle; return how many journal bytes it caused.
 
         Raises `RemoteProtocolError` if it is invalid.
         """
 
-    def held(self, connection: "Connection", more: int) -> None:
+    def count_unfinished(self, connection: "Connection", more: int) -> None:
         """Count more bytes of an unfinished message."""
 
     def when_answered(self, connection: "Connection") -> None:
@@ -105,7 +104,7 @@ class ConnectionHost(Protocol):
     def fault(self, connection: "Connection", kind: str, why: str) -> None:
         """Count and log a fault of the client."""
 
-    def dropped_one(self) -> None:
+    def count_dropped(self) -> None:
         """Count a message dropped because the client reads too slowly."""
 
 
@@ -118,14 +117,14 @@ class Connection(Peer, asyncio.Protocol):
         self.hello: Hello | None = None
         self.session = token_bytes(SESSION_BYTES)
         """Random id of this connection: a replayed Begin names another session."""
-        self.begun = False
-        """Whether Begin has named the session: before, no other message is accepted."""
+        self.established = False
+        """Whether Begin has named the session; before, no other message is accepted."""
         self.names: dict[str, int] = {}
-        """Names it has entered, and its turn at each."""
+        """Names it owns, and its turn at each."""
         self.station = ""
         """The name of the server, if the client is another server of the chain."""
         self.address = self.host = "?"
-        """Its address, and the source that limits count it for (`ensue.server.admission`)."""
+        """Its address, and the source that it counts for (`ensue.server.admission`)."""
         self.certificate: tuple[str, ...] = ()
         """The names in its TLS certificate."""
         self.heard_s = 0.0
@@ -144,7 +143,7 @@ class Connection(Peer, asyncio.Protocol):
         self._pending = 0
         self._control_bytes = 0
         """Bytes of control messages since the output was last below its limit."""
-        self._watch: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     # -- From the event loop --------------------------------------------------------------------
 
@@ -157,18 +156,18 @@ class Connection(Peer, asyncio.Protocol):
         self.host = source_of(peer)
         self.certificate = certificate_names(transport.get_extra_info("peercert"))
         self.heard_s = self.server.loop.time()
-        self.server.arrived(self)
+        self.server.connection_opened(self)
         wait_s = self.server.limits.unauthenticated_s
-        self._watch = self.server.loop.call_later(wait_s, self._look)
+        self._timer = self.server.loop.call_later(wait_s, self._check_silence)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection."""
         self._inbox.clear()
-        self.server.held(self, -self._held)
+        self.server.count_unfinished(self, -self._held)
         self._held = 0
-        self.server.gone(self)
-        if self._watch is not None:
-            self._watch.cancel()
+        self.server.connection_closed(self)
+        if self._timer is not None:
+            self._timer.cancel()
         if exc is not None:
             _log.debug("connection lost peer=%s: %s", self.address, exc)
 
@@ -185,8 +184,8 @@ class Connection(Peer, asyncio.Protocol):
         more = self._framer.held - self._held
         if more:
             self._held = self._framer.held
-            self.server.held(self, more)
-        self._work()
+            self.server.count_unfinished(self, more)
+        self._process()
 
     def pause_writing(self) -> None:
         """Do nothing: each write checks how much is pending."""
@@ -200,7 +199,7 @@ class Connection(Peer, asyncio.Protocol):
             return
         if self.pending > self.server.limits.pending_bytes:
             self.dropped += 1
-            self.server.dropped_one()
+            self.server.count_dropped()
             return
         self._add(data)
 
@@ -244,8 +243,8 @@ class Connection(Peer, asyncio.Protocol):
             return
         self._inbox.clear()
         self._flush()
-        said = Farewell(reason=reason[:REASON_LENGTH_MAX], final=final, log=log)
-        transport.write(encode_control(said))
+        message = Farewell(reason=reason[:REASON_LENGTH_MAX], final=final, log=log)
+        transport.write(encode_control(message))
         transport.close()
         # A client that does not read would keep the connection open.
         self.server.loop.call_later(LINGER_S, self.abort)
@@ -256,7 +255,7 @@ class Connection(Peer, asyncio.Protocol):
             self._transport.abort()
 
     def resume(self) -> None:
-        """Continue to read: all bundles so far are answered."""
+        """Resume reading: all bundles so far are answered."""
         self.server.loop.call_soon(self._resume)
 
     def entered(self, name: str, turn: int) -> None:
@@ -273,7 +272,7 @@ class Connection(Peer, asyncio.Protocol):
     def forget(self, name: str) -> None:
         """Forget the attachments and the registry of a name."""
         self.attached.pop(name, None)
-        self.enrolled.pop(name, None)
+        self.registered.pop(name, None)
 
     @property
     def held(self) -> int:
@@ -291,14 +290,14 @@ class Connection(Peer, asyncio.Protocol):
         """Whether the connection is closed or closing."""
         return self._transport is None or self._transport.is_closing()
 
-    # -- Within ---------------------------------------------------------------------------------
+    # -- Messages -------------------------------------------------------------------------------
 
     def _flush(self) -> None:
         out, self._out, self._pending = self._out, [], 0
         if out and self._transport is not None and not self._transport.is_closing():
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
-    def _work(self) -> None:
+    def _process(self) -> None:
         """Process received messages until the queue is empty or reading is paused."""
         inbox = self._inbox
         try:
@@ -317,14 +316,14 @@ class Connection(Peer, asyncio.Protocol):
             self.reject("internal", "internal error; the server's log says more")
 
     def _bundle(self, message: bytes) -> None:
-        if not self.begun:
+        if not self.established:
             raise RemoteProtocolError(
                 "expected hello first" if self.hello is None else "expected begin after welcome"
             )
-        self._unanswered_bytes += len(message) + self.server.take(self, message)
+        self._unanswered_bytes += len(message) + self.server.receive_bundle(self, message)
         self._unanswered += 1
-        much = self._unanswered >= BUNDLES_MAX or self._unanswered_bytes >= UNANSWERED_BYTES_MAX
-        if much and self._transport is not None:
+        full = self._unanswered >= BUNDLES_MAX or self._unanswered_bytes >= UNANSWERED_BYTES_MAX
+        if full and self._transport is not None:
             self._waiting = True
             self._transport.pause_reading()
             self.server.when_answered(self)
@@ -332,7 +331,7 @@ class Connection(Peer, asyncio.Protocol):
     def _resume(self) -> None:
         self._unanswered = self._unanswered_bytes = 0
         self._waiting = False
-        self._work()
+        self._process()
         if not self._waiting and self._transport is not None and not self.closing:
             self._transport.resume_reading()
 
@@ -340,9 +339,9 @@ class Connection(Peer, asyncio.Protocol):
         if self.hello is None:
             if not isinstance(message, Hello):
                 raise RemoteProtocolError("expected hello first")
-            self._greet(message)
+            self._log_in(message)
             return
-        if not self.begun:
+        if not self.established:
             self._begin(message)
             return
         match message:
@@ -364,13 +363,16 @@ class Connection(Peer, asyncio.Protocol):
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is not for a server")
 
-    def _greet(self, hello: Hello) -> None:
+    def _log_in(self, hello: Hello) -> None:
         if hello.protocol != PROTOCOL:
-            why = f"this server speaks version {PROTOCOL} of the protocol, not {hello.protocol}"
+            why = (
+                f"the client has protocol version {hello.protocol}, the server {PROTOCOL}: "
+                "install the same release"
+            )
             self.reject("protocol", why, final=True)
             return
         try:
-            welcome = self.server.greet(self, hello)
+            welcome = self.server.log_in(self, hello)
         except LogLost as error:
             self.server.fault(self, "login", str(error))
             log: LogFault = "replaced" if error.reason == REPLACED else "rolled back"
@@ -379,9 +381,9 @@ class Connection(Peer, asyncio.Protocol):
         if isinstance(welcome, str):
             self.reject("login", welcome, final=True)
             return
-        full = self.server.make_room(self)
-        if full is not None:
-            self.reject("limit", full)
+        limit = self.server.admit_connection(self)
+        if limit is not None:
+            self.reject("limit", limit)
             return
         self.hello = hello
         self._framer.bytes_max = self.server.limits.message_bytes
@@ -392,16 +394,16 @@ class Connection(Peer, asyncio.Protocol):
             raise RemoteProtocolError("expected begin after welcome")
         if not compare_digest(message.session, self.session):
             raise RemoteProtocolError("begin names the session of another connection")
-        self.begun = True
+        self.established = True
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         """Close the connection if hello, or a whole message, is overdue."""
         limits, loop = self.server.limits, self.server.loop
         silence_s = loop.time() - self.heard_s
-        if not self.begun:
+        if not self.established:
             self.reject("silent", f"no hello within {limits.unauthenticated_s:g} s")
         elif silence_s >= limits.silence_s and not self._waiting:
             self.reject("silent", f"no whole message for {silence_s:.3g} s")
         else:
             wait_s = max(limits.silence_s - silence_s, limits.silence_s / 10)
-            self._watch = loop.call_later(wait_s, self._look)
+            self._timer = loop.call_later(wait_s, self._check_silence)

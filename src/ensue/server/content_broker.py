@@ -1,24 +1,24 @@
 """The content broker of a server, on the station's journal, connections and links.
 
 Theory of operation. The broker is the pure node that the simulator runs
-(`ensue.protocols.transactions`). Its records go to the server's journal, under keys of their own,
-with the station's batches; nothing is answered or forwarded before they are synced, so a
-transaction reported as committed is committed, and an undecided one is decided after a restart.
-Brokers of a chain form a tree (`ServerConfig.neighbors`); adding or removing a server changes the
-neighbors of others when these are restarted (`joining`).
+(`ensue.protocols.transactions`). Its records go to the server's journal, with their own prefix, in
+the station's batches. Nothing is answered or forwarded before they are synced, so a transaction
+reported as committed is committed, and an undecided one is decided after a restart. Brokers of a
+chain form a tree (`ServerConfig.neighbors`). Adding or removing a server changes the neighbors of
+others when these are restarted.
 
-A frame that makes the broker raise is a bug, and costs what was not synced: the broker restarts
-from the journal, as after a crash, while connections stay open. A journal that can't be read any
-more stops the server.
+A frame that makes the broker raise is a bug, and loses what was not synced: the broker restarts
+from the journal, as after a crash, while connections stay open. If the journal can't be read, the
+server stops.
 
 Permissions. Content is one topic, `content`: a user who may publish on it may advertise and publish
 by content, a user who may subscribe to it may subscribe by content, within transactions too; a user
-without either may not begin a transaction. A request that is not permitted is answered with the
-reason, in its turn (`Forbidden`). A plan may act for other clients of the same user only. A frame
-that no client sends closes the connection.
+without either may not begin a transaction. A request that is not permitted gets the reason, in its
+turn (`Forbidden`). A plan may act only for clients of the same user. A frame that no client sends
+closes the connection.
 
-HAZARD: where people choose names, two users may have clients of one name; an invitation goes to the
-one that connected last. Invite by the full name (`bus.name`) where that matters.
+HAZARD: users choose names, so two users may have clients of one name; an invitation goes to the one
+that connected last. Invite by the full name (`bus.name`) if that matters.
 """
 
 import logging
@@ -59,7 +59,7 @@ _NAMES = Records[list[str]](list[str])
 _CODEC = Codec(t.FRAMES)
 _PATH = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9}){0,99}")
 RECONNECT_NS = 2 * SECOND_NS
-"""After a start, delay before the grace of clients begins: they retry to connect at intervals."""
+"""Delay, after a start, before the grace of clients begins: they retry at intervals."""
 _CHANGES = (f.ADVERTISE, f.UNADVERTISE, f.SUBSCRIBE, f.UNSUBSCRIBE)
 
 _log = logging.getLogger("ensue")
@@ -115,9 +115,9 @@ class ContentBroker:
         self.restarts = 0
         """Number of restarts after an exception."""
         names = [member.name for member in config.members]
-        self._behind = {broker_of(each) for each in names[names.index(config.name) :]}
+        self._later = {broker_of(each) for each in names[names.index(config.name) :]}
         """Brokers of later servers in the chain, which may become neighbors."""
-        self._at_first = self._neighbors_at_first()
+        self._previous_neighbors = self._load_neighbors()
 
     @property
     def broker(self) -> TransactionBroker:
@@ -130,8 +130,8 @@ class ContentBroker:
     async def open(self) -> None:
         """Start the broker."""
         await self._transport.enter(self.name)
-        at_first = Persist(_NEIGHBORS, _NAMES.encode(list(self._at_first)))
-        self._store.write([at_first], _nothing)
+        neighbors = Persist(_NEIGHBORS, _NAMES.encode(list(self._previous_neighbors)))
+        self._store.write([neighbors], _ignore)
         self._drive()
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class ContentBroker:
             self._driver.close()
 
     def connected(self, peer: str) -> None:
-        """Note that a peer is connected, and retransmit what it may have missed."""
+        """Record that a peer is connected, and retransmit what it may have missed."""
         if self._driver is not None and not self._driver.closed:
             self._driver.command(lambda node, now: node.regain_connection(peer, now_ns=now))
             self._driver.command(lambda node, now: node.repeat(now_ns=now, peer=peer))
@@ -150,7 +150,7 @@ class ContentBroker:
         if self._driver is not None and not self._driver.closed:
             self._driver.command(lambda node, now: node.lose_connection(peer, now_ns=now))
 
-    def _note_connections(self, node: BrokerNode, now_ns: int) -> None:
+    def _track_connections(self, node: BrokerNode, now_ns: int) -> None:
         """Start the grace of disconnected clients; after a restart, later."""
         for client in node.broker.clients:
             if self._is_connected(client):
@@ -158,8 +158,8 @@ class ContentBroker:
             else:
                 node.lose_connection(client, now_ns=now_ns + RECONNECT_NS)
 
-    def _neighbors_at_first(self) -> tuple[str, ...]:
-        """Return the neighbors of the last run; of an unused broker, the present ones."""
+    def _load_neighbors(self) -> tuple[str, ...]:
+        """Return the neighbors of the last run; for an unused broker, the configured ones."""
         known = self._journal.records.get(_NEIGHBORS)
         used = any(
             key.startswith(CONTENT_RECORDS) and key != _NEIGHBORS for key in self._journal.records
@@ -170,26 +170,24 @@ class ContentBroker:
         """Adopt brokers added since the last run, and abandon those removed."""
         broker = node.broker
         assert isinstance(broker, TransactionBroker)
-        come = [each for each in self._neighbors if each not in broker.neighbors]
-        gone = [each for each in broker.neighbors if each not in self._neighbors]
-        for each in come:
-            if each not in self._behind:
+        added = [each for each in self._neighbors if each not in broker.neighbors]
+        removed = [each for each in broker.neighbors if each not in self._neighbors]
+        for each in added:
+            if each not in self._later:
                 raise BadInput(
                     f"{self.name} is in use and can't become a neighbor of {each}, an earlier "
-                    "server "
-                    "of the chain: start it with an empty data directory"
+                    "server of the chain: start it with an empty data directory"
                 )
-        for each in gone:
+        for each in removed:
             held = broker.hold_of(each)
             if held:
                 raise BadInput(
                     f"{self.name} still has {held} of its neighbor {each}: start it with {each} "
-                    "once "
-                    "more, let its clients leave and transactions end, and then remove it"
+                    "once more, let its clients leave and transactions end, and then remove it"
                 )
-        for each in gone:
+        for each in removed:
             node.abandon(each, now_ns=now_ns)
-        for each in come:
+        for each in added:
             node.adopt(each, now_ns=now_ns)
 
     def _drive(self) -> None:
@@ -202,19 +200,19 @@ class ContentBroker:
         node = BrokerNode(
             lambda own: TransactionBroker(
                 name=self.name,
-                neighbors=self._at_first,
+                neighbors=self._previous_neighbors,
                 config=self._config,
                 records=own,
                 now_ns=now_ns,
             ),
-            neighbors=self._at_first,
+            neighbors=self._previous_neighbors,
             codec=TransactionBroker.codec,
             link=CONNECTED,
             records=records,
             now_ns=now_ns,
         )
         self._change_neighbors(node, now_ns)
-        self._note_connections(node, now_ns)
+        self._track_connections(node, now_ns)
         if self._recorder is not None:
             for at_ns, outcome in node.broker.recovered:
                 self._recorder.outcome(self.name, None, outcome, at_ns)
@@ -230,26 +228,26 @@ class ContentBroker:
     def _restart(self, error: Exception) -> None:
         """Restart from the journal, as after a crash."""
         self.restarts += 1
-        _log.error("content broker restarted from its journal name=%s: %r", self.name, error)
+        _log.error("content broker restarted name=%s: %r", self.name, error)
         try:
             self._drive()
-        except Exception as again:  # noqa: BLE001 - without the journal it can't go on
+        except Exception as again:  # noqa: BLE001 - the journal can't be read
             self._on_failure(again)
 
 
-def _nothing() -> None:
-    """Do nothing: later writes have callbacks of their own."""
+def _ignore() -> None:
+    """Do nothing: later writes have their own callbacks."""
 
 
-# -- What clients may send ------------------------------------------------------------------------
+# -- Authorization --------------------------------------------------------------------------------
 
 
 def screen_content(
     authorization: Authorization, connection: Connection, source: str, frames: list[Frame]
 ) -> tuple[list[Frame], list[Frame]]:
-    """Return a client's frames for the broker, refused requests marked as such.
+    """Return a client's frames for the broker, with rejected requests marked.
 
-    The broker answers refused requests in their turn, so there are no answers here.
+    The broker answers rejected requests in their turn, so there are no answers here.
     """
     if len(frames) > BUNDLE_ITEMS_MAX:
         raise RemoteProtocolError(BUNDLE_TOO_LARGE)
@@ -302,11 +300,11 @@ def _refusals(
             raise RemoteProtocolError("an operation needs exactly one of change, publication")
         yield from _operation(authorization, connection, source, frame.change, frame.publication)
     elif isinstance(frame, t.Begin):
-        yield _no_part(authorization, connection)
+        yield _transaction_refusal(authorization, connection)
     elif isinstance(frame, t.Invite):
-        # Only the invited client reads it, so the topic's permissions don't apply.
+        # Only the invited client reads it, so permissions of the topic don't apply.
         _check_publication(source, frame.publication)
-        yield _no_part(authorization, connection)
+        yield _transaction_refusal(authorization, connection)
     elif isinstance(frame, t.Submit):
         for one in frame.operations:
             _check_path(one.path)
@@ -318,7 +316,7 @@ def _refusals(
             )
 
 
-def _no_part(authorization: Authorization, connection: Connection) -> str:
+def _transaction_refusal(authorization: Authorization, connection: Connection) -> str:
     """Return why a user may not take part in transactions; empty if it may.
 
     Without permissions on content it could only delay transactions of others.
@@ -368,4 +366,4 @@ def _check_publication(client: str, publication: Publication) -> None:
 
 def _check_path(path: str) -> None:
     if not _PATH.fullmatch(path):
-        raise RemoteProtocolError(f"not a path of an operation: {path[:100]!r}")
+        raise RemoteProtocolError(f"path must be numbers separated by dots, got {path[:100]!r}")

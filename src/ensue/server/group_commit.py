@@ -1,11 +1,11 @@
 """Group commit: batches of many frames share one journal write and one sync.
 
-Batches of one event loop iteration are written together. With `sync_s = 0` their callbacks run once
-they are synced, by a thread, while the next ones gather; otherwise callbacks run as soon as the
-operating system has the data, and a sync follows every `sync_s` seconds: then killing the process
-loses nothing, and a power failure loses what came since.
+Batches of one event loop iteration are written together. With `sync_s = 0`, a thread syncs them and
+then their callbacks run, while the next batches collect. Otherwise callbacks run as soon as the
+operating system has the data, and a sync follows every `sync_s` seconds: killing the process loses
+nothing, and a power failure loses everything since the last sync.
 
-A journal that fails is final: `on_failure` is called once, and no waiting callback ever runs.
+A failure of the journal is final: `on_failure` is called once, and no waiting callback ever runs.
 """
 
 import asyncio
@@ -55,9 +55,9 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._wanted: SimpleQueue[bool] = SimpleQueue()
         """True requests a sync; False ends the thread."""
-        # A daemon: a process that ends without `close` need not wait for the disk, as no callback
-        # of an unfinished sync has run.
-        self._thread = threading.Thread(target=self._sync_on, name="ensue-sync", daemon=True)
+        # A daemon: a process that exits without `close` need not wait for the disk, because no
+        # callback of an unfinished sync has run.
+        self._thread = threading.Thread(target=self._run_syncs, name="ensue-sync", daemon=True)
         self._thread.start()  # At once: a server that can't start the thread must not start.
         self._unwritten: deque[Callable[[], None]] = deque()
         """Callbacks of batches that are not written."""
@@ -65,7 +65,7 @@ class GroupCommit:
         """Callbacks that wait for a sync, with the number of the last batch they need."""
         self._scheduled = False
         self._syncing = False
-        self._through = asyncio.Event()
+        self._sync_done = asyncio.Event()
         """Set after each sync, for `close`."""
         self._closed = False
         self._dirty = False
@@ -75,8 +75,8 @@ class GroupCommit:
         """The error that made the journal fail."""
         self.syncs = 0
         self.sync_seconds = Histogram(SYNC_BUCKETS_S)
-        self._began_s: float | None = None
-        """Start of the sync under way."""
+        self._sync_started_s: float | None = None
+        """Start of the current sync."""
 
     @property
     def waiting(self) -> int:
@@ -85,8 +85,8 @@ class GroupCommit:
 
     @property
     def syncing_s(self) -> float:
-        """Duration so far of the sync under way; 0 if there is none."""
-        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+        """Duration so far of the current sync; 0 if there is none."""
+        return 0.0 if self._sync_started_s is None else time.monotonic() - self._sync_started_s
 
     def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
         """Persist a batch, then call `done`."""
@@ -108,11 +108,11 @@ class GroupCommit:
             try:
                 self._journal.append(writes)
             except LimitReached:
-                # Too much for one loop iteration: write what is buffered first.
+                # The buffer is full: write it first.
                 self._write()
                 if not self.failed:
                     self._journal.append(writes)
-        except BaseException as error:  # noqa: BLE001 - the node takes it for persisted
+        except BaseException as error:  # noqa: BLE001 - the node counts on this write
             self._fail(error)
         return not self.failed
 
@@ -133,13 +133,13 @@ class GroupCommit:
         self._write()
         if self._timer is not None:
             self._timer.cancel()
-        self._dirty = True  # The last sync covers also batches without a waiting callback.
+        self._dirty = True  # The last sync also covers batches without a waiting callback.
         while not self.failed and (self._syncing or self._unsynced or self._dirty):
             if not self._syncing:
                 self._dirty = False
                 self._start_sync()
-            self._through.clear()
-            await self._through.wait()
+            self._sync_done.clear()
+            await self._sync_done.wait()
         self._wanted.put(False)
         self._thread.join()
 
@@ -177,13 +177,13 @@ class GroupCommit:
 
     def _start_sync(self) -> None:
         self._syncing = True
-        self._began_s = time.monotonic()
+        self._sync_started_s = time.monotonic()
         self._wanted.put(True)
 
-    def _sync_on(self) -> None:
+    def _run_syncs(self) -> None:
         """Sync on request, in the thread.
 
-        An executor and its futures would cost as much as a sync.
+        Not with an executor: its futures would cost as much as a sync.
         """
         while self._wanted.get():
             try:
@@ -197,8 +197,8 @@ class GroupCommit:
 
     def _synced(self, outcome: int | BaseException) -> None:
         self._syncing = False
-        took_s, self._began_s = self.syncing_s, None
-        self._through.set()
+        took_s, self._sync_started_s = self.syncing_s, None
+        self._sync_done.set()
         if isinstance(outcome, BaseException):
             self._fail(outcome)
             return
@@ -213,6 +213,6 @@ class GroupCommit:
         if not self.failed:
             self.failed = True
             self.failure = error
-            if not isinstance(error.__cause__, LogDamaged):  # Damage was logged when it was read.
-                _log.critical("the journal can't be written; the server stops: %s", error)
+            if not isinstance(error.__cause__, LogDamaged):  # Damage is logged where it is found.
+                _log.critical("journal write failed, server stops: %s", error)
             self._on_failure(error)

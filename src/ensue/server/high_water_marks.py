@@ -1,22 +1,23 @@
 """High-water marks of each client: events by topic, row version, last stamp.
 
-A relay sees each of them first from the client itself, so no other client can know of more. Counts
-and stamps are persisted (`take_writes`): after a restart, a claim about a client is compared with
-the journal. Marks of the last moments before a kill are missing there. They come back with the
-client's next frame, or with any sealed event of it that another client forwards; until then, claims
-beyond them are refused, and clients repeat what was refused.
+A relay sees each of them first from the client itself, so no other client can know a higher one.
+Counts and stamps are persisted (`take_writes`): after a restart, a claim about a client is compared
+with the journal. The last marks before a kill are missing there. The client's next frame restores
+them, or any sealed event of it that another client forwards. Until then, claims beyond the marks
+are rejected, and clients repeat them.
 
-Three claims about clients from before the restart are believed without a mark:
+Three claims about clients from before the restart are trusted without a mark:
 
 - counts of a departed client, which publishes nothing that a false count could hide;
 - stamps up to the time of the restart: they are clock readings, and later messages have later ones.
   HAZARD: a client whose clock is behind the server's can be silenced for as long as it is behind,
   from the restart on;
-- the version of a row until its client has announced its own. A false version gets the liar nothing
-  but the row that it asks for, and a new member waits for an incomplete peer no longer than for a
+- the version of a row until its client has announced its own. With a false version, a liar gets
+  only the row that it requests, and a new member waits for an incomplete peer no longer than for a
   silent one.
 
-Limit: `TOPICS_MAX` topics a client. Beyond, claims of other clients about its events are refused.
+Limit: `TOPICS_MAX` topics per client. Beyond, claims of other clients about its events are
+rejected.
 """
 
 from collections.abc import Mapping

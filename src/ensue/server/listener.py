@@ -2,18 +2,18 @@
 
 A name belongs to the client that entered it last, and the earlier owner is notified (`Exited`). A
 client that lost its connection reconnects, maybe before the server has noticed, and sends the turn
-that it received when it entered: a time, so that it is also valid after a restart of the server. It
-is refused if another client has entered since. `ensue.server.authorization` decides who may own a
-name.
+that it received when it entered: a time, so that it is also valid after a restart of the server.
+The client is rejected if another one has entered since. `ensue.server.authorization` decides who
+may own a name.
 
-HAZARD: while the server's clock is set back, a client that reconnects may be taken for the later
-one, and then both lose the name: the state store of its records, which compares epochs, refuses the
-earlier.
+HAZARD: while the server's clock is set back, a client that reconnects may count as the later one,
+and then both lose the name: the state store of its records, which compares epochs, rejects the
+earlier one.
 
 Slow consumers: pending output of a connection is bounded by `Limits.pending_bytes`. Beyond,
 messages to it are dropped and counted; its subscriptions see the gap, and request it from the log
 when they have caught up. So a client that stops reading costs the server that much memory, and
-other clients nothing.
+does not affect other clients.
 """
 
 import asyncio
@@ -122,12 +122,12 @@ class Listener:
         self.dropped = 0
         """Messages dropped because too much was pending, or the name was not connected."""
         self.dropped_slow = 0
-        """Those dropped because too much was pending."""
+        """The part of `dropped` because too much was pending."""
         self.dropped_unregistered = 0
         """Messages between clients that are not registered at the same registry."""
-        self.passed_on: Counter[str] = Counter()
+        self.relayed: Counter[str] = Counter()
         """Frames relayed between clients, by kind."""
-        self.arrivals = 0
+        self.accepted = 0
         """Connections accepted since the start."""
         self.unfinished = 0
         """Bytes of unfinished messages of all connections."""
@@ -139,7 +139,7 @@ class Listener:
         self.screens: dict[str, Screen] = {authorization.server: authorization.screen}
         """By inbox: the function that returns the admitted frames and the answers to the others."""
         self.claim_checkers: dict[str, ClaimChecker] = {}
-        """By registry: seals and checks for frames between its clients, on a server with users."""
+        """By registry: the checker of frames between its clients, on a server with users."""
         self._clock = system_clock()
         self._current: Connection | None = None
         """The sender of the bundle being processed."""
@@ -150,7 +150,7 @@ class Listener:
         self._written = written
         """Returns the number of journal bytes so far."""
         self._tls: TlsAcceptor | None = None
-        """Handshakes under way, on a server with TLS."""
+        """TLS handshakes, on a server with TLS."""
         if context is not None:
             self._tls = TlsAcceptor(
                 context,
@@ -220,8 +220,8 @@ class Listener:
         """Send a Farewell to all connections, and close them."""
         self._closing = True
         if self._server is not None:
-            # Let pending accepts finish before the socket is closed: asyncio forgets a connection
-            # that is accepted before and made after the close, and leaves it open.
+            # Let pending accepts finish before the socket is closed: asyncio leaks a connection
+            # that is accepted before the close and made after it.
             for listening in self._server.sockets:
                 self.loop.remove_reader(listening.fileno())
             for _ in range(3):
@@ -243,30 +243,30 @@ class Listener:
     def _make_connection(self) -> Connection:
         return Connection(self)
 
-    def arrived(self, connection: Connection) -> None:
-        """Register a new connection."""
+    def connection_opened(self, connection: Connection) -> None:
+        """Add a new connection."""
         self.connections[connection] = None
-        self.arrivals += 1
-        self.admission.come(connection)
+        self.accepted += 1
+        self.admission.add(connection)
         if self._closing:
             # Accepted before the socket was closed, and made afterwards.
             connection.farewell(SHUTTING_DOWN)
 
-    def make_room(self, connection: Connection) -> str | None:
-        """Admit a connection after its login; return the limit that refuses it."""
-        return self.admission.enter(connection, connection.station)
+    def admit_connection(self, connection: Connection) -> str | None:
+        """Admit a connection after its login; return the limit that it exceeds, or None."""
+        return self.admission.admit(connection, connection.station)
 
-    def gone(self, connection: Connection) -> None:
-        """Forget a connection."""
+    def connection_closed(self, connection: Connection) -> None:
+        """Remove a connection."""
         self.connections.pop(connection, None)
-        self.admission.leave(connection)
+        self.admission.remove(connection)
         for name in connection.names:
-            self._leave(connection, name)
+            self._release(connection, name)
         if not self.connections and self._emptied is not None:
             self._emptied.set()
 
-    def greet(self, connection: Connection, hello: Hello) -> bytes | str:
-        """Return the encoded Welcome, or why the login is refused."""
+    def log_in(self, connection: Connection, hello: Hello) -> bytes | str:
+        """Return the encoded Welcome, or why the login is rejected."""
         refusal = self.authorization.login(connection, hello)
         if refusal is not None:
             return refusal
@@ -275,7 +275,7 @@ class Listener:
         return encode_control(msgspec.structs.replace(self._welcome(), session=connection.session))
 
     def enter_name(self, connection: Connection, name: str, turn: int) -> None:
-        """Give a name to a connection, again or for the first time, or refuse it."""
+        """Make a connection the owner of a name, or reject that."""
         refusal = self.authorization.may_enter(connection, name, self.routes.get(name))
         if refusal is not None:
             self.fault(connection, "permission", refusal)
@@ -293,7 +293,7 @@ class Listener:
             if earlier is not None and earlier is not connection:
                 earlier.exited(name, TAKEN_OVER)
             self.routes[name] = connection
-            # A repeated Enter of one connection gets the same turn again.
+            # A repeated Enter of one connection gets the same turn.
             again = held if earlier is connection else turn
             connection.entered(name, again or min(max(held + 1, self._clock.now_ns()), TURN_MAX))
             if self.on_entered is not None:
@@ -305,16 +305,16 @@ class Listener:
         """Stop routing messages for a name to a connection."""
         connection.forget(name)
         if connection.names.pop(name, None) is not None:
-            self._leave(connection, name)
+            self._release(connection, name)
 
-    def _leave(self, connection: Connection, name: str) -> None:
+    def _release(self, connection: Connection, name: str) -> None:
         if self.routes.get(name) is connection:
             del self.routes[name]
             if self.on_left is not None:
                 self.on_left(name)
 
-    def take(self, connection: Connection, message: bytes) -> int:
-        """Process a bundle; return how many bytes it caused to be written."""
+    def receive_bundle(self, connection: Connection, message: bytes) -> int:
+        """Process a bundle; return how many journal bytes it caused."""
         before = self._written()
         self._current = connection
         self._message = message
@@ -325,21 +325,21 @@ class Listener:
             self._current, self._message = None, b""
         return self._written() - before
 
-    def held(self, connection: Connection, more: int) -> None:
+    def count_unfinished(self, connection: Connection, more: int) -> None:
         """Count bytes of unfinished messages; beyond the limit, close the largest."""
         del connection
         self.unfinished += more
         if self.unfinished > self.limits.unfinished_bytes:
-            most = max(self.connections, key=lambda each: 0 if each.closing else each.held)
+            largest = max(self.connections, key=lambda each: 0 if each.closing else each.held)
             why = "there are too many unfinished messages"
-            most.reject("limit", too_many(self.limits, "unfinished_bytes", why))
+            largest.reject("limit", too_many(self.limits, "unfinished_bytes", why))
 
     def when_answered(self, connection: Connection) -> None:
         """Resume a connection when all bundles so far are answered."""
         self._barrier(connection.resume)
 
     def fault(self, connection: Connection, kind: str, why: str) -> None:
-        """Count and log a fault; a refusal by a limit counts as `limit`."""
+        """Count and log a fault; a rejection by a limit counts as `limit`."""
         connection.faults += 1
         if kind == "permission" and limit_in(why):
             kind = "limit"
@@ -354,7 +354,7 @@ class Listener:
                 f"{host} {kind} {why}", logging.WARNING, f"{address}: {why}", fault=kind
             )
 
-    def dropped_one(self) -> None:
+    def count_dropped(self) -> None:
         """Count a message dropped because the client reads too slowly."""
         self.dropped += 1
         self.dropped_slow += 1
@@ -375,7 +375,7 @@ class Listener:
         if not frames:
             raise RemoteProtocolError("bundle has no frames")
         if target not in self._inboxes:
-            self._pass_on(connection, target, source, frames)
+            self._relay(connection, target, source, frames)
             return []
         if connection.station:
             return frames
@@ -384,14 +384,12 @@ class Listener:
             of = f"not permitted of {source!r}, for {getattr(answer, 'topic', '')!r}"
             self.fault(connection, "permission", getattr(answer, "reason", of))
         if answers:
-            # In one bundle, so that a client handles a refused run of events at once.
+            # In one bundle, so that a client handles a rejected run of events at once.
             bodies = [self._codec.body(answer) for answer in answers]
             connection.write(framed(bundle(source, target, bodies)))
         return admitted
 
-    def _pass_on(
-        self, connection: Connection, target: str, source: str, frames: list[Frame]
-    ) -> None:
+    def _relay(self, connection: Connection, target: str, source: str, frames: list[Frame]) -> None:
         """Relay frames from one client to another."""
         if EPHEMERAL not in target:
             raise RemoteProtocolError(f"this server has no inbox {target!r}")
@@ -399,18 +397,18 @@ class Listener:
         admitted = screen_relayed(
             self.authorization, connection, source, receiver or connection, frames
         )
-        registry = connection.enrolled.get(source)
+        registry = connection.registered.get(source)
         if receiver is None:
             self.dropped += 1
             return
-        if registry is None or receiver.enrolled.get(target) != registry:
+        if registry is None or receiver.registered.get(target) != registry:
             self.dropped_unregistered += 1
             return
-        relay = self.claim_checkers.get(registry)
-        if relay is not None:
-            admitted = relay.screen(connection, source, receiver, admitted)
+        claim_checker = self.claim_checkers.get(registry)
+        if claim_checker is not None:
+            admitted = claim_checker.screen(connection, source, receiver, admitted)
         for frame in admitted:
-            self.passed_on[type(frame).__name__] += 1
+            self.relayed[type(frame).__name__] += 1
         if len(admitted) == len(frames) and all(map(is_, admitted, frames)):
             receiver.write(framed(self._message))
         elif admitted:

@@ -1,4 +1,4 @@
-"""Log formats of a server, one line a record: `key=value` or JSON."""
+"""Log formats of a server: one line per record, as `key=value` or JSON."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 def start_logging(kind: LogFormat, level: str, *, stream: TextIO | None = None) -> None:
-    """Write Ensue's log records from a level on, to stderr unless `stream` is given."""
+    """Write Ensue's log records of at least a level to `stream`, by default stderr."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Json() if kind == "json" else _Text())
     for name in ("ensue", "asyncio"):

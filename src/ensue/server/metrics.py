@@ -1,8 +1,8 @@
 """Metrics of a server, as OpenMetrics (1.0.0) or Prometheus text (0.0.4).
 
-Control characters in label values (of topics, say) are escaped, as the reader may be a terminal.
-Counters start at 0 with the server. Every list is bounded: topics and subscriptions by name are
-those that matter most, as the help of each family says.
+Control characters in label values, such as topics, are escaped, because the reader may be a
+terminal. Counters start at 0 with the server. Every list is bounded: the help of each family says
+which topics and subscriptions it lists by name.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ __all__ = [
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 PLAIN_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOPICS_MAX = 100
-"""Topics with a series of their own."""
+"""Topics with their own series."""
 SUBSCRIPTIONS_MAX = 200
-"""Durable subscriptions with series of their own."""
+"""Durable subscriptions with their own series."""
 LAG_EVERY_S = 0.25
 LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -130,15 +130,15 @@ class Exposition:
         self._lines.append(f"{name}{{{given}}} {value!r}" if given else f"{name} {value!r}")
 
 
-_OBEYED = "\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+_CONTROL = "\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 """Terminal control and bidirectional characters; the format itself escapes newlines."""
-_UNSAFE = re.compile(rf"[{_OBEYED}]|\\[xu\\]")
+_UNSAFE = re.compile(rf"[{_CONTROL}]|\\[xu\\]")
 
 
 def _escaped(text: str) -> str:
     """Escape a label's value: safe on a terminal, and distinct for distinct values."""
     if _UNSAFE.search(text):
-        text = re.sub(rf"[{_OBEYED}]", _code, text.replace("\\", r"\\"))
+        text = re.sub(rf"[{_CONTROL}]", _code, text.replace("\\", r"\\"))
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
@@ -150,10 +150,9 @@ def _code(found: re.Match[str]) -> str:
 class TopicCounts:
     """Counts of events by topic, for a bounded number of topics.
 
-    The `topics_max` topics with the most events ever have a series of their own; all others are
-    counted together, under the empty name. A topic that rises among the first starts a series at 0,
-    and one that falls behind loses its own, so that no series ever decreases and every event is
-    counted once.
+    The `topics_max` topics with the most events ever have their own series; all others are counted
+    together, with the empty name. A topic that enters the list starts a series at 0, and one that
+    leaves it loses its series. So no series ever decreases, and every event is counted once.
     """
 
     def __init__(self, stage: "Sequencer", *, topics_max: int = TOPICS_MAX) -> None:
@@ -161,14 +160,14 @@ class TopicCounts:
         self._topics_max = topics_max
         self._tick, _ = stage.counted_since(0)
         self._counts = stage.counts()
-        """Counts at the last call of `look`."""
+        """Counts at the last call of `update`."""
         self._named: dict[str, int] = {}
         self._others = 0
 
-    def look(self) -> dict[str, int]:
+    def update(self) -> dict[str, int]:
         """Return the counts by topic; the empty name stands for all others."""
         self._tick, changed = self._stage.counted_since(self._tick)
-        fresh = {topic: count - self._counts.get(topic, 0) for topic, count in changed.items()}
+        new = {topic: count - self._counts.get(topic, 0) for topic, count in changed.items()}
         self._counts |= changed
         rivals = [topic for topic in changed if topic not in self._named]
         if rivals:
@@ -178,7 +177,7 @@ class TopicCounts:
                 key=lambda topic: (self._counts[topic], topic),
             )
             self._named = {topic: self._named.get(topic, 0) for topic in first}
-        for topic, more in fresh.items():
+        for topic, more in new.items():
             if topic in self._named:
                 self._named[topic] += more
             else:
@@ -202,9 +201,9 @@ class LoopLag:
 
     def _arm(self) -> None:
         due_s = self._loop.time() + LAG_EVERY_S
-        self._handle = self._loop.call_at(due_s, self._look, due_s)
+        self._handle = self._loop.call_at(due_s, self._sample, due_s)
 
-    def _look(self, due_s: float) -> None:
+    def _sample(self, due_s: float) -> None:
         self.seconds.observe(max(0.0, self._loop.time() - due_s))
         self._arm()
 
@@ -253,12 +252,12 @@ class Metrics:
     def _events(self, out: Exposition) -> None:
         status = self._status
         node, traffic = status.station.node, status.traffic
-        out.counter("ensue_events_total", "Events put out, voids included.", status.events)
+        out.counter("ensue_events_total", "Events published, voids included.", status.events)
         out.counters(
             "ensue_topic_events_total",
             f"Events by topic: the {TOPICS_MAX} topics with the most events ever by name, "
             'all others together as topic="".',
-            [({"topic": topic}, count) for topic, count in self._topics.look().items()],
+            [({"topic": topic}, count) for topic, count in self._topics.update().items()],
         )
         out.gauge("ensue_topics", "Topics with events.", status.journal.topic_count)
         out.counter(
@@ -332,27 +331,27 @@ class Metrics:
         members = {order: len(each.present) for order, each in registries.items()}
         members |= {order: len(each.members) for order, each in fanouts.items()}
         out.gauges(
-            "ensue_room_members",
+            "ensue_relayed_order_members",
             "Registered or listening clients of relayed orders, by order.",
             [({"order": order}, count) for order, count in members.items()],
         )
         out.gauges(
-            "ensue_room_numbers",
-            f"Numbers given to clients since a room was last empty, of {NODES_MAX}.",
+            "ensue_relayed_order_numbers",
+            f"Numbers assigned since an order last had no members, of {NODES_MAX}.",
             [({"order": order}, len(each.names)) for order, each in registries.items()],
         )
         out.counters(
-            "ensue_room_events_total",
-            "Events fanned out to listeners and not kept.",
+            "ensue_relayed_order_events_total",
+            "Events fanned out to listeners and not stored.",
             [({"order": order}, each.passed_on) for order, each in fanouts.items()],
         )
         if self._status.listener is not None:
             out.counters(
-                "ensue_passed_on_frames_total",
+                "ensue_relayed_frames_total",
                 "Frames relayed between clients, by kind.",
                 [
                     ({"kind": kind}, count)
-                    for kind, count in sorted(self._status.listener.passed_on.items())
+                    for kind, count in sorted(self._status.listener.relayed.items())
                 ],
             )
 
@@ -367,7 +366,7 @@ class Metrics:
                 listener.admission.waiting,
             )
             out.counter(
-                "ensue_connections_opened_total", "Connections accepted.", listener.arrivals
+                "ensue_connections_opened_total", "Connections accepted.", listener.accepted
             )
             out.gauge("ensue_names", "Names of connected clients.", len(listener.routes))
         out.counters(
@@ -380,12 +379,12 @@ class Metrics:
         out.counter("ensue_bytes_out_total", "Bytes of sent bundles.", traffic.bytes_out)
         out.counters(
             "ensue_refusals_total",
-            "Refused requests and frames, by kind of fault.",
+            "Rejected requests and frames, by kind of fault.",
             [({"kind": kind}, count) for kind, count in sorted(status.errors.items())],
         )
         out.counters(
             "ensue_messages_dropped_total",
-            "Messages dropped: the reader was too slow, disconnected, or not registered.",
+            "Messages dropped: the receiver was too slow, disconnected, or not registered.",
             [({"reason": reason}, count) for reason, count in status.dropped.items()],
         )
 

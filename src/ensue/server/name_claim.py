@@ -1,11 +1,11 @@
 """The check that no other station on a broker uses this station's name.
 
 Two stations with one name would both keep the log of the same topics, and neither would have all of
-it. A port can be bound once; a name on a broker can't, so a station asks a few times before it
-starts, and starts if there is no answer.
+it. The system lets one process bind a port, but a broker lets any number use a name. So a station
+queries the name a few times before it starts, and starts if there is no answer.
 
-HAZARD: a station that is paused or cut off does not answer, nor do two that start at the same
-moment. Have your service manager run one of each.
+HAZARD: a paused or partitioned station does not answer, nor do two that start at the same time.
+Have your service manager run one of each.
 """
 
 import asyncio
@@ -54,5 +54,5 @@ async def check_unclaimed(
         )
     if conflict.done():
         raise ConfigurationError(
-            f"on {url} {conflict.result()}: stop it, or make this another bus with ?prefix=NAME"
+            f"on {url} {conflict.result()}: stop it, or use another bus with ?prefix=NAME"
         )

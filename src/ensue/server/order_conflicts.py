@@ -1,7 +1,7 @@
 """Warnings about topics that clients use in two orders.
 
-Each order has its own streams: a subscriber of one order never gets an event that was published in
-another. A topic used in two is almost always a client with the wrong `order`.
+Each order has its own streams: a subscriber in one order never gets events published in another. A
+topic used in two orders almost always means a client with the wrong `order`.
 """
 
 import logging
@@ -9,10 +9,10 @@ import logging
 __all__ = ["TopicOrders"]
 
 TOPICS_MAX = 10_000
-"""Topics whose orders are remembered; beyond, all are forgotten and may be warned of again."""
+"""Topics whose orders are recorded; beyond, all are forgotten, and warnings may repeat."""
 
 WARNINGS_MAX = 100
-"""Warnings logged in all: a client must not fill the log."""
+"""Warnings logged in total, so that a client can't fill the log."""
 
 logger = logging.getLogger("ensue.server")
 

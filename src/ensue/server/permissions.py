@@ -6,9 +6,9 @@ guessing a chosen password expensive, and 256 random bits can't be guessed at an
 compared with every user's, in constant time each, so that the duration does not reveal whether it
 matches one.
 
-Once there is a user, clients without a login are refused, and a user may do only what it is
-granted: `publish` and `subscribe` are lists of topics, of prefixes with everything below
-(`audit.*`), or `*`.
+On a server with users, clients without a login are rejected, and a user needs a permission for each
+topic: `publish` and `subscribe` are lists of topics, of prefixes with everything below (`audit.*`),
+or `*`.
 """
 
 import hmac
@@ -58,7 +58,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, user in self.users.items():
             if not name:
-                raise ConfigurationError("users: a user needs a name")
+                raise ConfigurationError("users: the name of a user is empty: name the user")
             if not user.token and not user.certificate:
                 raise ConfigurationError(
                     f"users.{name}: a user needs a token or a certificate: add token, which "
@@ -67,8 +67,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             if user.token and not _STORED.fullmatch(user.token):
                 raise ConfigurationError(
                     f"users.{name}.token: expected sha256:SALT:HASH, as `ensue token {name}` "
-                    "prints "
-                    "it; the token itself does not belong here"
+                    "prints it; the token itself does not belong here"
                 )
             for pattern in (*user.publish, *user.subscribe):
                 if not _PATTERN.fullmatch(pattern):
@@ -78,7 +77,9 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
                     )
         certificates = [user.certificate for user in self.users.values() if user.certificate]
         if len(set(certificates)) != len(certificates):
-            raise ConfigurationError("users: two users have the same certificate")
+            raise ConfigurationError(
+                "users: two users have the same certificate: give each its own"
+            )
 
     def user_of(self, token: str, names: tuple[str, ...]) -> str | None:
         """Return the user of a token or of the names in a certificate; None if unknown."""
@@ -103,7 +104,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grants:
-    """What one user may do, prepared for a check of every event."""
+    """The permissions of one user, prepared for a fast check of every event."""
 
     __slots__ = ("_all", "_prefixes", "_topics", "readable", "user")
 
@@ -111,7 +112,7 @@ class Grants:
         self.user = user
         """Empty on a server without users."""
         self.readable = None if permissions is None else permissions.subscribe
-        """The patterns it may subscribe to; None: all topics."""
+        """The patterns it may subscribe to; None for all topics."""
         self._topics: dict[Action, frozenset[str]] = {}
         self._prefixes: dict[Action, tuple[str, ...]] = {}
         self._all: dict[Action, bool] = {

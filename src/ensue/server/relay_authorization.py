@@ -1,9 +1,9 @@
-"""Authorization of frames that a server relays and neither orders nor keeps.
+"""Authorization of frames that a server relays and neither orders nor stores.
 
-The permissions and limits of ordered events hold here too. A request that is not permitted is
-refused with an answer (`Declined` by a fan-out, `TopicDenied` by a registry): the event fails
-with `EventRefused`, the topic with `SubscriptionRefused`. A frame that no client sends raises
-`RemoteProtocolError`, which closes the connection.
+The permissions and limits of sequenced events apply too. A request that is not permitted gets an
+answer (`Declined` by a fan-out, `TopicDenied` by a registry): the event fails with `EventRefused`,
+the topic with `SubscriptionRefused`. A frame that no client sends raises `RemoteProtocolError`,
+which closes the connection.
 
 Frames between clients, in causal order or with deadlines, are checked as they pass: both clients
 must be registered at the same registry, over these connections, and only its frame types pass;
@@ -102,33 +102,34 @@ def screen_registry(
 ) -> tuple[list[Frame], list[Frame]]:
     """Return a client's admitted frames to a registry, and the answers to the others.
 
-    Across topics a publisher also subscribes to what it publishes on, so it needs both permissions.
+    If the order is `across` topics, a publisher subscribes to the topics that it publishes on, so
+    it needs both permissions.
     """
     if len(frames) > BUNDLE_ITEMS_MAX:
         raise RemoteProtocolError(BUNDLE_TOO_LARGE)
     admitted: list[Frame] = []
     answers: list[Frame] = []
-    enrols = False
+    registers = False
     for frame in frames:
         if not isinstance(frame, FROM_NODES):
             raise RemoteProtocolError(f"{type(frame).__name__} is not for a registry")
         if isinstance(frame, Register):
-            # Repeated in one bundle, it is answered once: the answer may be long.
-            if enrols:
+            # Several in one bundle get one answer, which may be long.
+            if registers:
                 continue
-            enrols = True
+            registers = True
             if not peer.grants.any:
-                # Members would send it all topics and wait for it, and it would use up a number.
+                # It would use up a number, and members would send it all topics and wait for it.
                 user = peer.grants.user
                 reason = f"{user!r} may neither publish nor subscribe: give it permissions first"
                 answers.append(Evicted(reason=reason))
                 continue
-            peer.enrolled[source] = registry
+            peer.registered[source] = registry
         elif isinstance(frame, TopicReleased):
             authorization.detach(peer, source, registry, frame.topic)
         elif isinstance(frame, TopicRequest):
-            why = _asking_refusal(authorization, peer, frame, across=across)
-            why = why or _joining_refusal(authorization, peer, source, registry, frame)
+            why = _topic_refusal(authorization, peer, frame, across=across)
+            why = why or _join_refusal(authorization, peer, source, registry, frame)
             if why:
                 answers.append(TopicDenied(topic=frame.topic, action=frame.action, reason=why))
                 continue
@@ -142,24 +143,24 @@ def _order(place: str) -> str:
     return place.rpartition("/")[2]
 
 
-def _joining_refusal(
-    authorization: Authorization, peer: Peer, source: str, registry: str, ask: TopicRequest
+def _join_refusal(
+    authorization: Authorization, peer: Peer, source: str, registry: str, request: TopicRequest
 ) -> str:
     """Return why a client may not join a topic; empty if it may, or only publishes."""
-    if ask.action != "subscribe":
+    if request.action != "subscribe":
         return ""
-    return authorization.join_refusal(peer, source, registry, ask.topic)
+    return authorization.join_refusal(peer, source, registry, request.topic)
 
 
-def _asking_refusal(
-    authorization: Authorization, peer: Peer, ask: TopicRequest, *, across: bool
+def _topic_refusal(
+    authorization: Authorization, peer: Peer, request: TopicRequest, *, across: bool
 ) -> str:
     """Return why a client may not use a topic; empty if it may."""
-    why = authorization.unknown_topic(ask.topic)
-    if not why and ask.action == "publish":
-        why = authorization.why_not(peer, "publish", ask.topic)
-    if not why and (across or ask.action == "subscribe"):
-        why = authorization.why_not(peer, "subscribe", ask.topic)
+    why = authorization.unknown_topic(request.topic)
+    if not why and request.action == "publish":
+        why = authorization.why_not(peer, "publish", request.topic)
+    if not why and (across or request.action == "subscribe"):
+        why = authorization.why_not(peer, "subscribe", request.topic)
     return why
 
 
@@ -188,7 +189,7 @@ def screen_relayed(
             if stamped and not _is_clocked(event):
                 raise RemoteProtocolError(UNEXPECTED_PLACE)
             check_event(event)
-            # The number of headers is not checked: a dropped event would be sent again for ever.
+            # The number of headers is not checked: a dropped event would be resent endlessly.
             action: Action = "publish" if event.publisher == source else "subscribe"
             why = why or authorization.why_not(sender, action, event.topic)
             why = why or authorization.why_not(receiver, "subscribe", event.topic)

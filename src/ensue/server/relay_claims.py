@@ -1,19 +1,19 @@
-"""Relay authorization: claims a client may make about itself, others, and topics.
+"""Checks of the claims in relayed frames: about the sender, other clients, and topics.
 
-Clients of one registry order events among themselves, and a server relays their frames. Many frames
+The clients of one registry order events themselves, and a server relays their frames. Many frames
 are about other clients: a node forwards events down a tree, repairs gaps with events of others, and
-passes on subscriptions. The relay knows only which connection a frame came from. So, on a server
+forwards subscriptions. The relay knows only the connection that a frame came from. So, on a server
 with users:
 
-- A claim about the sender itself is checked as it passes: the sender's name, its number at the
+- A claim about the sender itself is checked directly: the sender's name, its number at the
   registry, its permissions. If it is permitted, the relay *seals* it: it adds a MAC, with a key
   that no client has, over the registry, its epoch, the client and the content.
 - A claim about another client needs that seal: it proves that the relay received the content from
   that client's own connection, and permitted it.
 - Counts of other clients' events (start vectors, barriers, summaries, tombstones) can't be sealed.
-  The relay has seen all of them first from their publishers, and remembers them across restarts: no
-  client may claim more (`ensue.server.high_water_marks`). The same holds for stamps of others in
-  the causal past of a message.
+  The relay saw all of these events first, from their publishers, and remembers the counts across
+  restarts: no client may claim more (`ensue.server.high_water_marks`). The same holds for stamps of
+  others in the causal past of a message.
 
 | frame | claims | must be |
 |---|---|---|
@@ -22,7 +22,7 @@ with users:
 | `Receipt` | rows, start vectors | as `Change`; no count beyond what was published |
 | `Rows` | rows | as `Change`; or of a departed client, without topics |
 | `Versions` | versions of rows | none beyond what was sealed |
-| `Summary`, `NotCached` of causal order | counts of one topic | none beyond what was published (3) |
+| `Summary` of causal order, `NotCached` | counts of one topic | at most what was published (3) |
 | `Message` | an event, its deadline, its causal past | as `Publication`, and complete (4) |
 | `Groups`, `Noted` | a row | the sender's own, of topics that it may read |
 | `Heartbeat`, `Alive`, `Request`, `Summary` with deadlines | only what the sender has or lacks | |
@@ -33,14 +33,14 @@ with users:
 3. Sender and receiver may read the topic, or publish on it.
 4. No stamp of another client is beyond the last that it sent.
 
-A refused frame is dropped and counted as `permission`, or as `forged` if its claim has no proof. Of
-several events or rows of a `Fill`, a `Receipt` or `Rows`, the permitted ones pass.
+A rejected frame is dropped and counted as `permission`, or as `forged` if its claim has no proof.
+If a `Fill`, a `Receipt` or `Rows` has several events or rows, the permitted ones pass.
 
-Without users every client may do everything, under any name: nothing is sealed.
+On a server without users, every client may do everything, with any name: nothing is sealed.
 
-HAZARD: a client that forwards for others may fail to, claim that it did, or delay frames: events
-then arrive by repair, later. Registered clients send each other the names of all topics in use, and
-who is subscribed to them.
+HAZARD: a client that forwards for others may drop or delay frames, or claim that it sent them:
+events then arrive later, by repair. Registered clients send each other the names of all topics in
+use, with their subscribers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +77,7 @@ T = TypeVar("T", cube.Item, cube.Row)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Refused(Exception):
+class _Rejected(Exception):
     """A frame may not pass: the kind of fault, and the reason."""
 
     def __init__(self, kind: str, why: str) -> None:
@@ -128,17 +128,17 @@ class ClaimChecker:
         """Return the frames that may pass between two clients, sealed; count the others."""
         number = self._registry.number(source)
         if number is None:
-            return []  # It is not registered: no client would accept its frames.
+            return []  # Not registered: no client would accept its frames.
         if self._epoch != self._registry.epoch:
             self._begin_epoch()
-        one = _Bundle(sender, source, number, receiver)
+        bundle = _Bundle(sender, source, number, receiver)
         admitted: list[Frame] = []
         for frame in frames:
             check = self._checks.get(type(frame))
             try:
-                admitted.append(frame if check is None else check(one, frame))
-            except _Refused as refused:
-                sender.server.fault(sender, refused.kind, str(refused))
+                admitted.append(frame if check is None else check(bundle, frame))
+            except _Rejected as rejected:
+                sender.server.fault(sender, rejected.kind, str(rejected))
         return admitted
 
     def take_writes(self) -> list[Persist]:
@@ -153,58 +153,59 @@ class ClaimChecker:
 
     # -- Events ---------------------------------------------------------------------------------
 
-    def _publication(self, one: "_Bundle", frame: cube.Publication) -> Frame:
-        items = tuple([self._item(one, item) for item in frame.items])
+    def _publication(self, bundle: "_Bundle", frame: cube.Publication) -> Frame:
+        items = tuple([self._item(bundle, item) for item in frame.items])
         if _same(items, frame.items):
             return frame
         return msgspec.structs.replace(frame, items=items)
 
-    def _fill(self, one: "_Bundle", frame: cube.Fill) -> Frame:
-        self._check_topic(one, frame.topic)
-        items = one.each(frame.items, self._item)
+    def _fill(self, bundle: "_Bundle", frame: cube.Fill) -> Frame:
+        self._check_topic(bundle, frame.topic)
+        items = bundle.each(frame.items, self._item)
         return frame if items is frame.items else msgspec.structs.replace(frame, items=items)
 
-    def _item(self, one: "_Bundle", item: cube.Item) -> cube.Item:
+    def _item(self, bundle: "_Bundle", item: cube.Item) -> cube.Item:
         event = item.event
-        own = event.publisher == one.source
-        number = one.number if own else self._registry.number(event.publisher)
+        own = event.publisher == bundle.source
+        number = bundle.number if own else self._registry.number(event.publisher)
         proof = self._seal("event", number, event, item.after)
         if not own:
-            _check_proof(one, item.proof, proof, event.publisher, f"an event on {event.topic!r}")
+            _check_proof(bundle, item.proof, proof, event.publisher, f"an event on {event.topic!r}")
             if number is not None:
                 self._marks.published(number, event.topic, event.publisher_seq)
             return item
         for topic, counts in item.after.items():
-            self._check_counts(one, topic, counts)
-        self._marks.published(one.number, event.topic, event.publisher_seq)
+            self._check_counts(bundle, topic, counts)
+        self._marks.published(bundle.number, event.topic, event.publisher_seq)
         return cube.Item(event, item.after, proof)
 
-    def _message(self, one: "_Bundle", frame: gossip.Message) -> Frame:
+    def _message(self, bundle: "_Bundle", frame: gossip.Message) -> Frame:
         event = frame.event
-        own = event.publisher == one.source
-        number = one.number if own else self._registry.number(event.publisher)
+        own = event.publisher == bundle.source
+        number = bundle.number if own else self._registry.number(event.publisher)
         if number != frame.source:
-            raise _Refused(
-                "forged", f"{one.source!r} sent an event of {event.publisher!r} with a wrong number"
+            raise _Rejected(
+                "forged",
+                f"{bundle.source!r} sent an event of {event.publisher!r} with a wrong number",
             )
         digest = frame.digest if own else rows_digest(frame.after)
         proof = self._seal("message", number, event, frame.dest, frame.round, frame.live, digest)
         stamp = 0 if event.stamp is None else event.stamp.entries.get(CLOCK, 0)
         if own:
-            self._check_past(one, frame, stamp)
-            self._marks.sent(one.number, stamp)
+            self._check_past(bundle, frame, stamp)
+            self._marks.sent(bundle.number, stamp)
             return msgspec.structs.replace(frame, proof=proof)
         if frame.base:
-            raise _Refused(
-                "forged", f"{one.source!r} sent an incomplete message of {event.publisher!r}"
+            raise _Rejected(
+                "forged", f"{bundle.source!r} sent an incomplete message of {event.publisher!r}"
             )
-        self._check_past(one, frame, stamp)
-        _check_proof(one, frame.proof, proof, event.publisher, f"an event on {event.topic!r}")
+        self._check_past(bundle, frame, stamp)
+        _check_proof(bundle, frame.proof, proof, event.publisher, f"an event on {event.topic!r}")
         self._marks.sent(frame.source, stamp)
         return frame
 
-    def _check_past(self, one: "_Bundle", frame: gossip.Message, stamp: int) -> None:
-        """Refuse stamps that others have not reached.
+    def _check_past(self, bundle: "_Bundle", frame: gossip.Message, stamp: int) -> None:
+        """Reject stamps that other clients have not reached.
 
         Receivers would drop all events up to such a stamp as late.
         """
@@ -213,94 +214,96 @@ class ClaimChecker:
                 continue
             latest = stamp - min(ages)
             if not self._marks.is_sent(number, latest):
-                raise _Refused(
+                raise _Rejected(
                     "forged",
-                    f"{one.source!r} claimed stamp {latest} of number {number}, not sent yet",
+                    f"{bundle.source!r} claimed stamp {latest} of number {number}, not sent yet",
                 )
 
     # -- Membership -----------------------------------------------------------------------------
 
-    def _change(self, one: "_Bundle", frame: cube.Change) -> Frame:
-        row = self._row(one, frame.row)
+    def _change(self, bundle: "_Bundle", frame: cube.Change) -> Frame:
+        row = self._row(bundle, frame.row)
         if not set(frame.joins) <= set(row.topics):
-            raise _Refused("forged", f"{one.source!r} joins topics that are not in the row")
+            raise _Rejected("forged", f"{bundle.source!r} joins topics that are not in the row")
         return frame if row is frame.row else msgspec.structs.replace(frame, row=row)
 
-    def _receipt(self, one: "_Bundle", frame: cube.Receipt) -> Frame:
+    def _receipt(self, bundle: "_Bundle", frame: cube.Receipt) -> Frame:
         for topic, counts in frame.vectors.items():
-            self._check_counts(one, topic, counts)
-        rows = one.each(frame.rows, self._row)
+            self._check_counts(bundle, topic, counts)
+        rows = bundle.each(frame.rows, self._row)
         return frame if rows is frame.rows else msgspec.structs.replace(frame, rows=rows)
 
-    def _rows(self, one: "_Bundle", frame: cube.Rows) -> Frame:
-        rows = one.each(frame.rows, self._row)
+    def _rows(self, bundle: "_Bundle", frame: cube.Rows) -> Frame:
+        rows = bundle.each(frame.rows, self._row)
         return frame if rows is frame.rows else cube.Rows(rows=rows)
 
-    def _row(self, one: "_Bundle", row: cube.Row) -> cube.Row:
-        own = row.node == one.number
+    def _row(self, bundle: "_Bundle", row: cube.Row) -> cube.Row:
+        own = row.node == bundle.number
         if not own and not row.topics and self._registry.is_gone(row.node):
             return row  # Every client concludes the same from the registry's list.
         proof = self._seal("row", row.node, row.version, row.topics)
         if not own:
-            _check_proof(one, row.proof, proof, f"number {row.node}", "a subscription")
+            _check_proof(bundle, row.proof, proof, f"number {row.node}", "a subscription")
             return row
         for topic in row.topics:
-            _check(self._authorization.why_not(one.sender, "subscribe", topic))
+            _check(self._authorization.why_not(bundle.sender, "subscribe", topic))
         self._marks.announced(row.node, row.version)
         return cube.Row(row.node, row.version, row.topics, proof)
 
-    def _versions(self, one: "_Bundle", frame: cube.Versions) -> Frame:
-        if (own := frame.versions.get(one.number)) is not None:
-            self._marks.announced(one.number, own)
+    def _versions(self, bundle: "_Bundle", frame: cube.Versions) -> Frame:
+        if (own := frame.versions.get(bundle.number)) is not None:
+            self._marks.announced(bundle.number, own)
         for number, version in frame.versions.items():
             if not self._registry.is_gone(number) and not self._marks.is_version(number, version):
-                raise _Refused(
+                raise _Rejected(
                     "forged",
-                    f"{one.source!r} claimed version {version} of the row of number {number}",
+                    f"{bundle.source!r} claimed version {version} of the row of number {number}",
                 )
         return frame
 
-    def _groups(self, one: "_Bundle", frame: gossip.Groups | gossip.Noted) -> Frame:
-        if frame.row.node != one.number:
-            raise _Refused("forged", f"{one.source!r} sent the groups of number {frame.row.node}")
+    def _groups(self, bundle: "_Bundle", frame: gossip.Groups | gossip.Noted) -> Frame:
+        if frame.row.node != bundle.number:
+            raise _Rejected(
+                "forged", f"{bundle.source!r} sent the groups of number {frame.row.node}"
+            )
         for topic in frame.row.topics:
-            _check(self._authorization.why_not(one.sender, "subscribe", topic))
+            _check(self._authorization.why_not(bundle.sender, "subscribe", topic))
         return frame
 
     # -- Counts ---------------------------------------------------------------------------------
 
-    def _summary(self, one: "_Bundle", frame: cube.Summary) -> Frame:
-        self._check_topic(one, frame.topic)
+    def _summary(self, bundle: "_Bundle", frame: cube.Summary) -> Frame:
+        self._check_topic(bundle, frame.topic)
         if frame.follows:
-            _check(self._authorization.why_not(one.sender, "subscribe", frame.topic))
-        self._check_counts(one, frame.topic, frame.have)
+            _check(self._authorization.why_not(bundle.sender, "subscribe", frame.topic))
+        self._check_counts(bundle, frame.topic, frame.have)
         return frame
 
-    def _not_cached(self, one: "_Bundle", frame: cube.NotCached) -> Frame:
-        self._check_topic(one, frame.topic)
-        self._check_counts(one, frame.topic, {frame.source: frame.up_to})
+    def _not_cached(self, bundle: "_Bundle", frame: cube.NotCached) -> Frame:
+        self._check_topic(bundle, frame.topic)
+        self._check_counts(bundle, frame.topic, {frame.source: frame.up_to})
         return frame
 
-    def _check_topic(self, one: "_Bundle", topic: str) -> None:
-        """Refuse a topic that the sender or receiver may neither read nor publish on."""
-        for connection in (one.sender, one.receiver):
+    def _check_topic(self, bundle: "_Bundle", topic: str) -> None:
+        """Reject a topic that the sender or receiver may neither read nor publish on."""
+        for connection in (bundle.sender, bundle.receiver):
             why = self._authorization.why_not(connection, "subscribe", topic)
             if why and self._authorization.why_not(connection, "publish", topic):
-                raise _Refused("permission", why)
+                raise _Rejected("permission", why)
 
-    def _check_counts(self, one: "_Bundle", topic: str, counts: cube.Counts) -> None:
-        """Refuse counts of others beyond their marks; raise the sender's own mark."""
+    def _check_counts(self, bundle: "_Bundle", topic: str, counts: cube.Counts) -> None:
+        """Reject counts of others beyond their marks; raise the sender's own mark."""
         for number, count in counts.items():
-            if number == one.number:
+            if number == bundle.number:
                 if count:
-                    _check(self._authorization.why_not(one.sender, "publish", topic))
+                    _check(self._authorization.why_not(bundle.sender, "publish", topic))
                     self._marks.published(number, topic, count)
             elif not self._marks.is_published(
                 number, topic, count, gone=self._registry.is_gone(number)
             ):
-                raise _Refused(
+                raise _Rejected(
                     "forged",
-                    f"{one.source!r} claimed event {count} of number {number} on {topic!r}, "
+                    f"{bundle.source!r} claimed event {count} of number {number} on {topic!r}, "
                     "which was not published",
                 )
 
@@ -326,29 +329,29 @@ class _Bundle:
     def each(self, parts: tuple[T, ...], check: Callable[["_Bundle", T], T]) -> tuple[T, ...]:
         """Return the parts of a frame that may pass; raise if none may."""
         passed: list[T] = []
-        refused: _Refused | None = None
+        rejected: _Rejected | None = None
         for part in parts:
             try:
                 passed.append(check(self, part))
-            except _Refused as error:
-                refused = error
-        if refused is not None:
+            except _Rejected as error:
+                rejected = error
+        if rejected is not None:
             if not passed:
-                raise refused
-            self.sender.server.fault(self.sender, refused.kind, str(refused))
+                raise rejected
+            self.sender.server.fault(self.sender, rejected.kind, str(rejected))
         return parts if _same(passed, parts) else tuple(passed)
 
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Return whether nothing was sealed or left out."""
+    """Return whether both have the same objects: nothing was sealed or left out."""
     return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _check(why: str) -> None:
     if why:
-        raise _Refused("permission", why)
+        raise _Rejected("permission", why)
 
 
-def _check_proof(one: _Bundle, given: bytes, expected: bytes, subject: str, what: str) -> None:
+def _check_proof(bundle: _Bundle, given: bytes, expected: bytes, subject: str, what: str) -> None:
     if not compare_digest(given, expected):
-        raise _Refused("forged", f"{one.source!r} sent {what} of {subject!r} without its seal")
+        raise _Rejected("forged", f"{bundle.source!r} sent {what} of {subject!r} without its seal")

@@ -1,8 +1,8 @@
-"""Orders that clients keep among themselves and a server only relays.
+"""Relayed orders: clients order events, and a server only relays their frames.
 
-Clients of one such order share a registry, which numbers them (causal order, deadlines), or a
-fan-out, which sends events on (merged order, or none). Only the client knows how many events it
-holds back: `Subscription.held_back`.
+The clients of such an order share a registry, which numbers them (causal order, deadlines), or a
+fan-out, which forwards events (merged order, or none). The server does not know how many events a
+client holds back; `Subscription.held_back` does.
 """
 
 from collections.abc import Sequence

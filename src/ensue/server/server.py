@@ -1,8 +1,7 @@
 """A server: one station of a chain on its journal, reached over TCP.
 
-Several servers form a chain. Each connects to all others as a client does, under the name of its
-station, and sends to them over these connections; it receives over the connections that others
-open.
+Several servers form a chain. Each connects to all others as a client does, with the name of its
+station. It sends over the connections that it opened, and receives over those of the others.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ from ensue.server.listener import Listener, check_free
 from ensue.server.relay_authorization import screen_fanout, screen_registry
 from ensue.server.relay_claims import KEY, KEY_BYTES, ClaimChecker
 from ensue.server.station_builder import OWNER, PeerLogs
-from ensue.server.station_server import StationServer, what_is_damaged
+from ensue.server.station_server import StationServer, damage_text
 from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp.carrier import TcpCarrier
 from ensue.transports.tcp.messages import Member, Welcome
@@ -61,7 +60,7 @@ _log = logging.getLogger("ensue")
 
 
 class Server(StationServer):
-    """One station of a chain, on an address of its own.
+    """One station of a chain, on its own address.
 
     `recorder` records the actions of its content broker.
     """
@@ -129,7 +128,7 @@ class Server(StationServer):
             store=commit,
             transport=transport,
             clock=self._clock,
-            on_failure=self._broke,
+            on_failure=self._station_failed,
             is_connected=listener.routes.__contains__,
             recorder=self._recorder,
         )
@@ -137,7 +136,7 @@ class Server(StationServer):
         await self.content.open()
         listener.on_entered = self._entered
         key = _seal_key(journal, commit) if config.access.users else b""
-        for registry in await self._enrol(transport, journal, commit):
+        for registry in await self._open_registries(transport, journal, commit):
             node = registry.node
             listener.screens[node.name] = partial(
                 screen_registry, listener.authorization, node.name, across=node.across
@@ -147,14 +146,14 @@ class Server(StationServer):
                     listener.authorization, node, key, journal.records
                 )
         if key:
-            self._tasks.append(asyncio.create_task(self._keep_marks(commit)))
+            self._tasks.append(asyncio.create_task(self._persist_marks(commit)))
         await listener.start()
-        await self._show()
+        await self._open_admin()
         for member in config.members:
             if member.name != config.name:
-                self._tasks.append(asyncio.create_task(self._meet(member)))
+                self._tasks.append(asyncio.create_task(self._connect_peer(member)))
 
-    async def _part(self, commit: GroupCommit) -> None:
+    async def _disconnect(self, commit: GroupCommit) -> None:
         if self.listener is not None:
             await self.listener.close()
         self._write_marks(commit)
@@ -167,7 +166,7 @@ class Server(StationServer):
             self.content.close()
         await commit.close()
 
-    async def _keep_marks(self, commit: GroupCommit) -> None:
+    async def _persist_marks(self, commit: GroupCommit) -> None:
         """Persist high-water marks at intervals, for the next start."""
         while True:
             await asyncio.sleep(MARKS_S)
@@ -175,14 +174,14 @@ class Server(StationServer):
 
     def _write_marks(self, commit: GroupCommit) -> None:
         claim_checkers = self.listener.claim_checkers.values() if self.listener is not None else ()
-        for relay in claim_checkers:
-            if writes := relay.take_writes():
+        for checker in claim_checkers:
+            if writes := checker.take_writes():
                 commit.write(writes, lambda: None)
 
     def _damaged(self, error: LogDamaged) -> None:
         super()._damaged(error)
         if self.listener is not None:
-            self.listener.damage = what_is_damaged(error)
+            self.listener.damage = damage_text(error)
 
     async def _open_fanouts(self, transport: FramedTransport, listener: Listener) -> None:
         """Open the fan-outs, for orders that need no sequencer."""
@@ -225,7 +224,7 @@ class Server(StationServer):
             log=self.lineage,
         )
 
-    async def _meet(self, member: Member) -> None:
+    async def _connect_peer(self, member: Member) -> None:
         """Connect to another station, and retry until it is up."""
         assert self.listener is not None
         assert self._peers is not None
@@ -261,18 +260,18 @@ class Server(StationServer):
                 await asyncio.sleep(NEIGHBOR_RETRY_S)
                 continue
             self._carriers.append(carrier)
-            carrier.on_reconnect = partial(self._met, member)
-            carrier.on_log_lost = partial(self._lost_peer, member, carrier)
+            carrier.on_reconnect = partial(self._peer_connected, member)
+            carrier.on_log_lost = partial(self._peer_log_lost, member, carrier)
             self.listener.neighbors[member.name] = carrier
             self.listener.neighbors[broker_of(member.name)] = carrier
             _log.info("server connected name=%s address=%s", member.name, member.address)
-            self._met(member)
+            self._peer_connected(member)
             return
 
     def _is_own_log(self, error: Exception) -> bool:
-        """Stop if another server knows of another or longer log of this one.
+        """Stop if another server knows another or a longer log of this server.
 
-        Return whether that is so.
+        Return whether it does.
         """
         if not isinstance(error, LogLost) or error.server != self.config.name:
             return False
@@ -280,8 +279,8 @@ class Server(StationServer):
             self._ended.set_exception(error)
         return True
 
-    def _lost_peer(self, member: Member, carrier: TcpCarrier, error: LogLost) -> None:
-        """Reconnect until a server has its log again, unless this one's log is wrong."""
+    def _peer_log_lost(self, member: Member, carrier: TcpCarrier, error: LogLost) -> None:
+        """Reconnect until a peer has its log again; stop if this server's log is wrong."""
         if self._is_own_log(error):
             return
         _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
@@ -289,14 +288,14 @@ class Server(StationServer):
         for name in (member.name, broker_of(member.name)):
             if self.listener.neighbors.get(name) is carrier:
                 del self.listener.neighbors[name]
-        self._tasks.append(asyncio.create_task(self._meet_again(member, carrier)))
+        self._tasks.append(asyncio.create_task(self._reconnect_peer(member, carrier)))
 
-    async def _meet_again(self, member: Member, carrier: TcpCarrier) -> None:
+    async def _reconnect_peer(self, member: Member, carrier: TcpCarrier) -> None:
         self._carriers.remove(carrier)
         await carrier.close()
-        await self._meet(member)
+        await self._connect_peer(member)
 
-    def _met(self, member: Member) -> None:
+    def _peer_connected(self, member: Member) -> None:
         """Let the content broker retransmit what a reconnected broker may have missed."""
         if self.content is not None:
             self.content.connected(broker_of(member.name))
@@ -339,7 +338,7 @@ def _raise_file_limit(config: ServerConfig) -> None:
         soft = most
     if soft < wanted:
         _log.warning(
-            "open files are limited to %d: raise ulimit -n to %d, or lower limits.connections",
+            "open files limited limit=%d wanted=%d: raise ulimit -n, or lower limits.connections",
             soft,
             wanted,
         )

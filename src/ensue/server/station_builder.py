@@ -35,7 +35,7 @@ __all__ = [
     "build_station",
     "claim",
     "drop",
-    "lost_server",
+    "log_lost",
     "placement_of",
     "retain",
 ]
@@ -48,7 +48,7 @@ CONTENT_RECORDS = "content/"
 SERVER = "server"
 """The journal's record of the name of its server."""
 PLACEMENT_RECORD = "placement"
-"""The journal's record of the chain that it was written under."""
+"""The journal's record of the placement that it was written with."""
 LINEAGE_RECORD = "lineage"
 """The journal's record of the incarnations of its log."""
 PEER = "peer/"
@@ -81,31 +81,29 @@ class BuiltStation:
 def claim(journal: Journal, name: str, placement: Placement) -> None:
     """Raise if a journal belongs to another server or chain; claim an unclaimed one.
 
-    Receipts and places in it were assigned under that name, and events counted under that
-    placement.
+    Its receipts and places belong to that server's name, and its counts to that placement.
     """
     owner = journal.records.get(SERVER)
     if owner is not None and owner != name.encode():
         raise BadInput(
             f"{journal.directory} belongs to the server {owner.decode()!r}, and this one is "
-            f"{name!r}: "
-            "start it by that name, or with a directory of its own"
+            f"{name!r}: start it with that name, or with another directory"
         )
     known = journal.records.get(PLACEMENT_RECORD)
     own = _of_station(journal)
     if known is not None and (own or journal.topic_count):
         old = Placement.restore(PLACEMENT.decode(known))
-        _check_goes_on(journal, losses(old, placement, topics_of(own)))
+        _check_losses(journal, losses(old, placement, topics_of(own)))
     record = PLACEMENT.encode(placement.record())
-    fresh = {SERVER: name.encode(), PLACEMENT_RECORD: record}
+    current = {SERVER: name.encode(), PLACEMENT_RECORD: record}
     if writes := [
-        Persist(key, fresh[key]) for key in fresh if journal.records.get(key) != fresh[key]
+        Persist(key, current[key]) for key in current if journal.records.get(key) != current[key]
     ]:
         journal.append(writes)
 
 
 def begin_incarnation(journal: Journal, begun: int) -> Lineage:
-    """Persist a new incarnation of a log with `begun` events; return the lineage."""
+    """Persist a new incarnation of a log that has `begun` events; return its lineage."""
     known = journal.records.get(LINEAGE_RECORD)
     incarnations = () if known is None else _LINEAGE.decode(known).incarnations
     lineage = Lineage(journal.identity, incarnations).begin(token=secrets.randbits(48), begun=begun)
@@ -133,14 +131,14 @@ class PeerLogs:
         known = self.logs.get(server)
         reason = "" if known is None else contradiction(known, lineage)
         if reason:
-            raise lost_server(server, reason)
+            raise log_lost(server, reason)
         if lineage != known:
             self.logs[server] = lineage
             self._write([Persist(f"{PEER}{server}", _LINEAGE.encode(lineage))], lambda: None)
 
 
-def lost_server(server: str, reason: str) -> LogLost:
-    """Return the error of a server of a chain that lost its log."""
+def log_lost(server: str, reason: str) -> LogLost:
+    """Return the error for a server of a chain that lost its log."""
     return LogLost(
         f"{lost_text(server, reason)}. Start {server!r} on its own data directory; or start all "
         "servers of the chain with --accept-loss (docs/how-to/operations.md, Backup and recovery)",
@@ -149,19 +147,17 @@ def lost_server(server: str, reason: str) -> LogLost:
     )
 
 
-def _check_goes_on(journal: Journal, lost: Sequence[str]) -> None:
+def _check_losses(journal: Journal, lost: Sequence[str]) -> None:
     """Raise if a changed placement would lose events."""
     if not lost:
         return
     more = f"; and {len(lost) - CHANGES_SHOWN} more" if len(lost) > CHANGES_SHOWN else ""
     raise ConfigurationError(
-        f"{journal.directory} was written under another chain: "
+        f"{journal.directory} was written with another chain: "
         f"{'; '.join(lost[:CHANGES_SHOWN])}{more}. "
         "Events would be counted from 1 again, and subscribers would drop them as duplicates. "
-        "Start all "
-        "servers with the chain as it was; or let subscribers read everything, and start all "
-        "servers "
-        "with new data directories (docs/how-to/operations.md, Changing a chain)"
+        "Start all servers with the chain as it was; or let subscribers read everything, and start "
+        "all servers with new data directories (docs/how-to/operations.md, Changing a chain)"
     )
 
 
@@ -194,7 +190,7 @@ def build_station(
     message_bytes_max: int = FRAME_BYTES_MAX,
 ) -> BuiltStation:
     """Restore a station from its journal; it sends messages up to `message_bytes_max`."""
-    # Half, as the limits below don't count names and lengths around the content.
+    # Half: the limits below don't count the names and lengths around the content.
     answer_bytes_max = max(1, message_bytes_max // 2)
     topic_log_config = TopicLogConfig(gives_places=True)
     topic_log_config = msgspec.structs.replace(
@@ -267,7 +263,7 @@ async def retain(
 async def drop(
     journal: Journal, old: Outdated, driver: Driver[Node], station: Station, commit: GroupCommit
 ) -> None:
-    """Drop old segments, once the station's trimmed state is synced."""
+    """Drop old segments after syncing the station's trimmed state."""
     if old.firsts:
         driver.command(partial(_trim, station, old.firsts))
         await asyncio.sleep(0)  # A driver may run a command in the next loop iteration.

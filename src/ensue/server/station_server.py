@@ -1,8 +1,8 @@
 """The base of all servers: one station on its journal, from `start` to `stop`.
 
-A server that can't start, or whose journal fails, releases all it had acquired: the journal's lock,
-threads, connections. It also stops if the station raises on its own account; an exception caused by
-a message closes the sender's connection, or is logged where a broker is between.
+A server that can't start, or whose journal fails, releases all its resources: the journal's lock,
+threads, connections. It also stops if the station raises without a message. An exception caused by
+a message closes the sender's connection or, behind a broker, is logged.
 """
 
 import asyncio
@@ -41,18 +41,18 @@ from ensue.server.station_builder import (
 from ensue.server.status import Status
 from ensue.transports.framed import FramedTransport
 
-__all__ = ["StationServer", "what_is_damaged"]
+__all__ = ["StationServer", "damage_text"]
 
 _log = logging.getLogger("ensue")
 
 
-def what_is_damaged(error: LogDamaged) -> str:
+def damage_text(error: LogDamaged) -> str:
     """Return the damage for clients, without the server's directories."""
     return f"{Path(error.path).name}{str(error).removeprefix(error.path)}"
 
 
 class StationServer(ABC):
-    """A server: `start` it, `wait` until it ends, `stop` it."""
+    """A server with the calls `start`, `wait` until it has stopped, and `stop`."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -90,7 +90,7 @@ class StationServer(ABC):
         """Make the station reachable; raise if that fails."""
 
     @abstractmethod
-    async def _part(self, commit: GroupCommit) -> None:
+    async def _disconnect(self, commit: GroupCommit) -> None:
         """Disconnect all clients, and close `commit`."""
 
     async def start(self) -> None:
@@ -101,7 +101,9 @@ class StationServer(ABC):
         self.journal = self._open_journal()
         try:
             claim(self.journal, config.name, self.placement)
-            commit = GroupCommit(self.journal, sync_s=config.sync_s, on_failure=self._fail)
+            commit = GroupCommit(
+                self.journal, sync_s=config.sync_s, on_failure=self._journal_failed
+            )
             self._commit = commit
             await self._open(self.journal, commit)
         except BaseException:
@@ -126,16 +128,15 @@ class StationServer(ABC):
             if not several:
                 raise
             raise LogDamaged(
-                f"{error}. The state that the servers of a chain share is lost with it, which "
-                "--accept-loss can't repair: start all servers from backups of one moment, or with "
-                "new "
-                "data directories",
+                f"{error}. That loses state which the servers of a chain share, and --accept-loss "
+                "can't repair it: start all servers from backups taken at the same time, or with "
+                "new data directories",
                 path=error.path,
             ) from error
         for each in journal.lost:
             _log.warning("loss accepted log=%s: %s", journal.identity, each)
         _log.warning(
-            "log replaced log=%s: subscribers of the old one are notified", journal.identity
+            "log replaced log=%s: subscribers of the old log get an error", journal.identity
         )
         return journal
 
@@ -149,7 +150,7 @@ class StationServer(ABC):
         broker_admission: BrokerAdmission | None = None,
         message_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        """Start the station under its name, which the transport has entered."""
+        """Start the station; the transport has entered its name."""
         now_ns = self._clock.now_ns()
         built = build_station(
             self.config, self.placement, journal, now_ns, message_bytes_max=message_bytes_max
@@ -162,7 +163,7 @@ class StationServer(ABC):
             transport=transport,
             clock=self._clock,
             store=commit,
-            on_failure=self._broke,
+            on_failure=self._station_failed,
             blames_sender=True,
         )
         self._driver = driver
@@ -177,11 +178,11 @@ class StationServer(ABC):
             broker_admission=broker_admission,
         )
         retaining = retain(
-            journal, self.config.retention, driver, built.station, commit, self._fail
+            journal, self.config.retention, driver, built.station, commit, self._journal_failed
         )
         self._tasks.append(asyncio.create_task(retaining))
 
-    async def _enrol(
+    async def _open_registries(
         self, transport: FramedTransport, journal: Journal, commit: GroupCommit
     ) -> Sequence[Driver[Registry]]:
         """Open the registries of relayed orders, on the first station of the chain."""
@@ -202,13 +203,13 @@ class StationServer(ABC):
                     transport=transport,
                     clock=self._clock,
                     store=commit,
-                    on_failure=self._broke,
+                    on_failure=self._station_failed,
                     blames_sender=True,
                 )
                 self._registries.append(driver)
         return self._registries
 
-    async def _show(self) -> None:
+    async def _open_admin(self) -> None:
         """Open the admin port, if one is configured."""
         if self.config.admin:
             assert self.status is not None
@@ -236,7 +237,7 @@ class StationServer(ABC):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._commit is not None:
-            await self._part(self._commit)
+            await self._disconnect(self._commit)
         if self.journal is not None:
             self.journal.close()
         if self.admin is not None:
@@ -244,37 +245,34 @@ class StationServer(ABC):
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    def _broke(self, error: Exception) -> None:
+    def _station_failed(self, error: Exception) -> None:
         """Stop the server after an exception of its station."""
         if self._ended is not None and not self._ended.done():
             failure = InternalError(
                 f"{self.config.name} failed, so the server has stopped: {error!r}. No confirmed "
-                "event is "
-                "lost, and it can be started again; please report the traceback in the log"
+                "event is lost; start it again, and please report the traceback in the log"
             )
             failure.__cause__ = error
             self._ended.set_exception(failure)
 
     def _damaged(self, error: LogDamaged) -> None:
-        """Stop the server: clients would request the damaged events for ever."""
-        _log.critical("journal damaged, the server stops: %s", error)
+        """Stop the server: clients would request the damaged events endlessly."""
+        _log.critical("journal damaged, server stops: %s", error)
         if self._ended is not None and not self._ended.done():
             failure = LogDamaged(
                 f"{error}, so the server has stopped. Start it from a backup, or with "
-                "--accept-loss "
-                "(docs/how-to/operations.md, Backup and recovery)",
+                "--accept-loss (docs/how-to/operations.md, Backup and recovery)",
                 path=error.path,
             )
             failure.__cause__ = error
             self._ended.set_exception(failure)
 
-    def _fail(self, error: BaseException) -> None:
+    def _journal_failed(self, error: BaseException) -> None:
         if self._ended is not None and not self._ended.done():
             failure = JournalFailed(
                 f"the journal in {self.config.data} can't be written any more, so the server has "
                 f"stopped: {error}. No confirmed event is lost; free or repair the disk, and start "
-                "it "
-                "again"
+                "it again"
             )
             failure.__cause__ = error
             self._ended.set_exception(failure)

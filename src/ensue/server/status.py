@@ -2,15 +2,15 @@
 
 `Status` is the one place that inspects all parts of a server. Its output is bounded, however large
 the server is: the topics with the most events, the subscriptions furthest behind, and the total
-counts. Going through all of them delays events, so it is done at most once in `FRESH_S`, and for at
-most `SHARE_MAX` of the time; the output may be that old.
+counts. Iterating over all of them delays events, so it happens at most once in `FRESH_S`, and for
+at most `SHARE_MAX` of the time; the output may be that old.
 
-A user who may not subscribe to everything sees the topics that it may subscribe to, and
-subscriptions to nothing else; of the rest of the server only that it is up.
+A user who may not subscribe to everything sees the topics that it may subscribe to, the
+subscriptions to these topics only, and that the server is up.
 
 The lag of a durable subscription is the number of events of its topics that it has not handled. One
-server of the chain keeps its records, and knows the ends of its own topics: for topics of other
-servers it returns the progress (`elsewhere`), and the client that asks all servers adds it up.
+server of the chain keeps its records, and knows the ends of its own topics. For topics of other
+servers it returns the progress (`elsewhere`); the client that queries all servers adds it up.
 """
 
 import os
@@ -56,11 +56,11 @@ TOPICS_NAMED_MAX = 20
 ELSEWHERE_MAX = 2_000
 """Progress on topics of other servers, in one answer."""
 RECORDS_MAX = 100_000
-"""Records of durable subscriptions read for one answer; names beyond are not measured."""
+"""Records of durable subscriptions read for one answer; further names have no lag."""
 READERS_MAX = 64
 """Sets of permissions whose answer is cached."""
 ANSWER_BYTES_MAX = 400 * 1024
-"""Size of an answer, as brokers carry at most a megabyte. Beyond, fewer names are listed."""
+"""Size of an answer: brokers carry at most a megabyte. Beyond, fewer names are listed."""
 SYNC_STUCK_S = 30.0
 """A sync that takes longer than this counts as a failed disk."""
 SECOND_NS = 1_000_000_000
@@ -81,11 +81,11 @@ class _Cached(Generic[T]):
 
     def get(self) -> T:
         """Return the value, computed again if it is too old."""
-        began_s = time.monotonic()
-        if self._value is None or began_s >= self._due_s:
+        started_s = time.monotonic()
+        if self._value is None or started_s >= self._due_s:
             self._value = self._make()
-            took_s = time.monotonic() - began_s
-            self._due_s = began_s + took_s + max(FRESH_S, took_s / SHARE_MAX)
+            took_s = time.monotonic() - started_s
+            self._due_s = started_s + took_s + max(FRESH_S, took_s / SHARE_MAX)
         return self._value
 
 
@@ -131,10 +131,10 @@ class Status:
         self.stopping = False
         self.unmeasured = 0
         """Durable names whose lag was not computed: there are too many records."""
-        self._began_s = time.monotonic()
-        self._began_batches = journal.batch_count
-        self._began_bytes = journal.end_bytes
-        self._began_placed = station.log.placed
+        self._started_s = time.monotonic()
+        self._start_batches = journal.batch_count
+        self._start_bytes = journal.end_bytes
+        self._start_placed = station.log.placed
         self._answers: dict[tuple[str, ...] | None, _Cached[bytes]] = {}
         self._progress = _Cached(self._measure)
         self._listeners = _Cached(lambda: sum(map(len, self.station.log.listeners().values())))
@@ -145,22 +145,22 @@ class Status:
     @property
     def uptime_s(self) -> float:
         """Time since the start."""
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self._started_s
 
     @property
     def events(self) -> int:
         """Events published since the start, voids included."""
-        return self.station.log.placed - self._began_placed
+        return self.station.log.placed - self._start_placed
 
     @property
     def journal_batches(self) -> int:
         """Batches written since the start."""
-        return self.journal.batch_count - self._began_batches
+        return self.journal.batch_count - self._start_batches
 
     @property
     def journal_bytes(self) -> int:
         """Bytes written since the start."""
-        return self.journal.end_bytes - self._began_bytes
+        return self.journal.end_bytes - self._start_bytes
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -170,8 +170,8 @@ class Status:
             return {"slow": self.transport.carrier.dropped}
         return {
             "slow": listener.dropped_slow,
-            "gone": listener.dropped - listener.dropped_slow,
-            "stranger": listener.dropped_unregistered,
+            "disconnected": listener.dropped - listener.dropped_slow,
+            "unregistered": listener.dropped_unregistered,
         }
 
     @property
@@ -241,7 +241,7 @@ class Status:
             position = 0
         return Progress(name, position, lag, tuple(topics), elsewhere)
 
-    # -- The whole ------------------------------------------------------------------------------
+    # -- Answers --------------------------------------------------------------------------------
 
     def answer(self, frame: StatusRequest, _now_ns: int) -> Frame:
         """Answer a client's status request."""
@@ -376,7 +376,7 @@ class Status:
         return {"subscriptions_count": len(names), "subscriptions": shown}
 
     def _inner(self) -> Json:
-        """Return the part that only users who may read everything see."""
+        """Return the part for users who may subscribe to everything."""
         node, listener, journal = self.station.node, self.listener, self.journal
         together, largest = node.groups.sizes()
         sync_s, lineage = self.config.sync_s, self.station.lineage

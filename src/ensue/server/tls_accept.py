@@ -1,8 +1,8 @@
 """Accepted TCP connections whose TLS handshake is not complete.
 
-Each costs a file and memory, so it counts from the moment it is accepted, together with the
-connections that have not sent hello (`ensue.server.admission`). An evicted one is closed without a
-reason: none can be sent before TLS is agreed on.
+Each costs a file and memory, so it counts as soon as it is accepted, together with the connections
+that have not sent hello (`ensue.server.admission`). An evicted one is closed without a reason: none
+can be sent before the handshake is complete.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _log = logging.getLogger("ensue")
 
 
 class TlsAcceptor:
-    """Handshakes under way, each of which becomes a `Connection`.
+    """TLS handshakes in progress; each becomes a `Connection`.
 
     `admission` counts pending handshakes, `connection` creates a connection, and `fault` is called
     with the address, the kind of fault and the reason of each failure.
@@ -37,7 +37,7 @@ class TlsAcceptor:
         self._context = context
         self._handshake_s = handshake_s
         self._admission = admission
-        self._visitor = connection
+        self._make_connection = connection
         self._fault = fault
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[asyncio.Task[None], None] = {}
@@ -54,13 +54,13 @@ class TlsAcceptor:
 
     def accepted(self, handshake: "_Handshake", transport: asyncio.Transport) -> None:
         """Start the handshake of an accepted connection."""
-        self._admission.come(handshake)
-        # Data that arrives before the handshake begins would be lost.
+        self._admission.add(handshake)
+        # Data that arrives before the handshake starts would be lost.
         transport.pause_reading()
         task = self._loop.create_task(self._complete(handshake, transport))
         self._waiting[task] = None
         task.add_done_callback(self._waiting.pop)
-        task.add_done_callback(lambda _task: self._admission.leave(handshake))
+        task.add_done_callback(lambda _task: self._admission.remove(handshake))
 
     def protocol(self) -> asyncio.Protocol:
         """Create the protocol of a newly accepted connection."""
@@ -82,8 +82,8 @@ class TlsAcceptor:
         if secured is None or handshake.lost:
             return
         assert isinstance(secured, asyncio.Transport)
-        self._admission.leave(handshake)  # The connection takes its place.
-        connection = self._visitor()
+        self._admission.remove(handshake)  # From here on, the connection counts instead.
+        connection = self._make_connection()
         secured.set_protocol(connection)
         connection.connection_made(secured)
         if handshake.early:
@@ -128,6 +128,6 @@ class _Handshake(asyncio.Protocol):
         self.early.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that the client disconnected."""
+        """Record that the client disconnected."""
         del exc
         self.lost = True
