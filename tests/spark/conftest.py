@@ -15,7 +15,8 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 COMPILE_QUICKLY = f"{SHORT_LIVED} -XX:ReservedCodeCacheSize=240m"
 """Compile quickly rather than well: tests repeat little, and take two fifths less time.
 
-With the quick compiler alone Java would reserve 48 MB for code, which one session for all tests fills.
+With the quick compiler alone Java would reserve 48 MB for code, which one session for all tests
+fills.
 """
 
 
