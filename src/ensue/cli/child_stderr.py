@@ -94,7 +94,7 @@ def filtered(write: Callable[[str], object] | None = None) -> Iterator[None]:
 
 
 def _forward(reader: int, target: int, write: Callable[[str], object] | None) -> None:
-    """Forward lines until the last process has ended; `target` is this process's stderr.
+    """Forward lines to `target`, this process's stderr, until all processes have ended.
 
     It keeps reading if stderr is closed: otherwise the processes would block on a full pipe.
     """

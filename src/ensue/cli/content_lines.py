@@ -1,4 +1,4 @@
-"""The lines of `pub --where`: events by content, with attributes instead of a topic."""
+"""The lines of `pub --where`: events with attributes instead of a topic."""
 
 import asyncio
 import re

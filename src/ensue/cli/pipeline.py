@@ -79,7 +79,7 @@ def pipeline(
         bool, typer.Option("--json", help="Print one JSON object at the end instead.")
     ] = False,
 ) -> int:
-    """Turn a run into tables: ordered events, deliveries, violations, verdicts, metrics.
+    """Write a run to tables: ordered events, deliveries, violations, verdicts, metrics.
 
     Runs until stopped, or [bold]--once[/bold]. Ctrl-C ends it after the current batches. Killed and
     started again, it continues where it was: no row is lost or duplicated. docs/reference/spark.md

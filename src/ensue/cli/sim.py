@@ -1,4 +1,4 @@
-"""The commands `sim`, `swarm` and `replay`: play a scenario file, many seeds, or one seed."""
+"""The commands `sim`, `swarm` and `replay`: play a scenario, many seeds, or one."""
 
 import os
 import shlex

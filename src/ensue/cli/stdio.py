@@ -63,7 +63,7 @@ async def _read(descriptor: int) -> bytes:
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """Call a function in a daemon thread, which may still block when the program exits."""
+    """Call a function in a daemon thread, which may block while the program exits."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
 

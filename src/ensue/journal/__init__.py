@@ -1,4 +1,4 @@
-"""The embedded durable store of a server: one log of batches, with records and events.
+"""The durable store of a server: one log of batches, with records and events.
 
 Start with `Journal`. ARCHITECTURE.md shows its place in the server; `ensue.journal.files` lists the
 files on the disk.

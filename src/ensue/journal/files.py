@@ -49,7 +49,7 @@ def missing(path: Path) -> LogDamaged:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes. The system may write fewer if they are many or the disk is full."""
+    """Write all bytes; the system may need several writes for many of them."""
     written = os.write(descriptor, data)
     if written < len(data):
         view = memoryview(data)

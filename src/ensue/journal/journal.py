@@ -1,4 +1,4 @@
-"""The embedded durable store of a server: small records by key, and events by slot.
+"""The durable store of a server: small records by key, and events by slot.
 
 Guarantees
 - A batch is atomic, whenever the process or the machine stops. After a crash, the journal has a
@@ -277,9 +277,10 @@ class Journal:
         return found
 
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """Return the lowest slot with an event and the slot after the highest ever, by topic.
+        """Return the first and the next slot of each topic.
 
-        They are equal if no event is left. A topic that had events is never forgotten.
+        The first slot is the lowest with an event; the next one follows the highest ever used. They
+        are equal if no event is left. A topic that had events is never forgotten.
         """
         return {topic: (each.first, each.next) for topic, each in self._index.topics.items()}
 

@@ -80,7 +80,7 @@ def screen_fanout(
 
 
 def _topic_of_own(fanout: str, source: str, frame: Frame) -> str:
-    """Return the topic of a frame that is the order's own; raise if it is another frame."""
+    """Return the topic of one of the order's own frames; raise for any other frame."""
     if type(frame) not in orders.named(_order(fanout)).topic_frames():
         raise RemoteProtocolError(f"{type(frame).__name__} is not for a fan-out")
     assert isinstance(frame, TopicFrame)

@@ -1,4 +1,4 @@
-"""Checks of the claims in relayed frames: about the sender, other clients, and topics.
+"""Checks of claims in relayed frames: about the sender, other clients, and topics.
 
 The clients of one registry order events themselves, and a server relays their frames. Many frames
 are about other clients: a node forwards events down a tree, repairs gaps with events of others, and

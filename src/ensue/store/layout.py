@@ -123,7 +123,7 @@ class State(msgspec.Struct, kw_only=True):
 
 
 def log_folder(source: str | Path) -> Path:
-    """Return the directory of an event log: `source`, or its `log/` for a recorded run."""
+    """Return the directory of a log: `source`, or its `log/` for a recorded run."""
     inside = Path(source) / "log"
     return inside if (inside / "_commits").is_dir() else Path(source)
 

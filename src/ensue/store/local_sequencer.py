@@ -85,7 +85,7 @@ def publish(log: LogWriter, rows: pa.Table, *, token: Token | None = None) -> in
 
 
 def _check_names(pairs: Iterable[tuple[str, str]]) -> None:
-    """Raise `BadInput` for names that make event ids, publisher/topic/number, ambiguous."""
+    """Raise `BadInput` for names that would make event ids ambiguous."""
     for publisher, topic in pairs:
         if not publisher or not topic:
             what = "topic" if publisher else "publisher"
@@ -122,7 +122,7 @@ def _ranks(groups: Numbers) -> Numbers:
 
 
 def _in_number_order(groups: Numbers, numbers: Numbers) -> Numbers:
-    """Return row indexes: each group's rows in its places, by number, without duplicates."""
+    """Return row indexes: each group sorted by number in its places, no duplicates."""
     by_number = np.lexsort((numbers, groups))
     by_place = np.argsort(groups, kind="stable")
     first = np.ones(len(groups), dtype=bool)
@@ -158,7 +158,7 @@ def _sequenced(log: LogWriter, rows: pa.Table, numbers: Numbers) -> pa.Table:
 
 
 def _stamps(codes: Numbers, base: Numbers, topics: list[str]) -> "pa.ChunkedArray[Any]":
-    """Return each row's stamp: the events of every topic so far, topics without any omitted."""
+    """Return each row's stamp: the number of events so far of every topic with events."""
     names = pa.array(topics, pa.string())
     step = max(1, _ENTRIES_MAX // max(1, len(topics)))
     chunks: list[pa.Array[Any]] = []
