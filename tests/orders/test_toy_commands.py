@@ -54,7 +54,7 @@ def test_pub_and_sub_use_its_option_on_a_server(start: Start, tmp_path: Path) ->
     choice = ("--url", url, "--order", "batches", "--size", 3)
     reader = start("sub", "numbers", "-n", 5, *choice)
     assert reader.stderr is not None
-    assert "listening" in reader.stderr.readline()
+    assert "subscribed to numbers" in reader.stderr.readline()
     messages = [word for number in range(1, 6) for word in ("-m", number)]
     writer = start("pub", "numbers", *choice, *messages)
     _, error = writer.communicate(timeout=DEADLINE_S)
