@@ -1,9 +1,9 @@
-"""Large traces of a run with total order, made from arrays, with violations planted on request.
+"""Large traces of a run with total order, made from arrays, with optional planted violations.
 
-Publishers publish on topics at random; every subscriber delivers what it subscribed in one order,
-which differs from the order of publication by up to `LATE_NS`. A subscriber's rows are a file of
-their own, sorted by step. What is planted is told by the events and the subscriber concerned, one
-stretch of a subscriber's deliveries each, so that no two of them mix.
+Publishers publish on random topics. Every subscriber delivers the events of its topics in one
+order, which differs from the order of publication by up to `LATE_NS`. Each subscriber has one file
+of rows, sorted by step. A planted violation is described by its events and its subscriber; each has
+its own range of deliveries, so that violations do not overlap.
 """
 
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ RUN = "large"
 STEP_NS = 10_000
 LATE_NS = 50_000_000
 GAP = 64
-"""Deliveries between two violations of one subscriber, at least."""
+"""Least number of deliveries between two violations of one subscriber."""
 NOBODYS = 1_000_000_000
-"""No publisher gets as far as this number."""
+"""Larger than any number of a publisher."""
 KINDS = ("total", "fifo", "lost", "duplicate", "phantom", "moved")
 joined: Any = pc.binary_join_element_wise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How large a trace is."""
+    """The size of a trace."""
 
     deliveries: int
     topics: int = 20
@@ -45,7 +45,7 @@ class Shape:
 
     @property
     def events(self) -> int:
-        """About as many as give that many deliveries."""
+        """The number of events that gives about that many deliveries."""
         return max(1, self.deliveries * self.topics // (self.subscribers * self.topics_each))
 
 
@@ -59,7 +59,7 @@ class Planted:
 
 
 class _Events:
-    """Everything that is published, in its total order."""
+    """All events, in total order."""
 
     def __init__(self, shape: Shape) -> None:
         random = np.random.default_rng(shape.seed)
@@ -72,7 +72,7 @@ class _Events:
         starts = np.searchsorted(lane[by_lane], np.arange(shape.topics * shape.publishers))
         self.number = np.empty(count, dtype=np.int64)
         self.number[by_lane] = np.arange(count) - starts[lane[by_lane]] + 1
-        # A publisher's own times don't go back: it published in the order that all deliver in.
+        # The times of a publisher never go back: it published in the order of delivery.
         self.time = np.arange(count, dtype=np.int64) * STEP_NS + random.integers(0, LATE_NS, count)
         for publisher in range(shape.publishers):
             mine = self.publisher == publisher
@@ -106,9 +106,9 @@ def generate(
         order = np.flatnonzero(np.isin(events.topic, topics)).astype(np.int64)
         share = planted // shape.subscribers + (subscriber < planted % shape.subscribers)
         node = f"subscriber-{subscriber}"
-        nobodys = NOBODYS * (subscriber + 1)
-        delivered, phantoms, told = _plant(events, order, node, share, nobodys, random)
-        found += told
+        unused = NOBODYS * (subscriber + 1)
+        delivered, phantoms, violations = _plant(events, order, node, share, unused, random)
+        found += violations
         _write_subscriber(folder, events, node, topics, delivered, phantoms)
     return found, events.ids
 
@@ -118,17 +118,17 @@ def _plant(
     order: Integers,
     node: str,
     count: int,
-    nobodys: int,
+    unused: int,
     random: np.random.Generator,
 ) -> tuple[Integers, dict[int, int], list[Planted]]:
     """Plant violations in a subscriber's deliveries; return these, and phantoms by number.
 
-    Phantoms have numbers from `nobodys` on. No two are the same: one phantom at two subscribers
-    would be in another order at each than all events between, and drown what else is planted there.
+    Phantoms have numbers from `unused` on, and all are distinct: one phantom at two subscribers
+    would be in a different order than all events between, and hide other violations.
     """
     pieces: list[Integers] = []
     phantoms: dict[int, int] = {}
-    told: list[Planted] = []
+    violations: list[Planted] = []
     end = size = 0
     room = len(order) // max(1, count)
     if count and room < 2 * GAP:
@@ -143,20 +143,20 @@ def _plant(
             kind, taken = "lost", (1, np.empty(0, dtype=np.int64))
         length, put = taken
         if kind == "phantom":
-            phantoms[size + len(put) - 1] = nobodys + index
+            phantoms[size + len(put) - 1] = unused + index
         pieces.append(put)
         size += len(put)
         end = place + length
-        concerned = _concerned(events, order, place, kind, nobodys + index)
-        told.append(Planted(kind, node, concerned))
+        concerned = _concerned(events, order, place, kind, unused + index)
+        violations.append(Planted(kind, node, concerned))
     pieces.append(order[end:])
-    return np.concatenate(pieces), phantoms, told
+    return np.concatenate(pieces), phantoms, violations
 
 
 def _violation(
     events: _Events, order: Integers, place: int, kind: str
 ) -> tuple[int, Integers] | None:
-    """Return how many deliveries from a place on are replaced, and by what; None if none fits."""
+    """Return the number of deliveries to replace, and the replacement; None if none fits."""
     here = order[place : place + GAP // 2]
     if kind == "lost":
         return 1, here[:0]
@@ -179,7 +179,7 @@ def _violation(
 def _concerned(
     events: _Events, order: Integers, place: int, kind: str, phantom: int
 ) -> tuple[str, ...]:
-    """Return the ids of the events that a violation moved, left out, repeated or made up."""
+    """Return the ids of the events that a violation moved, removed, repeated or invented."""
     first = int(order[place])
     if kind == "phantom":
         return (f"publisher-{events.publisher[first]}/topic-{events.topic[first]}/{phantom}",)

@@ -1,12 +1,12 @@
-"""Causal order among processes on loopback: deliveries a second.
+"""Causal order between processes on loopback: deliveries per second.
 
     python benchmarks/cube_processes.py [--quick] [--processes 16] [--events 500] [--url URL]
 
-Every process subscribes to one topic and publishes its share of events, each of which all of them
-deliver. They hand events to each other along the cube's trees; a server of Ensue's own, one more
-process, carries the frames and orders nothing. With `--url` they use a server, or a station on a
-broker, that is running. Counted from when all are told to go until all have everything; what each
-got is checked: everything, once, and what one process published in its order.
+Every process subscribes to one topic and publishes its share of the events, which all processes
+deliver. Events travel along the trees of the cube; an Ensue server, in another process, relays the
+frames without ordering them. With `--url`, processes use a running server, or a station on a
+broker. Time runs from the start signal until every process has every event. The result is checked:
+each event once, and the events of each publisher in its order.
 """
 
 import argparse
@@ -26,7 +26,7 @@ PAYLOAD = bytes(100)
 
 
 async def work(url: str, across: bool, events: int, processes: int) -> None:
-    """Be one of the processes: say when it is ready, wait for the word, and say how it went."""
+    """Run one of the processes: report ready, wait for the start signal, report the result."""
     order = ensue.Causal(across_topics=across)
     loop = asyncio.get_running_loop()
     async with ensue.connect(url, order=order) as bus, bus.subscribe(TOPIC) as received:
@@ -51,7 +51,7 @@ async def work(url: str, across: bool, events: int, processes: int) -> None:
         cpu_s = time.process_time()
         sys.stdout.write(f"done {cpu_s:.2f}\n")
         sys.stdout.flush()
-        # Nobody goes while others may need what it has.
+        # Stay until the others are done: they may need its events.
         await loop.run_in_executor(None, sys.stdin.readline)
 
 
@@ -60,19 +60,21 @@ def start_server(directory: str) -> "tuple[subprocess.Popen[str], str]":
     words = ["--listen", "127.0.0.1:0", "--data", f"{directory}/data", "--sync", "1", "--json"]
     command = [sys.executable, "-c", "from ensue.cli import main; main()", "serve", *words]
     command += ["--log-level", "error"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - this very package
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - this package
     assert server.stdout is not None
     line = server.stdout.readline()
     return server, line.split('"url":')[1].split('"')[1]
 
 
 def measure(url: str, *, across: bool, processes: int, events: int) -> str:
-    """Run all processes once; return a line of figures."""
+    """Run all processes once; return a line of results."""
     words = [sys.executable, __file__, "--work", "--url", url]
     words += ["--processes", str(processes), "--events", str(events)]
     words += [] if across else ["--within"]
     workers = [
-        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)  # noqa: S603 - as above
+        subprocess.Popen(  # noqa: S603 - this file
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         for _ in range(processes)
     ]
     try:

@@ -1,8 +1,8 @@
-"""Events per second through `memory://`, total order beside no order in one run.
+"""Events per second through `memory://`, in total order and without order.
 
-4 publishers and 4 subscribers of all 8 topics, 100-byte payloads, everything in one process. CPU
-time, so that a busy machine disturbs little; the ratio is what counts. Each round runs both orders,
-and the order of the two changes from round to round.
+4 publishers and 4 subscribers of all 8 topics, 100-byte payloads, all in one process. Times are CPU
+time, which other load disturbs little; the ratio is the result. Each round runs both orders, in
+alternating sequence.
 
     python benchmarks/memory.py [--quick]
 """
@@ -22,7 +22,7 @@ PUBLISHERS = SUBSCRIBERS = 4
 
 
 async def run(order: ensue.Order | None, events_each: int, nodes: int) -> float:
-    """Publish and read everything once; return the CPU seconds it took."""
+    """Publish and read all events once; return the CPU seconds."""
     url = f"memory://benchmark?nodes={nodes}"
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context

@@ -1,17 +1,15 @@
 """Measure merged order: size of timestamps, rates, and recovery.
 
-Run `python benchmarks/merge.py`; `sizes`, `speed` or `recovery` as an argument measures that alone.
-All on one core.
+Run `python benchmarks/merge.py [sizes|speed|recovery]`, on one core.
 
-* sizes: the largest timestamp there can be with one event a tick, in bits and in bytes as it
-  travels (MessagePack, entries that are zero left out), and one that knows of nothing; beside a
-  vector clock of n counts (up to a million) and a plain hybrid logical clock (milliseconds and a
-  counter).
-* speed: timestamps made and turned into what travels; 16 publishers to 4 mergers, from the stamped
-  event to its delivery.
-* recovery: swarm scenarios, busier, with clocks that jump, memories and stamps that are corrupted.
-  For each seed, the time from the last fault to the publication of the last event that is part of
-  anything wrong, beside epsilon + delta.
+* sizes: the largest possible timestamp with one event per tick, in bits and in bytes as sent
+  (MessagePack without zero entries), and one without causes; compared with a vector clock of n
+  counts (up to a million) and a plain hybrid logical clock (milliseconds and a counter).
+* speed: timestamps made and encoded; 16 publishers to 4 mergers, from the stamped event to its
+  delivery.
+* recovery: swarm scenarios with more events, clock jumps, and corrupted memories and stamps. For
+  each seed, the time from the last fault to the publication of the last event of a violation,
+  compared with epsilon + delta.
 """
 
 import argparse
@@ -49,16 +47,16 @@ PUBLISHERS, MERGERS = 16, 4
 TICK_NS = 1_000_000
 BUSIER = 8
 SEQUENCE_MAX = 1_000_000
-"""Of a vector clock's counts."""
+"""The largest count of a vector clock."""
 
 
 def encoded(value: Any) -> int:
-    """Return how many bytes a value takes on the wire."""
+    """Return the bytes of a value on the wire."""
     return len(msgspec.msgpack.encode(value))
 
 
 def bounds(epsilon: int, processes: int, *, array: bool, modulus: bool) -> MergedConfig:
-    """Return a configuration with one event a tick."""
+    """Return a configuration with one event per tick."""
     config = MergedConfig(
         epsilon_ticks=epsilon,
         delta_ticks=DELTA_TICKS,
@@ -72,7 +70,7 @@ def bounds(epsilon: int, processes: int, *, array: bool, modulus: bool) -> Merge
 
 
 def largest(config: MergedConfig, r: int) -> dict[str, int]:
-    """Return the entries of the largest timestamp there can be."""
+    """Return the entries of the largest possible timestamp."""
     epsilon, count = config.epsilon_ticks, config.count_max
     made: Any = CounterTimestamp(r, epsilon, count * (epsilon + 1) - 1)
     if config.array:
@@ -81,7 +79,7 @@ def largest(config: MergedConfig, r: int) -> dict[str, int]:
 
 
 def bits(config: MergedConfig) -> int:
-    """Return how many bits hold any timestamp."""
+    """Return the bits that hold any timestamp."""
     epsilon, count = config.epsilon_ticks, config.count_max
     reading = 64 if config.modulus is None else (config.modulus - 1).bit_length()
     if config.array:
@@ -114,7 +112,7 @@ def sizes() -> None:
 
 
 def stamped(count: int, *, array: bool) -> Iterator[Event]:
-    """Yield events of all publishers in turn, a few of them a tick."""
+    """Yield events of all publishers in turn, a few per tick."""
     config = bounds(5, 100, array=array, modulus=False)
     config = msgspec.structs.replace(config, events_per_tick_max=1_000)
     publishers = [
@@ -130,7 +128,7 @@ def stamped(count: int, *, array: bool) -> Iterator[Event]:
 
 
 def merge_speed(count: int, *, array: bool) -> float:
-    """Return how many events a second of CPU time one core puts through all mergers."""
+    """Return the events per second of CPU time through all mergers."""
     config = bounds(5, 100, array=array, modulus=False)
     config = msgspec.structs.replace(config, events_per_tick_max=1_000, held_max=10**6)
     mergers = [MergedSubscriber(name=f"m{number}", config=config) for number in range(MERGERS)]
@@ -160,17 +158,17 @@ def stamp_speed(count: int, *, array: bool) -> float:
     """Return timestamps per second of CPU time; a few of them know another clock."""
     kind = timestamps_for(bounds(5, 10_000, array=array, modulus=False))
     line, other = Timeline(kind), Timeline(kind)
-    heard = other.event(10**6 + 3)
+    received = other.event(10**6 + 3)
     started = time.process_time()
     for number in range(count):
         tick = 10**6 + number // 8
-        known = (heard,) if number % 8 == 0 else ()
+        known = (received,) if number % 8 == 0 else ()
         kind.to_entries(line.event(tick, known))
     return count / (time.process_time() - started)
 
 
 def speed(*, quick: bool) -> None:
-    """Print how fast it is."""
+    """Print the rates."""
     count = 2_000 if quick else 200_000
     for array in (False, True):
         name = "array" if array else "counter"
@@ -185,7 +183,7 @@ def speed(*, quick: bool) -> None:
 
 
 def busier(scenario: Scenario) -> Scenario:
-    """Return a scenario with many more events, so that there is one at any time to be wrong."""
+    """Return a scenario with many more events, so that some event is affected at any time."""
     publishers = tuple(
         msgspec.structs.replace(
             each,
@@ -204,13 +202,13 @@ def recovery_ticks(seed: int) -> tuple[float, float] | None:
 
     None if there was no violation.
 
-    Events are left out by the time of their publication until nothing is wrong any more.
+    Events are removed in the order of publication until no violation is left.
     """
     scenario = busier(draw(seed))
     merge = scenario.merge
     outcome = play(scenario, seed)
     tick_ns = merge.config.tick_ns
-    # What the swarm gives it to recover, in ticks of the slowest clock.
+    # The recovery time that the swarm allows, in ticks of the slowest clock.
     mended_ns = merge.tampered_until_ns
     times = sorted({row.true_ns or 0 for row in outcome.rows if row.action == "published"})
 
@@ -233,7 +231,7 @@ def recovery_ticks(seed: int) -> tuple[float, float] | None:
 
 
 def recovery(seeds: range) -> None:
-    """Print how soon everything was right again."""
+    """Print the recovery times."""
     found = []
     played = 0
     for seed in seeds:
@@ -242,7 +240,10 @@ def recovery(seeds: range) -> None:
             measured = recovery_ticks(seed)
             if measured is not None:
                 found.append(measured)
-    print(f"recovery: {played:,} seeds with jumps or corruption, {len(found):,} of them felt it")
+    print(
+        f"recovery: {played:,} seeds with jumps or corruption, "
+        f"{len(found):,} of them with violations"
+    )
     if found:
         after = [ticks for ticks, _ in found if ticks > 0]
         print(

@@ -1,13 +1,13 @@
-"""Measure what placing topics saves, against hashing them, under the workloads of the paper.
+"""Compare placed topics with hashed topics under the workloads of the paper.
 
 Run `python benchmarks/placement.py`. 10,000 subscribers of 10 of 1,000 topics each, drawn by the
-popularity laws of `stamp_sizes.py`: there nearly every topic is ordered with the most popular ones,
-so that one component holds almost everything and has to be split. Then the same subscribers with
-interests: each draws 95 % or 100 % of its topics from one of 40 fields of 25 topics, and a field
-has its publishers at one of two sites.
+popularity laws of `stamp_sizes.py`. Nearly every topic is ordered with the most popular ones, so
+one component has almost all topics and must be split. Then the same subscribers with interests:
+each draws 95 % or 100 % of its topics from one of 40 fields of 25 topics, and a field has its
+publishers at one of two sites.
 
-Printed: the share of stamps that never leave their node, hops a stamp, the share of events at a
-node of their site, the busiest node as a multiple of an even share, and seconds.
+The output has the share of stamps that never leave their node, hops per stamp, the share of events
+at a node of their site, the load of the busiest node as a multiple of an even share, and seconds.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from ensue.spark import placement, session
 
 if TYPE_CHECKING:
     from benchmarks.stamp_sizes import SHAPES, Size, Workload, pareto
-else:  # Run as a script, its neighbour is found by its bare name.
+else:  # As a script, it finds the module beside it by its bare name.
     from stamp_sizes import SHAPES, Size, Workload, pareto
 
 NODES = 4
@@ -38,7 +38,7 @@ FAITHFUL = (0.95, 1.0)
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """Who subscribes what, and who publishes where."""
+    """Subscriptions, and the sites of publishers."""
 
     name: str
     subscriptions: list[tuple[str, str]]
@@ -46,7 +46,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 def popular(shape: float, size: Size) -> Drawn:
-    """Draw the workload of the paper; where its events come from is drawn too."""
+    """Draw the workload of the paper, and the sites of its events."""
     work = Workload(shape, size)
     random = Random(f"placement {shape}")
     rows = zip(work.topics, pareto(size.topics, shape), strict=True)
@@ -58,7 +58,7 @@ def popular(shape: float, size: Size) -> Drawn:
 
 
 def fields(faithful: float, size: Size) -> Drawn:
-    """Draw subscribers that keep to one field of topics, or nearly."""
+    """Draw subscribers with nearly all topics from one field."""
     random = Random(f"fields {faithful}")
     each = size.topics // FIELDS
     names = [[f"field-{field}/topic-{n}" for n in range(each)] for field in range(FIELDS)]
@@ -82,7 +82,7 @@ def fields(faithful: float, size: Size) -> Drawn:
 def frame(
     spark: SparkSession, columns: tuple[str, ...], rows: Sequence[tuple[str | float, ...]]
 ) -> DataFrame:
-    """Hand rows to Spark as columns, which needs no Python process to read them."""
+    """Pass rows to Spark as columns, which needs no Python worker to read them."""
     values = zip(*rows, strict=True)
     return spark.createDataFrame(pa.table(dict(zip(columns, map(list, values), strict=True))))
 

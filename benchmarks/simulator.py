@@ -1,10 +1,9 @@
-"""Measure the simulator with trivial nodes: events a second on one core, and memory.
+"""Measure the simulator with trivial nodes: events per second on one core, and memory.
 
 Run `python benchmarks/simulator.py`. A protocol event is one frame received or one timer handled.
-Every node sends each frame on to a neighbour, so as many frames as nodes are always on their way;
-every tenth node also has a timer. Each size runs in a process of its own for a clean peak memory.
-Last comes a cube of 4,096 nodes that keeps causal order, all subscribed, with the costs of the
-paper on it: the real protocol.
+Every node forwards each frame to a neighbor, so one frame per node is always in flight; every tenth
+node also has a timer. Each size runs in its own process, for a clean peak memory. The last run is
+the real protocol: a cube of 4,096 subscribed nodes in causal order, with the costs of the paper.
 """
 
 import argparse
@@ -22,45 +21,45 @@ PERIOD_NS = 1_000_000
 
 
 class Ping(Frame, frozen=True, tag=1):
-    """A frame that travels for ever."""
+    """A frame that nodes forward forever."""
 
     hops: int
 
 
 class Echo:
-    """Passes every frame on to the next node."""
+    """Forwards every frame to the next node."""
 
-    def __init__(self, *, name: str, neighbour: str, timer_ns: int | None, persists: bool) -> None:
+    def __init__(self, *, name: str, neighbor: str, timer_ns: int | None, persists: bool) -> None:
         self.name = name
         self.persists = persists
-        self._neighbour = neighbour
+        self._neighbor = neighbor
         self._timer_ns = timer_ns
-        self._effects: list[Effect] = [Send(neighbour, Ping(hops=0))]
+        self._effects: list[Effect] = [Send(neighbor, Ping(hops=0))]
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Pass the frame on."""
+        """Forward the frame."""
         del source, now_ns
         assert isinstance(frame, Ping)
         if self.persists:
             self._effects.append(Persist("hops", b"1"))
-        self._effects.append(Send(self._neighbour, Ping(hops=frame.hops + 1)))
+        self._effects.append(Send(self._neighbor, Ping(hops=frame.hops + 1)))
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Ask for the next call."""
+        """Set the timer again."""
         self._timer_ns = now_ns + PERIOD_NS
 
     def next_timer_ns(self) -> int | None:
-        """Return the next call, if this node has a timer."""
+        """Return the time of the timer, if this node has one."""
         return self._timer_ns
 
     def take_effects(self) -> list[Effect]:
-        """Drain what is to be sent."""
+        """Drain the effects."""
         effects, self._effects = self._effects, []
         return effects
 
 
 def measure(nodes: int, events: int, persists: bool) -> None:
-    """Run one world in this process and print its figures."""
+    """Run one world in this process and print the results."""
     world = World(1)
     for number in range(nodes):
 
@@ -68,7 +67,7 @@ def measure(nodes: int, events: int, persists: bool) -> None:
             del records
             return Echo(
                 name=f"node-{number}",
-                neighbour=f"node-{(number + 1) % nodes}",
+                neighbor=f"node-{(number + 1) % nodes}",
                 timer_ns=now_ns + PERIOD_NS if number % 10 == 0 else None,
                 persists=persists,
             )
@@ -87,7 +86,7 @@ def measure(nodes: int, events: int, persists: bool) -> None:
 
 
 def measure_cube(nodes: int, events: int) -> None:
-    """Publish in a cube until about so many protocol events have happened; print the figures."""
+    """Publish in a cube for about so many protocol events; print the results."""
     run = Run(Cost(), 1)
     run.add_cube(nodes, range(nodes))
     for number in range(max(1, events // (2 * nodes))):

@@ -1,18 +1,18 @@
-"""What a subscriber that can't keep up costs the others: less speed, and the server memory.
+"""The cost of a slow subscriber: throughput of the others, and memory of the server.
 
-One publisher, as fast as it can, and two good subscribers; beside them a third one that
-- is not there at all (`none`),
-- keeps up as they do (`good`),
-- has stopped, and never reads from its connection again (`stopped`), or
-- is let run for `AWAKE_S` out of every `PERIOD_S`, and asks the log for what it missed (`slow`).
+One publisher at full speed, two good subscribers, and a third one that
+- does not exist (`none`),
+- keeps up too (`good`),
+- is stopped, and never reads from its connection again (`stopped`), or
+- runs for `AWAKE_S` out of every `PERIOD_S`, and requests missed events from the log (`slow`).
 
-Everybody is a process of its own; the third one is stopped and let go on by signals, so that it
-takes next to no time of the cores from the others. Rounds go through all four in turn, every other
-one backwards. What the good two got, in which order, is checked.
+Each client has its own process. Signals stop and continue the third one, so it takes almost no CPU
+time from the others. A round runs all four cases, every other round in reverse. The events and
+their order at the good subscribers are checked.
 
     python -m benchmarks.slow_consumer [--quick] [--rounds N] [--events N]
 
-Run it from the root of the repository, on a machine that does nothing else.
+Run it from the root of the repository, on an idle machine.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.cases import CASES, Site
-from benchmarks.peers.measuring import Crew, start_workers
+from benchmarks.peers.measurement import Crew, start_workers
 from benchmarks.peers.processes import Failed, Process
 
 __all__: list[str] = []
@@ -39,25 +39,25 @@ TOPICS = ("topic-0", "topic-1")
 AWAKE_S = 0.01
 PERIOD_S = 0.2
 LOSS_MAX = 0.05
-"""The goal: what the others may lose."""
+"""The goal: the largest loss of the others."""
 MEMORY_MAX = 64 * 1024 * 1024
-"""The goal: the 8 MiB that may wait for a connection, and room to move them."""
+"""The goal: the 8 MiB that may wait for a connection, and room to copy them."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run found."""
+    """The results of one run."""
 
     rate: float
-    """Events a second that reached both good subscribers."""
+    """Events per second that reached both good subscribers."""
     server_us: float
-    """Of the server's time, per event."""
+    """CPU time of the server, per event."""
     memory: int
-    """The most that the server had resident, in bytes."""
+    """Peak resident memory of the server, in bytes."""
 
 
 async def measure(kind: str, events: int) -> Figures:
-    """Start everything, load it fully, and end everything."""
+    """Start all processes, run at full load, and end them."""
     case = next(each for each in CASES if each.name == "ensue")
     async with AsyncExitStack() as stack:
         name = stack.enter_context(
@@ -83,7 +83,7 @@ async def measure(kind: str, events: int) -> Figures:
 
 @contextlib.asynccontextmanager
 async def held_up(process: Process, awake_s: float) -> AsyncIterator[None]:
-    """Stop a process, and let it run for so long now and then; let it go on afterwards."""
+    """Stop a process, let it run periodically, and continue it at the end."""
     os.kill(process.pid, signal.SIGSTOP)
 
     async def wake() -> None:
@@ -110,7 +110,7 @@ def _most_resident(process: Process) -> int:
 
 
 async def main(rounds: int, events: int) -> int:
-    """Measure all, and print what came of it."""
+    """Measure all cases, and print the results."""
     found: dict[str, list[Figures]] = {kind: [] for kind in KINDS}
     for number in range(rounds):
         for kind in KINDS if number % 2 == 0 else KINDS[::-1]:

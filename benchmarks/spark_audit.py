@@ -1,16 +1,16 @@
-"""Measure how fast deliveries are audited, stamps not believed.
+"""Measure the rate of audited deliveries, without trusting stamps.
 
 Run `python benchmarks/spark_audit.py --deliveries 10000000 100000000`. For each size a trace of a
-run with total order is written, a file a subscriber. Then fifo, total and complete are judged in
-one go:
+run with total order is written, one file per subscriber. Then fifo, total and complete are judged
+together:
 
 * Spark: `ensue.spark.audit`, from the files to the verdict.
 * DuckDB, up to `--duck-most` deliveries: the same rules as SQL over the same files, with as many
-  threads. It is told the total order, as a table of events and places, which the audit finds out
-  for itself.
+  threads. It gets the total order, as a table of events and places, which the audit must find by
+  itself.
 
-`--planted N` plants violations, and says how many of them were found and how many findings are
-no violation. Reading the files is part of every figure.
+`--planted N` plants violations, and prints how many were found and how many findings are false.
+Every time includes reading the files.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.big_traces import Planted, Shape, generate
-from benchmarks.watching import Watch
+from benchmarks.usage import Watch
 
 from ensue.spark import Audit, audit, session
 
@@ -70,7 +70,7 @@ def line(name: str, count: int, seconds: float, watch: Watch) -> None:
 
 
 def duck(trace: Path, places: Path, cores: int) -> tuple[int, int]:
-    """Judge a trace by SQL; return how many deliveries are wrong, and how many are missing."""
+    """Judge a trace by SQL; return the numbers of wrong and of missing deliveries."""
     connection = duckdb.connect(config={"threads": cores})
     found = connection.execute(SQL.format(trace=trace, places=places)).fetchone()
     assert found is not None
@@ -78,7 +78,7 @@ def duck(trace: Path, places: Path, cores: int) -> tuple[int, int]:
 
 
 def compare(found: Audit, planted: list[Planted]) -> str:
-    """Say how many of the planted violations were found, and how many findings are none."""
+    """Print how many planted violations were found, and how many findings are false."""
     rows = found.violations.collect()
     by_node: dict[str, list[tuple[int, set[str]]]] = {}
     for number, row in enumerate(rows):
@@ -97,7 +97,7 @@ def compare(found: Audit, planted: list[Planted]) -> str:
 
 
 def measure(chosen: argparse.Namespace, folder: Path, deliveries: int) -> None:
-    """Write a trace, judge it, print what it took."""
+    """Write a trace, judge it, and print the time."""
     shape = Shape(deliveries=deliveries)
     trace, places = folder / "trace", folder / "places.parquet"
     planted, order = generate(trace, shape, planted=chosen.planted)
@@ -125,7 +125,7 @@ def measure(chosen: argparse.Namespace, folder: Path, deliveries: int) -> None:
 
 
 def main() -> None:
-    """Generate, measure, print."""
+    """Generate traces, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--deliveries", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--planted", type=int, default=0)

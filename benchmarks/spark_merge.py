@@ -1,10 +1,10 @@
-"""Measure how fast Spark merges logs of many topics and publishers by the clocks in their stamps.
+"""Measure how fast Spark merges logs by the clocks in their stamps.
 
 Run `python benchmarks/spark_merge.py --events 20000000`. A log with all columns of the event log is
-written as Parquet, a file a topic and segment, with merged stamps: ticks of 16 publishers whose
+written as Parquet, one file per topic and segment, with merged stamps: ticks of 16 publishers whose
 clocks differ, several events a tick, counters and clocks that are ahead. Then, in one run on one
 machine: read, merge, write Parquet; by Spark, and by DuckDB with ORDER BY on the same entries of
-the same stamps. DuckDB has as many threads as Spark. Reading and writing are part of every figure.
+the same stamps. DuckDB has as many threads as Spark. Every time includes reading and writing.
 """
 
 import argparse
@@ -33,19 +33,19 @@ from benchmarks.spark_order import (
     named,
     timed,
 )
-from benchmarks.watching import Watch
+from benchmarks.usage import Watch
 
 from ensue.spark import merge, session
 
 SEGMENT = 100_000
 EPSILON_TICKS = 5
 EVENTS_PER_TICK = 32
-"""Of all publishers together."""
+"""Over all publishers."""
 ENTRIES = ["@c", "@i", "@k", "@r"]
 
 
 def segments(events: int, segment: int) -> Iterator[pa.Table]:
-    """Generate a log as it arrives: about in the order of the clocks."""
+    """Generate a log in order of arrival: roughly the order of the clocks."""
     random = np.random.default_rng(1)
     skew = random.integers(0, EPSILON_TICKS + 1, len(PUBLISHERS))
     for number, first in enumerate(range(0, events, segment)):
@@ -55,7 +55,7 @@ def segments(events: int, segment: int) -> Iterator[pa.Table]:
         topic = random.integers(0, len(TOPICS), count)
         tick = 1_700_000_000_000 + (first + rows) // EVENTS_PER_TICK + skew[publisher]
         ahead = np.where(random.random(count) < 0.1, random.integers(0, EPSILON_TICKS, count), 0)
-        # Events of one publisher, tick and clock known are told apart by the counter.
+        # The counter distinguishes events of one publisher with the same tick and clock.
         order = np.lexsort((rows, tick + ahead, publisher))
         same = (np.diff(publisher[order]) == 0) & (np.diff((tick + ahead)[order]) == 0)
         starts = np.concatenate(([True], ~same))
@@ -66,7 +66,7 @@ def segments(events: int, segment: int) -> Iterator[pa.Table]:
         sequence = column(first + rows)
         data = random.bytes(count * VALUE_BYTES)
         ends = column(np.arange(0, count * 4 + 1, 4, dtype=np.int32))
-        # Ticks of two segments overlap, and counters begin anew: the index keeps them apart.
+        # Ticks of two segments overlap and counters restart: the index distinguishes them.
         index = np.full(count, number)
         each = column(np.arange(count + 1, dtype=np.int32))
         yield pa.table(
@@ -92,7 +92,7 @@ def segments(events: int, segment: int) -> Iterator[pa.Table]:
 
 
 def generate(folder: Path, events: int, segment: int) -> None:
-    """Write the log, a file a topic and segment."""
+    """Write the log, one file per topic and segment."""
     folder.mkdir()
     for number, table in enumerate(segments(events, segment)):
         topics = np.asarray(table.column("topic").to_pylist())
@@ -115,7 +115,7 @@ def duck(log: Path, out: Path, cores: int, spill: Path) -> None:
 
 
 def main() -> None:
-    """Generate, measure, print."""
+    """Generate traces, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--cores", type=int, default=2)

@@ -1,17 +1,17 @@
-"""Measure how fast a log of many topics is put in order, in a batch and in a stream.
+"""Measure how fast a log of many topics is ordered, in a batch and in a stream.
 
 Run `python benchmarks/spark_order.py --events 20000000`. A log of `--topics` topics with whole
-stamps and all columns of the event log is written as Parquet, a file a topic and segment; topics
-are a segment or two behind each other, so that a stream must hold events back. Then, in one run on
-one machine:
+stamps and all columns of the event log is written as Parquet, one file per topic and segment.
+Topics are a segment or two behind each other, so that a stream must hold events back. Then, in one
+run on one machine:
 
 * batch: read, order by position, write Parquet; by Spark, and by DuckDB with ORDER BY on the same
   sum of the same stamps. DuckDB has as many threads as Spark.
-* stream: the same files, a few segments a micro-batch, ordered exactly once into Parquet; and the
-  same stream merely copied, which is as fast as it could be. "Sustained" leaves the first
-  micro-batch out, in which Java compiles and Python starts.
+* stream: the same files, a few segments per micro-batch, ordered exactly once into Parquet; and the
+  same stream copied without ordering, as an upper bound. "Sustained" omits the first micro-batch,
+  in which Java compiles and Python starts.
 
-Reading and writing are part of every figure. `--cores` is for both.
+Every time includes reading and writing. `--cores` applies to both.
 """
 
 import argparse
@@ -35,21 +35,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.watching import Watch
+from benchmarks.usage import Watch
 
 from ensue.spark import order, session
 
 TOPICS = [f"topic-{number}" for number in range(8)]
 PUBLISHERS = [f"publisher-{number}" for number in range(16)]
 SEGMENT = 100_000
-"""Events a segment of the log, over all topics."""
+"""Events per segment of the log, over all topics."""
 VALUE_BYTES = 32
 Integers = npt.NDArray[np.int64]
 joined: Any = pc.binary_join_element_wise
 
 
 def column(values: Any, kind: pa.DataType | None = None) -> Any:
-    """Return an Arrow array, without what the type stubs believe it to be."""
+    """Return an Arrow array, untyped: the type stubs are wrong here."""
     return pa.array(values, kind)
 
 
@@ -110,7 +110,7 @@ def segments(events: int, segment: int) -> Iterator[tuple[Integers, pa.Table]]:
 
 
 def generate(folder: Path, events: int, segment: int) -> None:
-    """Write the log; the times of the files say in which order a stream sees them."""
+    """Write the log; the times of the files define the order in which a stream reads them."""
     folder.mkdir()
     for number, (topic, table) in enumerate(segments(events, segment)):
         for which in range(len(TOPICS)):
@@ -124,7 +124,7 @@ def generate(folder: Path, events: int, segment: int) -> None:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Return how many seconds something takes."""
+    """Return the seconds that a function takes."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
@@ -151,7 +151,7 @@ def duck(log: Path, out: Path, cores: int, spill: Path) -> None:
 def stream(
     spark: SparkSession, log: Path, out: Path, files: int, through: Callable[[DataFrame], DataFrame]
 ) -> float:
-    """Pass the files through a query into a table; return the events a second, once it runs."""
+    """Stream the files through a query into a table; return the sustained events per second."""
     schema = spark.read.parquet(str(log)).schema
     source = spark.readStream.schema(schema).option("maxFilesPerTrigger", files).parquet(str(log))
     writer = through(source).writeStream.format("parquet").trigger(availableNow=True)
@@ -172,7 +172,7 @@ def in_order(spark: SparkSession, table: Path, events: int) -> bool:
 
 
 def main() -> None:
-    """Generate, measure, print."""
+    """Generate traces, measure, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--stream-events", type=int, help="of them for the stream; all unless set")
@@ -198,7 +198,7 @@ def main() -> None:
 
 
 def measure(chosen: argparse.Namespace, folder: Path, events: int, segment: int) -> None:
-    """Run everything and print a line each."""
+    """Run all cases and print a line each."""
     log, coming = folder / "log", folder / "log"
     print(
         f"log: {events:,} events written in {timed(lambda: generate(log, events, segment)):.1f} s"

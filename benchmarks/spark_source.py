@@ -1,4 +1,4 @@
-"""Rows per second that Spark reads from an event log, and what the log alone can do.
+"""Rows per second that Spark reads from an event log, and that the log reader alone reads.
 
 Makes a log of 4 topics with 100-byte values and stamps of 4 entries, then reads all of it on two
 cores: with Spark, every column and two of them, into a sink that drops everything; as a stream; by
@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.watching import descendants
+from benchmarks.usage import descendants
 
 from ensue.spark import session
 from ensue.store import LogWriter, open_log
@@ -37,7 +37,7 @@ BATCH = 250_000
 
 
 def make_log(place: Path, rows: int) -> None:
-    """Write a log of so many rows."""
+    """Write a log of `rows` rows."""
     rng = np.random.default_rng(1)
     schema = publication_schema()
     with LogWriter(place) as log:
@@ -62,12 +62,12 @@ def make_log(place: Path, rows: int) -> None:
 
 
 def drain(frame: DataFrame) -> None:
-    """Read everything and drop it."""
+    """Read all rows and drop them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def follow(spark: SparkSession, place: Path) -> None:
-    """Read everything as a stream, once."""
+    """Read all rows once as a stream."""
     stream = spark.readStream.format("ensue").option("maxOffsetsPerTrigger", 2_000_000)
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (
@@ -81,7 +81,7 @@ def follow(spark: SparkSession, place: Path) -> None:
 
 
 def read_alone(place: Path) -> None:
-    """Read everything without Spark."""
+    """Read all rows without Spark."""
     log = open_log(place)
     for topic, bounds in log.bounds().items():
         for _ in log.read(topic, *bounds):
@@ -89,7 +89,7 @@ def read_alone(place: Path) -> None:
 
 
 def cpu_s() -> float:
-    """Return the CPU seconds of this process and of all below it."""
+    """Return the CPU seconds of this process and its descendants."""
     return sum(usage.cpu_s for usage in descendants())
 
 

@@ -1,21 +1,21 @@
-"""Measure how many entries a stamp has under the workloads of the paper, section 5.3 and Figure 7.
+"""Measure the entries per stamp under the workloads of the paper (section 5.3, Figure 7).
 
 Run `python benchmarks/stamp_sizes.py`. One sequencer node hosts 1,000 topics; each of 10,000
 subscribers has 10 distinct ones; subscriptions and publications follow the same power law.
 
-Which power law. The paper gives a shape and, with it, how many topics take 80 % of all choices:
+Which power law. The paper gives a shape and the share of topics that take 80 % of all choices:
 0.5 % of 1,000 for 0.901 and 40 % for 0.349. Of the usual readings one fits: the Pareto law,
 P(rank > k) proportional to (k + 1) ** -shape, cut off after the last topic. Five topics (0.5 %)
 then have 80.3 % at 0.901, and 40 topics (4 %, where the paper says 40 %) have 79.8 % at 0.349. The
 groups it yields agree with the figure too, see below. `--laws` prints the other readings.
 
 Which mean. A mean over topics counts every topic once; a mean over events counts a topic as often
-as it is published on. Figure 7 (17 entries at 0.901, 46 at 0.349) is met by the mean over topics
-of groups by two common subscriptions, the topic itself not counted.
+as it has events. The mean over topics of groups by two common subscriptions, without the topic
+itself, matches Figure 7 (17 entries at 0.901, 46 at 0.349).
 
-What is printed: the groups of all topics as the node has them, and what leaving out unchanged
-entries comes to in the long run; then the stamps that the node makes for published events, each
-topic having been published on once before so that no counter is zero.
+The output has the groups of all topics in the node, and the long-run entries if unchanged ones are
+omitted; then the stamps that the node makes for published events. Each topic has one event before,
+so that no counter is zero.
 """
 
 import argparse
@@ -42,18 +42,18 @@ _STAMP = Records[Stamp](Stamp)
 
 NODE = "node"
 RUN = 256
-"""Requests a frame."""
+"""Requests per frame."""
 SHAPES = {0.901: (0.005, 17), 0.349: (0.4, 46)}
-"""Shape: how many of the topics have 80 % as the paper states it, and its Figure 7."""
+"""By shape: the share of topics with 80 % of the choices in the paper, and its Figure 7."""
 
 
 class Size(msgspec.Struct, frozen=True):
-    """How large a workload is."""
+    """The size of a workload."""
 
     topics: int = 1000
     subscribers: int = 10_000
     each: int = 10
-    """Topics a subscriber."""
+    """Topics per subscriber."""
     events: int = 20_000
 
 
@@ -90,7 +90,7 @@ LAWS: dict[str, Law] = {
 
 
 def print_laws(topics: int) -> None:
-    """Print what share of all choices the first topics have under each reading."""
+    """Print the share of all choices that the first topics have under each reading."""
     print("share of choices that go to the first …        5 topics   40 topics  400 topics")
     for name, law in LAWS.items():
         for shape in SHAPES:
@@ -122,7 +122,7 @@ class Workload:
 
 
 class Publishing:
-    """A node with all subscriptions made, and its one publisher."""
+    """A node with all subscriptions, and its one publisher."""
 
     def __init__(self, work: Workload, *, groups: int, leave_out: bool) -> None:
         self._next = 1
@@ -151,7 +151,7 @@ class Publishing:
             self.node.receive(request, source="publisher", now_ns=0)
             grants: list[Grant] = []
             for effect in self.node.take_effects():
-                # In as many frames as they need: whole stamps may be long.
+                # Whole stamps may be long, and take several frames.
                 assert isinstance(effect, Send)
                 assert isinstance(effect.frame, Stamped)
                 grants += effect.frame.grants
@@ -169,13 +169,13 @@ class Means(msgspec.Struct, frozen=True):
     by_event: float
     by_topic: float
     published: int
-    """Topics with at least one event: those that the mean over topics is over."""
+    """Topics with at least one event: the mean over topics is over these."""
     bytes_by_event: float
     bytes_by_topic: float
 
 
 def measure(publishing: Publishing, work: Workload) -> Means:
-    """Publish once on every topic, then what the workload says; return the means of the latter."""
+    """Publish once on every topic, then by the workload; return the means of the latter."""
     for _ in publishing.stamps(work.topics):
         pass
     entries: dict[str, list[int]] = defaultdict(list)
@@ -193,10 +193,10 @@ def measure(publishing: Publishing, work: Workload) -> Means:
 
 
 def print_groups(work: Workload, chance: dict[str, float]) -> None:
-    """Print how large groups are, and what is left of them in the long run.
+    """Print the sizes of groups, and of stamps in the long run.
 
-    A partner is named if it was published on since the topic's previous event: with chances p for
-    the partner and q for the topic, in p / (p + q) of the topic's events.
+    A stamp names a partner if it had an event since the topic's previous event: with probability p
+    of the partner and q of the topic, in p / (p + q) of the topic's events.
     """
     print(
         "groups by   whole: over topics  over events   left out: over topics  over events   CPU s"

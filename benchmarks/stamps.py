@@ -1,10 +1,10 @@
-"""Measure one sequencer node in memory: stamps a second of CPU time on one core.
+"""Measure one sequencer in memory: stamps per second of CPU time on one core.
 
 Run `python benchmarks/stamps.py`. Every topic belongs to one subscription of exactly as many topics
-as the group is large, so a whole stamp has that many entries. One publisher asks for stamps on
-topics drawn evenly, in runs of 1, 16 or 64 requests a frame, and confirms each run in one frame, so
-that leases are released. Frames are objects and made beforehand: what is measured is the node
-alone, with what it would persist (durable) and without. `--profile` adds where the time goes.
+as the group is large, so a whole stamp has that many entries. One publisher requests stamps on
+topics drawn evenly, in runs of 1, 16 or 64 requests per frame, and confirms each run in one frame,
+so that leases are released. Frames are objects made in advance, so only the node is measured, with
+records (durable) and without. `--profile` prints a profile.
 """
 
 import argparse
@@ -30,11 +30,11 @@ GROUPS = 10
 GOAL_PER_S = 100_000
 """For groups of 10."""
 GOAL_RUN = 16
-"""The goal is judged at runs of this length."""
+"""The goal applies to runs of this length."""
 
 
 def build(group: int, *, durable: bool, leave_out: bool) -> tuple[Sequencer, list[str]]:
-    """Return a node with its subscriptions made, and its topics."""
+    """Return a node with its subscriptions, and its topics."""
     topics = [f"topic-{index}" for index in range(GROUPS * group)]
     node = Sequencer(
         name=NODE,
@@ -49,7 +49,7 @@ def build(group: int, *, durable: bool, leave_out: bool) -> tuple[Sequencer, lis
 
 
 def frames(topics: list[str], run: int, stamps: int) -> list[Frame]:
-    """Return requests for so many stamps, each run followed by its confirmation."""
+    """Return requests for some stamps, each run followed by its confirmation."""
     random = Random(1)
     made: list[Frame] = []
     slots: dict[str, int] = dict.fromkeys(topics, 0)
@@ -65,7 +65,7 @@ def frames(topics: list[str], run: int, stamps: int) -> list[Frame]:
 
 
 def drive(node: Sequencer, to_come: list[Frame]) -> Iterator[Send | Persist]:
-    """Hand the frames over one by one, as a driver does, and yield what the node wants done."""
+    """Pass frames to the node one by one, as a driver does, and yield its effects."""
     for now_ns, frame in enumerate(to_come):
         node.receive(frame, source=PUBLISHER, now_ns=now_ns)
         for effect in node.take_effects():
@@ -86,7 +86,7 @@ def cpu_s(node: Sequencer, to_come: list[Frame]) -> float:
 def measure(
     group: int, run: int, *, durable: bool, leave_out: bool, stamps: int, repeats: int
 ) -> float:
-    """Print one row and return its stamps a second."""
+    """Print one row and return its stamps per second."""
     node, topics = build(group, durable=durable, leave_out=leave_out)
     sample = list(drive(node, frames(topics, run, min(stamps, 64 * 50))))
     grants = [
@@ -113,7 +113,7 @@ def measure(
 
 
 def profile(stamps: int) -> None:
-    """Print where the time goes, for groups of 10 and runs of 16."""
+    """Print a profile for groups of 10 and runs of 16."""
     for durable in (False, True):
         node, topics = build(10, durable=durable, leave_out=True)
         to_come = frames(topics, 16, stamps)

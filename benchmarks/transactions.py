@@ -2,16 +2,15 @@
 
     python benchmarks/transactions.py [--quick] [--sync always|SECONDS] [--seconds 5]
 
-A transaction takes a subscription back, makes another one, and publishes an event that a client at
-another broker reads: three operations. Clients at all three brokers run them, so many at once, in
-one process of their own. Regular traffic is events that a client at one broker publishes at a
-steady pace and a client at another reads; it is measured alone and beside planned transactions, and
-what it loses is the share of those events that did not come through in the same time. Last, events
-through one broker to one and to ten subscribers, the publisher and the subscribers in processes of
-their own.
+A transaction withdraws a subscription, makes another one, and publishes an event that a client at
+another broker reads: three operations. Clients at all three brokers run them concurrently, in one
+process. Regular traffic is events that a client at one broker publishes at a constant rate and a
+client at another reads. It is measured alone and during planned transactions; the loss is the share
+of events that did not arrive in the same time. Last, events through one broker to one and to ten
+subscribers, with publisher and subscribers in separate processes.
 
-Everything is answered when it is on the disk (`--sync always`) or, for a disk that is slow or
-shared, when the operating system has it and it is synced every so many seconds.
+Servers answer when data is on disk (`--sync always`) or, for a slow or shared disk, when the
+operating system has it; then the disk is synced every SECONDS.
 """
 
 import argparse
@@ -43,7 +42,7 @@ class Servers:
         self._processes = processes
 
     def cpu_s(self) -> float:
-        """Return the CPU time that they, and this process, have used."""
+        """Return the CPU time of the servers and this process."""
         ticks = 0
         for process in self._processes:
             fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -52,7 +51,7 @@ class Servers:
 
 
 def serve(stack: ExitStack, count: int, sync: str) -> Servers:
-    """Start so many servers."""
+    """Start `count` servers."""
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
@@ -68,7 +67,8 @@ def serve(stack: ExitStack, count: int, sync: str) -> Servers:
     for number in range(count):
         words = ["--config", str(directory / "ensue.toml"), "--name", f"s{number}", "--json"]
         words += ["--log-level", "error"]
-        process = subprocess.Popen([*SERVE, *words], stdout=subprocess.PIPE, text=True)  # noqa: S603 - this very package
+        command = [*SERVE, *words]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - ours
         stack.callback(_end, process)
         assert process.stdout is not None
         process.stdout.readline()
@@ -92,7 +92,7 @@ class Clients:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, count: int) -> None:
-        """Connect so many, dealt out to the brokers."""
+        """Connect clients to the brokers in turn."""
         reader = await self._bus(self._urls[-1])
         events = await self._stack.enter_async_context(reader.subscribe(where="done exists"))
         self._tasks.append(asyncio.create_task(self._count(events)))
@@ -140,14 +140,14 @@ class Clients:
 
 
 async def transactions(servers: Servers, clients: int, seconds: float) -> None:
-    """Print how many transactions a second."""
+    """Print transactions per second."""
     for isolation in ("planned", "atomic", "serializable"):
         async with AsyncExitStack() as stack:
-            everybody = Clients(stack, servers.urls)
-            await everybody.start(clients)
-            await everybody.run(isolation, WARM_UP_S)
+            crew = Clients(stack, servers.urls)
+            await crew.start(clients)
+            await crew.run(isolation, WARM_UP_S)
             cpu_s = servers.cpu_s()
-            rate, aborted, took_s = await everybody.run(isolation, seconds)
+            rate, aborted, took_s = await crew.run(isolation, seconds)
             cpu_ms = 1000 * (servers.cpu_s() - cpu_s) / len(took_s)
             took_s.sort()
             print(
@@ -158,15 +158,15 @@ async def transactions(servers: Servers, clients: int, seconds: float) -> None:
 
 
 async def regular(urls: list[str], rate: int, seconds: float, planned: int) -> float:
-    """Return the rate of regular events beside clients that run plans at full speed."""
+    """Return the rate of regular events while clients run plans at full speed."""
     async with AsyncExitStack() as stack:
-        everybody = Clients(stack, urls)
-        await everybody.start(planned)
+        crew = Clients(stack, urls)
+        await crew.start(planned)
         publisher = await stack.enter_async_context(ensue.connect(urls[0], order=None))
         reader = await stack.enter_async_context(ensue.connect(urls[1], order=None))
         await publisher.advertise(where="tick exists")
         events = await stack.enter_async_context(reader.subscribe(where="tick exists"))
-        beside = asyncio.create_task(everybody.run("planned", seconds + WARM_UP_S))
+        beside = asyncio.create_task(crew.run("planned", seconds + WARM_UP_S))
         await asyncio.sleep(WARM_UP_S)
         came = 0
 
@@ -190,7 +190,7 @@ async def regular(urls: list[str], rate: int, seconds: float, planned: int) -> f
 
 
 async def subscriber(url: str) -> None:
-    """Be a process that reads: say when it is ready, and count until it is told to stop."""
+    """Run a subscriber process: report ready, and count events until it is stopped."""
     async with (
         ensue.connect(url, order=None) as bus,
         bus.subscribe(where="n exists") as events,
@@ -203,10 +203,10 @@ async def subscriber(url: str) -> None:
 
 
 async def throughput(url: str, subscribers: int, events: int) -> float:
-    """Return how many events a second go through one broker to so many subscribers."""
+    """Return the events per second through one broker to its subscribers."""
     words = [sys.executable, __file__, "--subscriber", url]
     readers = [
-        subprocess.Popen(words, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220, S603 - this very file
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220, S603
         for _ in range(subscribers)
     ]
     loop = asyncio.get_running_loop()

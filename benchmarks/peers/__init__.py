@@ -1,1 +1,1 @@
-"""Ensue beside its peers, side by side in one run: `python -m benchmarks.peers`."""
+"""Compares Ensue with its peers in one run: `python -m benchmarks.peers`."""

@@ -1,20 +1,20 @@
-"""Ensue beside its peers in one run: how fast, at what cost, how late.
+"""Compares Ensue with its peers in one run: throughput, CPU time and latency.
 
-Every case starts its servers, 3 subscribers of all topics, and its publishers as processes of their
-own; is warmed up; is loaded as fast as its clients publish; then with 1,000 events a second, and
-with half of what it could do. Rounds go through all cases in turn, every other one backwards.
+Every case starts its servers, 3 subscribers of all topics and its publishers in separate processes.
+After a warm-up it runs at full load, then at 1,000 events per second, and then at half of its
+maximum. A round runs all cases, every other round in reverse.
 
 - events/s: from the first publish to the last delivery at the last of the three subscribers;
 - CPU: user and system time of all processes, servers included, per event;
-- latency: from the call that publishes to the subscriber's hands, over all deliveries.
+- latency: from the publish call to the subscriber, over all deliveries.
 
-Ensue's subscribers check that nothing is missing and that all three saw the same order; where they
-don't, the run ends with 1. The peers are only counted, and what order they were seen in is told.
+Ensue's subscribers check that no event is missing and that all three got the same order; if not,
+the exit code is 1. For peers, missing events and different orders are only reported.
 
     python -m benchmarks.peers [--quick] [--only CASE…] [--shapes 1x2 4x8…] [--rounds N]
         [--events N] [--seconds S] [--profile DIR]
 
-Run it from the root of the repository, on a machine that does nothing else.
+Run it from the root of the repository, on an idle machine.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.peers import report
 from benchmarks.peers.cases import CASES, Case
-from benchmarks.peers.measuring import Figures, Settings, Shape, measure
+from benchmarks.peers.measurement import Figures, Settings, Shape, measure
 from benchmarks.peers.processes import Failed
 
 __all__: list[str] = []
@@ -38,10 +38,10 @@ QUICK_SHAPES = (Shape(1, 2),)
 async def run(
     cases: list[Case], shapes: list[Shape], settings: Settings, rounds: int, note: str
 ) -> int:
-    """Measure everything and print the tables; return the exit code."""
+    """Measure all cases and print the tables; return the exit code."""
     main = asyncio.current_task()
     assert main is not None
-    # So that everything that was started is ended.
+    # Ends all started processes.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
     print(report.machine(rounds, note), flush=True)
     found: dict[tuple[str, Shape], list[Figures]] = {}

@@ -1,4 +1,4 @@
-"""What is measured beside what: which servers a case starts, and which client it uses."""
+"""The cases: the servers that each starts, and the client that it uses."""
 
 import json
 import subprocess
@@ -14,12 +14,12 @@ from benchmarks.peers.processes import Failed, Process, find_server, python, spa
 __all__ = ["CASES", "Case", "Site", "versions"]
 
 NATS_PENDING = "1GB"
-"""What may wait at the server for one subscriber; it hangs up on whoever has more."""
+"""Bytes that may wait at the server for one subscriber; it disconnects slower ones."""
 
 
 @dataclass
 class Site:
-    """Where the servers of a case live, and the processes that they are."""
+    """The directory and the server processes of a case."""
 
     directory: Path
     profile: Path | None
@@ -27,29 +27,29 @@ class Site:
     servers: list[Process]
 
     async def start(self, name: str, command: list[str]) -> Process:
-        """Start a server, and end it with the case."""
+        """Start a server that ends with the case."""
         process = await self.stack.enter_async_context(started(name, command, self.directory))
         self.servers.append(process)
         return process
 
     def profile_of(self, name: str) -> Path | None:
-        """Return where to write the profile of a process, if it is wanted."""
+        """Return the path for the profile of a process, if profiling is on."""
         return None if self.profile is None else self.profile / f"{name}.txt"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One system, used in one way."""
+    """One system in one configuration."""
 
     name: str
     label: str
     order: str
-    """What it promises: `total`, or `per topic`."""
+    """The promised order: `total`, or `per topic`."""
     client: str
     start: Callable[[Site], Awaitable[str]]
     """Start its servers; return the URL for its clients."""
     needs: str = ""
-    """The server that has to be installed."""
+    """The server that must be installed."""
 
     @property
     def is_ours(self) -> bool:
@@ -58,12 +58,12 @@ class Case:
 
     @property
     def missing(self) -> bool:
-        """Whether it can't be measured here."""
+        """Whether its server is not installed."""
         return bool(self.needs) and find_server(self.needs) is None
 
 
 async def nats_server(site: Site) -> str:
-    """Start a NATS server with JetStream on files. It syncs when it likes: every minute or two."""
+    """Start NATS with JetStream on files, which it syncs every minute or two."""
     port = spare_port()
     config = site.directory / "nats.conf"
     config.write_text(
@@ -77,7 +77,7 @@ async def nats_server(site: Site) -> str:
 
 
 async def redis_server(site: Site) -> str:
-    """Start Redis, with a log that is synced each second and never rewritten."""
+    """Start Redis with a log that is synced every second and never rewritten."""
     port = spare_port()
     command = [
         *(find_server("redis-server") or "", "--bind", "127.0.0.1", "--port", str(port)),
@@ -101,7 +101,7 @@ async def hub(site: Site) -> str:
 
 
 def ensue_server(sync: str) -> Callable[[Site], Awaitable[str]]:
-    """Start Ensue on a port of its own."""
+    """Start Ensue on its own port."""
 
     async def start(site: Site) -> str:
         return await _serve(site, sync, "--listen", "127.0.0.1:0")
@@ -124,13 +124,13 @@ def ensue_station(
 
 async def _serve(site: Site, sync: str, *options: str) -> str:
     command = python(
-        # The script beside this Python, which is what people run.
+        # The script beside this Python, as users run it.
         *(str(Path(sys.executable).with_name("ensue")), "serve", "--sync", sync, "--json"),
         *("--data", str(site.directory / "ensue-data"), *options),
         profile=site.profile_of("ensue-server"),
     )
     server = await site.start("ensue-server", command)
-    said = await server.hear()
+    said = await server.reply()
     if "url" not in said:
         raise Failed(f"ensue serve says {said}")
     return str(said["url"])
@@ -172,7 +172,7 @@ CASES = (
 
 
 def versions() -> list[str]:
-    """Return what the cases are measured with."""
+    """Return the versions of all systems."""
     found = []
     for name in (NATS, REDIS):
         path = find_server(name)

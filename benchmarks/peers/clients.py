@@ -1,7 +1,6 @@
-"""How each system publishes and subscribes: its own Python client, used as well as we know how.
+"""The clients of each system: its own Python client, tuned as well as we can.
 
-A sender takes events in lists and may write them together; a receiver notes what it gets in a
-tally.
+A sender takes events in lists and may write them together; a receiver records events in a tally.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,10 +19,10 @@ class Sender(Protocol):
         """Connect."""
 
     async def send(self, batch: Sequence[tuple[str, bytes]]) -> None:
-        """Publish events, in their order."""
+        """Publish events in order."""
 
     async def settle(self) -> None:
-        """Return when everything published is acknowledged, or as good as the system can tell."""
+        """Return when all events are acknowledged, as far as the system can report it."""
 
     async def close(self) -> None:
         """Disconnect."""
@@ -33,7 +32,7 @@ class Receiver(Protocol):
     """One subscriber of all topics."""
 
     async def open(self, tally: Tally) -> None:
-        """Connect; return when whatever is published from now on will come."""
+        """Connect; return when every later event will arrive."""
 
     async def close(self) -> None:
         """Disconnect."""
@@ -51,11 +50,11 @@ CLIENTS = {
     "redis": ("with_redis", "RedisSender", "RedisReceiver"),
     "redis-one": ("with_redis", "OneRedisSender", "OneRedisReceiver"),
 }
-"""By name: the module, who publishes, and who subscribes. Imported when it is used."""
+"""By name: the module, the sender and the receiver. Imported on use."""
 
 
 def find_client(name: str) -> tuple[SenderMaker, ReceiverMaker]:
-    """Return how to make a sender and a receiver: from a URL and all topics."""
+    """Return factories of a sender and a receiver, from a URL and all topics."""
     module_name, sender, receiver = CLIENTS[name]
     module = import_module(f"benchmarks.peers.{module_name}")
     return getattr(module, sender), getattr(module, receiver)

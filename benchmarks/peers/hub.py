@@ -1,12 +1,12 @@
-"""The most that a server in Python can do: an asyncio hub that numbers events and fans them out.
+"""The upper bound of a Python server: an asyncio hub that numbers events and fans them out.
 
-Memory only: no log, no receipts, nothing repeated. Publishers send lists of events; whatever one
-read brings is numbered, encoded once and written once to each subscriber. When a subscriber does
-not keep up, nobody is read from until it does.
+Memory only: no log, no receipts, no retransmissions. Publishers send lists of events; the events of
+one read are numbered, encoded once and written once to each subscriber. While a subscriber is
+behind, the hub reads from no publisher.
 
-On a connection travel messages with four bytes of length in front, in msgpack. The first one from a
-client is the list of its topics; then lists of `[topic, payload]` go in, and lists of
-`[number, topic, payload]` come out.
+Messages are msgpack with a length prefix of four bytes. The first message of a client is the list
+of its topics; then it sends lists of `[topic, payload]` and receives lists of
+`[number, topic, payload]`.
 
     python -m benchmarks.peers.hub PORT
 """
@@ -31,12 +31,12 @@ _decode_out = msgspec.msgpack.Decoder(list[tuple[int, str, bytes]]).decode
 
 
 def framed(data: bytes) -> bytes:
-    """Put the length in front."""
+    """Prefix a message with its length."""
     return len(data).to_bytes(4, "big") + data
 
 
 class Framed(asyncio.Protocol):
-    """A connection that cuts what arrives into messages."""
+    """A connection that splits its input into messages."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -45,21 +45,21 @@ class Framed(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection up."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=PENDING_BYTES_MAX)
 
     def pause_writing(self) -> None:
-        """Note that too much is pending."""
+        """Block writers."""
         self.room.clear()
 
     def resume_writing(self) -> None:
-        """Note that there is room again."""
+        """Unblock writers."""
         self.room.set()
 
     def cut(self, data: bytes) -> list[bytes]:
-        """Return the messages that are whole by now."""
+        """Return the complete messages."""
         buffer = self._rest + data if self._rest else data
         at, end, messages = 0, len(buffer), []
         while end - at >= 4:
@@ -77,37 +77,37 @@ class Hub:
 
     def __init__(self) -> None:
         self.number = 0
-        self.publishers: dict[Guest, None] = {}
-        self.subscribers: dict[Guest, frozenset[str]] = {}
-        self.full: set[Guest] = set()
+        self.publishers: dict[HubConnection, None] = {}
+        self.subscribers: dict[HubConnection, frozenset[str]] = {}
+        self.full: set[HubConnection] = set()
 
     def fan_out(self, events: Sequence[tuple[str, bytes]]) -> None:
-        """Give numbers to what one read brought, and write it to every subscriber at once."""
+        """Assign numbers to the events of one read, and write them to every subscriber."""
         first = self.number + 1
         self.number += len(events)
         numbered = [(first + at, *event) for at, event in enumerate(events)]
         encoded: dict[frozenset[str], bytes] = {}
-        for guest, topics in self.subscribers.items():
+        for connection, topics in self.subscribers.items():
             data = encoded.get(topics)
             if data is None:
                 chosen = [event for event in numbered if event[1] in topics]
                 data = encoded[topics] = framed(_encode(chosen))
-            if guest.transport is not None:
-                guest.transport.write(data)
+            if connection.transport is not None:
+                connection.transport.write(data)
 
     def hold(self) -> None:
-        """Read from publishers exactly while every subscriber has room."""
-        for guest in self.publishers:
-            if guest.transport is None or guest.transport.is_closing():
+        """Pause or resume reading from publishers, if a subscriber is full or none is."""
+        for connection in self.publishers:
+            if connection.transport is None or connection.transport.is_closing():
                 continue
             if self.full:
-                guest.transport.pause_reading()
+                connection.transport.pause_reading()
             else:
-                guest.transport.resume_reading()
+                connection.transport.resume_reading()
 
 
-class Guest(Framed):
-    """One client, seen from the hub."""
+class HubConnection(Framed):
+    """The hub's side of a connection."""
 
     def __init__(self, hub: Hub) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Guest(Framed):
         self.greeted = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection."""
         del exc
         self.hub.publishers.pop(self, None)
         self.hub.subscribers.pop(self, None)
@@ -123,17 +123,17 @@ class Guest(Framed):
         self.hub.hold()
 
     def pause_writing(self) -> None:
-        """Hold the publishers."""
+        """Pause the publishers."""
         self.hub.full.add(self)
         self.hub.hold()
 
     def resume_writing(self) -> None:
-        """Go on, if nobody else is behind."""
+        """Resume, if no other subscriber is behind."""
         self.hub.full.discard(self)
         self.hub.hold()
 
     def data_received(self, data: bytes) -> None:
-        """See to everything that one read brought, together."""
+        """Handle all messages of one read together."""
         messages = self.cut(data)
         if messages and not self.greeted:
             self.greeted = True
@@ -150,16 +150,16 @@ class Guest(Framed):
 
 
 class Client(Framed):
-    """One connection to the hub, seen from a client."""
+    """The client's side of a connection."""
 
     def __init__(self, take_all: Callable[[Sequence[bytes]], None] | None = None) -> None:
         super().__init__()
         self._take_all = take_all
-        self.heard = asyncio.Event()
+        self.answered = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
-        """Hand over everything that one read brought, together."""
-        self.heard.set()
+        """Pass on all messages of one read together."""
+        self.answered.set()
         for message in self.cut(data):
             if self._take_all is not None:
                 self._take_all([payload for _, _, payload in _decode_out(message)])
@@ -186,7 +186,7 @@ class HubSender:
         self._transport = await _connect(self._url, (), self._client)
 
     async def send(self, batch: Sequence[tuple[str, bytes]]) -> None:
-        """Write a list with one write, when there is room."""
+        """Write a list of events when there is room."""
         await self._client.room.wait()
         self._transport.write(framed(_encode(batch)))
 
@@ -206,10 +206,10 @@ class HubReceiver:
         self._topics = topics
 
     async def open(self, tally: Tally) -> None:
-        """Connect; return when the hub knows about it."""
+        """Connect; return when the hub has answered."""
         client = Client(tally.take_all)
         self._transport = await _connect(self._url, self._topics, client)
-        await client.heard.wait()
+        await client.answered.wait()
 
     async def close(self) -> None:
         """Disconnect."""
@@ -217,15 +217,15 @@ class HubReceiver:
 
 
 async def main(port: int) -> None:
-    """Serve until told to stop."""
-    told = asyncio.Event()
+    """Serve until a signal arrives."""
+    stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stopped.set)
     hub = Hub()
-    server = await loop.create_server(lambda: Guest(hub), "127.0.0.1", port)
+    server = await loop.create_server(lambda: HubConnection(hub), "127.0.0.1", port)
     with contextlib.closing(server):
-        await told.wait()
+        await stopped.wait()
 
 
 if __name__ == "__main__":

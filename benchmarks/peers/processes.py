@@ -1,4 +1,4 @@
-"""Child processes of a benchmark: started on spare ports, ended by id whatever happens."""
+"""Child processes of a benchmark, on free ports, always ended by process id."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ LINE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Failed(Exception):
-    """A process did not do what it was to do."""
+    """A child process failed."""
 
 
 def spare_port() -> int:
-    """Return a port of loopback that nobody has."""
+    """Return a free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -35,20 +35,20 @@ def spare_port() -> int:
 
 
 def find_server(name: str) -> str | None:
-    """Return where a server is installed."""
-    # Debian puts servers where only root's PATH looks.
+    """Return the path of an installed server."""
+    # Debian installs servers in a directory that is only on root's PATH.
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 def python(what: str, *arguments: str, profile: Path | None = None) -> list[str]:
-    """Return the command that runs a module or a script, sampled if a profile is wanted."""
+    """Return the command that runs a module or script, with a sampler if profiling is on."""
     if profile is not None:
         return [sys.executable, "-m", "benchmarks.peers.sampled", str(profile), what, *arguments]
     return [sys.executable, *(() if "/" in what else ("-m",)), what, *arguments]
 
 
 class Process:
-    """One child, in a process group of its own. Use `started`."""
+    """One child in its own process group; use `started`."""
 
     def __init__(self, name: str, child: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -57,18 +57,18 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The process id."""
         return self._child.pid
 
     @property
     def cpu_s(self) -> float:
-        """The time of the cores that it has had, all its threads together."""
+        """CPU time of all its threads."""
         # The clock of another process, with the id of clock_getcpuclockid(3) on Linux: exact to
         # the nanosecond, where /proc counts in hundredths of a second.
         return time.clock_gettime_ns(~self.pid << 3 | 2) / 1e9
 
     async def answers(self, port: int) -> None:
-        """Return when it takes connections."""
+        """Return when it accepts connections."""
         async with asyncio.timeout(START_S):
             while True:
                 self.check()
@@ -78,18 +78,18 @@ class Process:
                     await asyncio.sleep(POLL_S)
                     continue
                 writer.close()
-                # If it was somebody else who answered, it ends for want of the port.
+                # If another process answered, this one ends because the port is taken.
                 await asyncio.sleep(POLL_S)
                 self.check()
                 return
 
-    def tell(self, **order: Any) -> None:
-        """Give it an order."""
+    def command(self, **order: Any) -> None:
+        """Send a command."""
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps(order).encode() + b"\n")
 
-    async def hear(self, seconds: float = START_S) -> dict[str, Any]:
-        """Return what it says next."""
+    async def reply(self, seconds: float = START_S) -> dict[str, Any]:
+        """Return its next message."""
         assert self._child.stdout is not None
         try:
             line = await asyncio.wait_for(self._child.stdout.readline(), seconds)
@@ -97,8 +97,8 @@ class Process:
             raise Failed(f"{self.name} said nothing for {seconds:g} s{self._tail()}") from None
         if not line:
             raise Failed(f"{self.name} ended{self._tail()}")
-        heard: dict[str, Any] = json.loads(line)
-        return heard
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def check(self) -> None:
         """Raise if it has ended."""
@@ -106,10 +106,10 @@ class Process:
             raise Failed(f"{self.name} ended with {self._child.returncode}{self._tail()}")
 
     async def end(self, *, gently: bool = False) -> None:
-        """End it and whatever it started; `gently` lets a worker end by itself at first."""
+        """End its process group; with `gently`, let a worker end by itself first."""
         child = self._child
         if child.returncode is not None:
-            return  # Its id may be somebody else's by now.
+            return  # Another process may have its id by now.
         if child.stdin is not None:
             child.stdin.close()
         if gently and await self._ended(STOP_S):
@@ -140,7 +140,7 @@ def _environment() -> dict[str, str]:
 async def started(name: str, command: Sequence[str], directory: Path) -> AsyncIterator[Process]:
     """Run a command; end it on leaving."""
     log = directory / f"{name}.log"
-    # Should this process be killed, the kernel ends the child.
+    # If this process is killed, the kernel kills the child.
     guard = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
     with log.open("ab") as stderr:
         child = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Tables of what was measured, in Markdown, and what the goals say about it."""
+"""Results and goals as Markdown tables."""
 
 import os
 import platform
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.peers.cases import CASES, versions
-from benchmarks.peers.measuring import SUBSCRIBERS, Figures, Shape
+from benchmarks.peers.measurement import SUBSCRIBERS, Figures, Shape
 from benchmarks.peers.tally import PAYLOAD_BYTES
 
 __all__ = ["GOALS", "Goal", "goals", "machine", "median", "table"]
 
 Found = Mapping[tuple[str, Shape], Sequence[Figures]]
-"""By case and shape: one each round."""
+"""By case and shape: the results of each round."""
 
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -33,7 +33,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of one case against the same figure of another."""
+    """A limit on the ratio of two cases' figures."""
 
     what: str
     case: str
@@ -44,11 +44,11 @@ class Goal:
 
     @property
     def wanted(self) -> str:
-        """What the goal is, in words."""
+        """The goal in words."""
         return f"{'≥' if self.at_least else '≤'} {self.bound:g} {TIMES}"
 
     def met_by(self, ratio: float) -> bool:
-        """Whether a ratio is good enough."""
+        """Whether a ratio meets the goal."""
         return ratio >= self.bound if self.at_least else ratio <= self.bound
 
 
@@ -100,7 +100,7 @@ def median(rounds: Sequence[Figures], figure: Callable[[Figures], float]) -> flo
 
 
 def machine(rounds: int, note: str) -> str:
-    """Say what was measured on what."""
+    """Describe the machine and the versions."""
     load = os.getloadavg()[0]
     return (
         f"{PAYLOAD_BYTES}-byte events, {SUBSCRIBERS} subscribers of all topics, every publisher, "
@@ -162,7 +162,7 @@ def _row(rounds: Sequence[Figures]) -> str:
 
 
 def goals(found: Found, shape: Shape) -> list[str]:
-    """Return the table of the goals, for one shape."""
+    """Return the table of goals for one shape."""
     lines = ["| goal | wanted | measured | met |", "|---|---|---|---|"]
     for goal in GOALS:
         ours, theirs = found.get((goal.case, shape)), found.get((goal.peer, shape))

@@ -1,8 +1,8 @@
-"""Runs a module or a script and samples where its main thread spends the time of the cores.
+"""Runs a module or script and samples the CPU time of its main thread.
 
 What other processes take does not count, so the shares hold on a busy machine, where those of
 cProfile don't; and what runs is hardly slowed down. Python takes a sample at the next call or loop,
-so what a function takes itself may be counted for its neighbour; what it takes with all that it
+so what a function takes itself may be counted for its neighbor; what it takes with all that it
 called is right.
 
     python -m benchmarks.peers.sampled FILE MODULE|SCRIPT ARGUMENT…
@@ -26,7 +26,7 @@ SHOWN_MAX = 60
 
 
 class Sampler:
-    """Counts functions on the stack whenever so much time of the cores has passed."""
+    """Counts the functions on the stack after each interval of CPU time."""
 
     def __init__(self) -> None:
         self.own: Counter[str] = Counter()
@@ -35,7 +35,7 @@ class Sampler:
         self.samples = 0
 
     def sample(self, number: int, frame: FrameType | None) -> None:
-        """Look at the stack."""
+        """Record the stack."""
         del number
         self.samples += 1
         if frame is not None:

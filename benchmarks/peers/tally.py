@@ -1,4 +1,4 @@
-"""What a benchmark publishes, and what a subscriber notes of what it gets.
+"""Events of a benchmark, and what a subscriber records of them.
 
 A payload begins with when it was published, by whom, and its number there; the clock is the one
 that all processes of a machine share. A subscriber keeps the payloads and looks at them after the
@@ -19,7 +19,7 @@ PAYLOAD_BYTES = 100
 HEAD = struct.Struct(">QHI")
 PADDING = bytes(PAYLOAD_BYTES - HEAD.size)
 QUANTILES_MAX = 4_000
-"""Latencies that one subscriber reports, evenly taken from all of them in their order of size."""
+"""Latencies that a subscriber reports: an even sample of all, sorted."""
 
 
 def make_batch(
@@ -34,7 +34,7 @@ def make_batch(
 
 
 class Tally:
-    """What one subscriber got in one phase."""
+    """The events that one subscriber received in one phase."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -46,13 +46,13 @@ class Tally:
         self._last_ns = 0
 
     def expect(self, count: int, *, timed: bool) -> None:
-        """Begin anew; `timed` notes when each event arrived."""
+        """Start a phase; with `timed`, record when each event arrives."""
         self._payloads, self._arrived_ns, self._last_ns = [], [], 0
         self._timed, self._expected = timed, count
         self._over.clear()
 
     def take(self, payload: bytes) -> None:
-        """Note an event."""
+        """Record an event."""
         payloads = self._payloads
         payloads.append(payload)
         if self._timed:
@@ -61,7 +61,7 @@ class Tally:
             self._finish()
 
     def take_all(self, payloads: Sequence[bytes]) -> None:
-        """Note events that arrived together."""
+        """Record events that arrived together."""
         before = len(self._payloads)
         self._payloads.extend(payloads)
         if self._timed:
@@ -70,7 +70,7 @@ class Tally:
             self._finish()
 
     async def wait(self, seconds: float) -> dict[str, Any]:
-        """Return how many came, and when the last one did, once all have or time is up."""
+        """Wait for all events or the timeout; return their number and the time of the last."""
         try:
             await asyncio.wait_for(self._over.wait(), seconds)
         except TimeoutError:
@@ -78,7 +78,7 @@ class Tally:
         return {"last_ns": self._last_ns, "arrived": len(self._payloads)}
 
     def result(self, *, publishers: int, start: int, stop: int) -> dict[str, Any]:
-        """Look at what came: its order, what is missing, how long it took."""
+        """Return the order, the missing events and the latencies."""
         heads = [payload[8 : HEAD.size] for payload in self._payloads]
         counted = Counter(heads)
         wanted = [
@@ -109,5 +109,5 @@ class Tally:
 
     def _finish(self) -> None:
         self._last_ns = time.monotonic_ns()
-        # Some clients are read in a thread of their own.
+        # Some receivers run in a thread.
         self._loop.call_soon_threadsafe(self._over.set)

@@ -1,4 +1,4 @@
-"""Ensue's own client. Publishers don't wait for each receipt, but for all of them at the end."""
+"""Ensue's client: publishers wait for all receipts at the end."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ __all__ = ["EnsueReceiver", "EnsueSender"]
 
 
 class EnsueSender:
-    """Without waiting for receipts, but for all of them at the end."""
+    """Publishes without waiting, and waits for all receipts at the end."""
 
     def __init__(self, url: str, topics: Sequence[str]) -> None:
         del topics

@@ -17,18 +17,18 @@ __all__ = [
 ]
 
 IN_FLIGHT_MAX = 4_000
-"""Events of a JetStream publisher that are not acknowledged."""
+"""Unacknowledged events of a JetStream publisher."""
 FLUSH_EVERY = 2_000
 """Events after which a NATS publisher lets the server catch up."""
 UNREAD_MAX = 10_000_000
 UNREAD_BYTES_MAX = 2**31
 HEARTBEAT_S = 5.0
 ONE = "everything"
-"""The stream that everything is in, and what all subjects are below."""
+"""The stream of all events, and the prefix of their subjects."""
 
 
 class NatsSender:
-    """Core NATS: the client gathers what is published in one turn of the event loop."""
+    """Core NATS: the client batches the publications of one turn of the event loop."""
 
     def __init__(self, url: str, topics: Sequence[str]) -> None:
         del topics
@@ -49,7 +49,7 @@ class NatsSender:
             await self.settle()
 
     async def settle(self) -> None:
-        """Return when the server has read everything."""
+        """Return when the server has read all events."""
         self._unflushed = 0
         await self._client.flush(timeout=60)
 
@@ -126,7 +126,7 @@ class JetStreamReceiver:
         self._topics = topics
 
     async def open(self, tally: Tally) -> None:
-        """Make the streams if they are not there, and read them."""
+        """Create the streams if missing, and read them."""
         client = self._client = await nats.connect(self._url, allow_reconnect=False)
         context = client.jetstream(timeout=60)
 
@@ -157,6 +157,6 @@ class JetStreamReceiver:
 
 
 class OneJetStreamReceiver(JetStreamReceiver):
-    """Everything in one file stream, read by one ordered consumer."""
+    """All topics in one file stream, read by one ordered consumer."""
 
     one = True

@@ -1,6 +1,6 @@
 """Redis streams and pub/sub through the blocking client, two thirds the cost of the asyncio one.
 
-Publishers send a list of events as one pipeline; subscribers read in a thread of their own.
+Publishers send a list of events as one pipeline; subscribers read in a thread.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ __all__ = [
 ]
 
 READ_COUNT = 1_000
-"""Entries that one XREAD brings for each stream at the most."""
+"""Maximum entries per stream in one XREAD."""
 BLOCK_MS = 500
 ONE = "everything"
-"""The stream that everything is in."""
+"""The stream of all events."""
 PAYLOAD, TOPIC = b"p", b"t"
 
 
@@ -53,7 +53,7 @@ class RedisSender:
         pipeline.xadd(topic, {PAYLOAD: payload})
 
     async def settle(self) -> None:
-        """Do nothing: everything is answered."""
+        """Do nothing: every command was answered."""
 
     async def close(self) -> None:
         """Disconnect."""
@@ -61,7 +61,7 @@ class RedisSender:
 
 
 class OneRedisSender(RedisSender):
-    """Everything in one stream, the topic in a field."""
+    """All topics in one stream, with the topic in a field."""
 
     def _add(self, pipeline: Any, topic: str, payload: bytes) -> None:
         pipeline.xadd(ONE, {TOPIC: topic, PAYLOAD: payload})
@@ -75,7 +75,7 @@ class PubSubSender(RedisSender):
 
 
 class RedisReceiver:
-    """One XREAD for all streams, in a thread of its own."""
+    """One XREAD for all streams, in a thread."""
 
     one = False
 
@@ -105,13 +105,13 @@ class RedisReceiver:
 
 
 class OneRedisReceiver(RedisReceiver):
-    """Everything from one stream."""
+    """All topics from one stream."""
 
     one = True
 
 
 class PubSubReceiver:
-    """Redis channels, read in a thread of its own."""
+    """Redis channels, read in a thread."""
 
     def __init__(self, url: str, topics: Sequence[str]) -> None:
         self._client = _connect(url)
@@ -119,7 +119,7 @@ class PubSubReceiver:
         self._closed = False
 
     async def open(self, tally: Tally) -> None:
-        """Subscribe; return when Redis has agreed."""
+        """Subscribe; return when Redis has confirmed."""
         reader = self._reader = self._client.pubsub()  # type: ignore[no-untyped-call]
         reader.subscribe(*self._topics)
         for _ in self._topics:

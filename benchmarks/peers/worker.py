@@ -1,16 +1,16 @@
-"""One publisher or subscriber, in a process of its own, told what to do on stdin.
+"""A process with one publisher or subscriber, controlled by commands on stdin.
 
-It says `{"ready": true}` once it is connected. Every order is one line of JSON and gets one line
-back.
+It prints `{"ready": true}` once it is connected. Every command is one line of JSON and gets one
+line back.
 
-| order | to | does |
+| command | to | effect |
 |---|---|---|
 | publish: start, stop, rate, batch | publisher | publish events with these numbers, at this rate |
-| expect: count, timed | subscriber | begin anew |
-| wait: seconds | subscriber | wait until all have come |
-| result: publishers, start, stop | subscriber | look at what came |
+| expect: count, timed | subscriber | start a phase |
+| wait: seconds | subscriber | wait for all events |
+| result: publishers, start, stop | subscriber | return the results of the phase |
 
-At the end of stdin it disconnects and ends.
+At end of file on stdin it disconnects and exits.
 
     python -m benchmarks.peers.worker publish|subscribe CLIENT URL NUMBER TOPIC…
 """
@@ -33,7 +33,7 @@ SECOND_NS = 1_000_000_000
 async def publish(
     sender: Sender, topics: Sequence[str], number: int, order: dict[str, Any]
 ) -> dict[str, Any]:
-    """Publish as told; return when the first event went, and when all were settled."""
+    """Publish events; return when the first was sent, and when all were settled."""
     start, stop, batch_max = order["start"], order["stop"], order["batch"]
     rate: float | None = order["rate"]
     clock = time.monotonic_ns
@@ -58,7 +58,7 @@ async def publish(
 
 
 async def main(role: str, client: str, url: str, number: int, topics: Sequence[str]) -> None:
-    """Connect and follow orders."""
+    """Connect and run commands."""
     make_sender, make_receiver = find_client(client)
     tally = Tally(asyncio.get_running_loop())
     sender = receiver = None

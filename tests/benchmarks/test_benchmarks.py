@@ -25,7 +25,14 @@ LABELS = {
         "one broker, 10 subscribers",
         "goals: 1,000",
     ),
-    "matching": ("three predicates", "index/s", "loop/s", "matched", "times as many", "goal: 20"),
+    "filter_index": (
+        "three predicates",
+        "index/s",
+        "loop/s",
+        "matched",
+        "times as many",
+        "goal: 20",
+    ),
     "merge": (
         "bytes of a timestamp",
         "counter mod B",

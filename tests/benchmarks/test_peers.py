@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from benchmarks.peers import report
 from benchmarks.peers.cases import CASES
-from benchmarks.peers.measuring import Crew, Figures, Shape
+from benchmarks.peers.measurement import Crew, Figures, Shape
 from benchmarks.peers.processes import Failed, find_server
 from benchmarks.peers.report import TIMES
 from benchmarks.peers.tally import PAYLOAD_BYTES, Tally, make_batch

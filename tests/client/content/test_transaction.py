@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from examples import consolidation, dispatching
+from examples import consolidation, dispatch
 
 import ensue
 
@@ -341,9 +341,9 @@ def test_broker_tree_has_brokers() -> None:
 
 
 def test_examples_lose_and_duplicate_events_only_without_a_transaction() -> None:
-    assert 0 in asyncio.run(dispatching.dispatch("unsubscribe, then subscribe"))
-    assert 2 in asyncio.run(dispatching.dispatch("subscribe, then unsubscribe"))
-    assert set(asyncio.run(dispatching.dispatch("in one transaction"))) == {1}
+    assert 0 in asyncio.run(dispatch.dispatch("unsubscribe, then subscribe"))
+    assert 2 in asyncio.run(dispatch.dispatch("subscribe, then unsubscribe"))
+    assert set(asyncio.run(dispatch.dispatch("in one transaction"))) == {1}
     assert 0 in asyncio.run(consolidation.consolidate(in_one_transaction=False))
     assert set(asyncio.run(consolidation.consolidate(in_one_transaction=True))) == {1}
 

@@ -1,10 +1,10 @@
-"""Events matched per second against many subscriptions, the index beside a plain loop in one run.
+"""Events matched per second against many subscriptions: the index and a plain loop.
 
-Subscriptions of three predicates: a symbol, a range of prices, a range of sizes. CPU time, so that
-a busy machine disturbs little; the ratio is what counts. The loop is the one that brokers would
-have without an index: it stops at the first predicate that fails.
+Subscriptions have three predicates: a symbol, a range of prices, a range of sizes. Times are CPU
+time, which other load disturbs little; the ratio is the result. The loop is what brokers would do
+without an index: it stops at the first predicate that fails.
 
-    python benchmarks/matching.py [--quick]
+    python benchmarks/filter_index.py [--quick]
 """
 
 import argparse
@@ -42,7 +42,7 @@ def event(random: Random) -> dict[str, Value]:
 
 
 def loop(filters: dict[str, Filter], attributes: dict[str, Value]) -> list[str]:
-    """Match one by one."""
+    """Match subscriptions one by one."""
     return [key for key, wanted in filters.items() if wanted.matches(attributes)]
 
 

@@ -1,4 +1,4 @@
-"""Watches what a benchmark uses: this process and all below it."""
+"""Memory and CPU time of a benchmark: this process and its descendants."""
 
 import os
 import threading
@@ -9,7 +9,7 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """The most memory that the descendants of this process had, and the time of the cores."""
+    """Peak memory of the descendants of this process, and their CPU time."""
 
     def __init__(self) -> None:
         self.most: dict[str, int] = {}
@@ -36,16 +36,16 @@ class Watch:
 
 
 class Usage(NamedTuple):
-    """What a process uses."""
+    """Memory and CPU time of a process."""
 
     name: str
     resident: int
     cpu_s: float
-    """Its own, and that of its children that have ended."""
+    """Including children that have ended."""
 
 
 def descendants() -> list[Usage]:
-    """Return this process and all below it."""
+    """Return this process and its descendants."""
     parents: dict[int, int] = {}
     found: dict[int, Usage] = {}
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")

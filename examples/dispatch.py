@@ -2,7 +2,7 @@
 
 The dispatcher unsubscribes and the agent subscribes. Done one after the other, an update in between
 reaches neither or both. In one transaction, each update reaches exactly one of them. Run it:
-python examples/dispatching.py
+python examples/dispatch.py
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One measurement: a case started, warmed up, loaded fully, and loaded lightly for its latency."""
+"""One measurement of a case: warm-up, full load, and light load for latency."""
 
 import asyncio
 import statistics
@@ -16,17 +16,17 @@ __all__ = ["SUBSCRIBERS", "Crew", "Figures", "Settings", "Shape", "measure", "st
 
 SUBSCRIBERS = 3
 BATCH = 100
-"""Events that a publisher hands over together under full load."""
+"""Events per call of a publisher under full load."""
 LOW_RATE = 1_000.0
 PATIENCE_S = 60.0
-"""How long a phase may take on top of ten times what it should."""
+"""Extra time limit of a phase, beyond ten times its expected duration."""
 SECOND_NS = 1_000_000_000
 MS_NS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How many publish on how many topics."""
+    """The numbers of publishers and topics."""
 
     publishers: int
     topics: int
@@ -38,44 +38,44 @@ class Shape:
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured."""
+    """The extent of a measurement."""
 
     warm_up: int
     """Events of each of the two rounds of warm-up."""
     events: int | None
-    """Events under full load; None: as many as take `seconds`."""
+    """Events under full load; None: enough for `seconds`."""
     seconds: float
-    """How long each phase lasts, about."""
+    """Approximate duration of each phase."""
     events_max: int = 400_000
-    """Of one phase: subscribers keep them all until they have looked at them."""
+    """Largest number of events in a phase: subscribers retain all of them until its end."""
     profile: Path | None = None
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one measurement found. Latencies are pairs: the median and the 99th percentile."""
+    """The results of one measurement; latencies are pairs of median and 99th percentile."""
 
     rate: float
-    """Events a second that reached all subscribers."""
+    """Events per second that reached all subscribers."""
     cpu_us: float
-    """Of all processes together, per event."""
+    """CPU time of all processes, per event."""
     cpu_by_process: dict[str, float]
     """The same by kind of process."""
     low_cpu_us: float
-    """Per event at 1,000 a second, where little can be done together."""
+    """CPU time per event at 1,000 events per second, where batches are small."""
     low_ms: tuple[float, float]
     half_ms: tuple[float, float]
     fell_behind: bool
-    """Whether a publisher could not keep up with a pace."""
+    """Whether a publisher could not keep its rate."""
     same_order: bool
-    """Whether all subscribers saw the same order, in all phases."""
+    """Whether all subscribers got the same order, in all phases."""
     overtaken: int
     """Events that a subscriber got after a later one of the same publisher, in all phases."""
 
 
 @dataclass
 class Phase:
-    """What one phase found."""
+    """The results of one phase."""
 
     rate: float
     cpu_s: dict[str, float]
@@ -102,7 +102,7 @@ class Crew:
         self._number = 0
 
     async def run(self, events: int, *, rate: float | None = None, seconds: float) -> Phase:
-        """Publish so many events, and wait until every subscriber has got them all."""
+        """Publish events, and wait until every subscriber has all of them."""
         each = max(1, events // len(self._publishers))
         total = each * len(self._publishers)
         start, self._number = self._number, self._number + each
@@ -110,7 +110,7 @@ class Crew:
         await self._ask(self._subscribers, do="expect", count=total, timed=rate is not None)
         before = self._cpu_s()
         for process in self._subscribers:
-            process.tell(do="wait", seconds=patience_s)
+            process.command(do="wait", seconds=patience_s)
         pace = None if rate is None else rate / len(self._publishers)
         sent, arrived = await asyncio.gather(
             self._ask(
@@ -150,7 +150,7 @@ class Crew:
         )
 
     def _judge(self, results: Sequence[dict[str, Any]], *, same_order: bool) -> None:
-        """Raise if Ensue broke a promise; the others are only counted."""
+        """Raise if Ensue broke a promise; violations of peers are only counted."""
         if not self._case.is_ours:
             return
         faults = [
@@ -175,11 +175,11 @@ class Crew:
         self, processes: Sequence[Process], *, patience_s: float = PATIENCE_S, **order: Any
     ) -> list[dict[str, Any]]:
         for process in processes:
-            process.tell(**order)
+            process.command(**order)
         return await self._hear(processes, patience_s + PATIENCE_S)
 
     async def _hear(self, processes: Sequence[Process], seconds: float) -> list[dict[str, Any]]:
-        return list(await asyncio.gather(*(process.hear(seconds) for process in processes)))
+        return list(await asyncio.gather(*(process.reply(seconds) for process in processes)))
 
 
 def _percentiles(latencies_ns: list[int]) -> tuple[float, float]:
@@ -190,7 +190,7 @@ def _percentiles(latencies_ns: list[int]) -> tuple[float, float]:
 
 
 async def measure(case: Case, shape: Shape, settings: Settings) -> Figures:
-    """Start everything, measure, and end everything."""
+    """Start all processes, measure, and end them."""
     async with AsyncExitStack() as stack:
         name = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="ensue-peers-", ignore_cleanup_errors=True)
@@ -217,7 +217,7 @@ async def measure(case: Case, shape: Shape, settings: Settings) -> Figures:
 async def start_workers(
     site: Site, case: Case, role: str, url: str, count: int, topics: list[str]
 ) -> list[Process]:
-    """Start so many publishers or subscribers; return when all are connected."""
+    """Start publishers or subscribers; return when all are connected."""
     workers = []
     for number in range(count):
         name = f"{role}-{number}"
@@ -225,10 +225,10 @@ async def start_workers(
             *("benchmarks.peers.worker", role, case.client, url, str(number), *topics),
             profile=site.profile_of(name),
         )
-        # Entered on its own, not through the site: it is no server.
+        # Not started through the site: it is not a server.
         process = await site.stack.enter_async_context(started(name, command, site.directory))
         workers.append(process)
-    await asyncio.gather(*(worker.hear() for worker in workers))
+    await asyncio.gather(*(worker.reply() for worker in workers))
     return workers
 
 
@@ -238,7 +238,7 @@ async def _measure(crew: Crew, settings: Settings) -> Figures:
     warm = await crew.run(settings.warm_up, seconds=seconds)
     events = settings.events
     if events is None:
-        # A first guess: short runs are slower, or faster, than long ones.
+        # A first estimate: short runs differ from long ones.
         guess = await crew.run(_enough(warm.rate * seconds / 4, settings), seconds=seconds)
         events = _enough(guess.rate * seconds, settings)
     full = await crew.run(events, seconds=seconds)
