@@ -21,6 +21,7 @@ PACKAGE = PROJECT / "src" / "ensue"
 
 MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
+COLUMNS_MAX = 100
 
 LAYERS = (
     ("core",),
@@ -72,6 +73,11 @@ WITH_ITS_NODES = (
 
 INTERFACES = ("abc.ABC", "typing.Protocol")
 RECORDS = ("msgspec.Struct", "ensue.protocols.interface.Frame")
+
+PRAGMA = re.compile(r"\s*# (?:type: ignore|noqa|fmt: ).*$")
+"""Comments for tools, which the formatter does not count either."""
+UNWRAPPED = re.compile(r"^\s*\||\]\(|://")
+"""Lines of Markdown that may be long: tables, links and URLs."""
 
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:work|tmp)/")
 
@@ -455,6 +461,27 @@ def ignored_types_name_the_error(root: Path) -> list[str]:
     ]
 
 
+def wrapped_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that can be wrapped: all code, and prose of Markdown."""
+    is_code_block = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if path.suffix == ".py":
+            yield number, PRAGMA.sub("", line)
+        elif line.lstrip().startswith("```"):
+            is_code_block = not is_code_block
+        elif not is_code_block and not UNWRAPPED.search(line) and " " in line.strip():
+            yield number, line
+
+
+def lines_are_short(root: Path) -> list[str]:
+    return [
+        breach(root, path, number, f"{len(line)} columns, more than {COLUMNS_MAX}")
+        for path in sorted([*root.rglob("*.py"), *root.rglob("*.md")])
+        for number, line in wrapped_lines(path)
+        if len(line) > COLUMNS_MAX
+    ]
+
+
 def machine_paths(root: Path, paths: list[Path]) -> list[str]:
     """Places that exist on one machine only."""
     return [
@@ -584,6 +611,11 @@ RED: list[tuple[Rule, str, str]] = [
     (packages_say_what_they_export, "client/__init__.py", "def connect(): ..."),
     (ignored_types_name_the_error, "core/event.py", "x: int = ''  # type: ignore"),
     (ignored_types_name_the_error, "core/event.py", "x: int = ''  # type: ignore[]"),
+    (lines_are_short, "core/event.py", f"x = '{'y' * (COLUMNS_MAX - 5)}'"),
+    (lines_are_short, "core/event.py", f"x = '{'y' * (COLUMNS_MAX - 5)}'  # noqa: E501"),
+    (lines_are_short, "core/event.py", f"# {'word ' * 20}"),
+    (lines_are_short, "docs/page.md", f"{'word ' * 20}words"),
+    (lines_are_short, "docs/page.md", f"```sh\n{'word ' * 30}\n```\n{'word ' * 20}words"),
 ]
 
 GREEN: list[tuple[Rule, str, str]] = [
@@ -681,6 +713,19 @@ GREEN: list[tuple[Rule, str, str]] = [
     ),
     (ignored_types_name_the_error, "core/event.py", "x: int = ''  # type: ignore[assignment]"),
     (ignored_types_name_the_error, "core/event.py", 'x = "# type: ignore"'),
+    (lines_are_short, "core/event.py", f"x = '{'y' * (COLUMNS_MAX - 6)}'"),
+    (lines_are_short, "core/event.py", f"x = '{'ü' * (COLUMNS_MAX - 6)}'  # noqa: RUF001"),
+    (
+        lines_are_short,
+        "docs/page.md",
+        source(
+            f"| {'cell ' * 30}|",
+            f"[{'words ' * 30}](page.md)",
+            f"{'word ' * 20}<https://example.org>",
+            f"```sh\n{'word ' * 30}\n```",
+            "y" * 200,
+        ),
+    ),
 ]
 
 RULES = list(dict.fromkeys(rule for rule, _, _ in RED))
@@ -745,6 +790,23 @@ def test_protocols_inherit_interfaces_records_and_errors_of_other_modules(tmp_pa
 @pytest.mark.parametrize("rule", RULES)
 def test_the_rule_does_not_mind_an_empty_tree(tmp_path: Path, rule: Rule) -> None:
     assert rule(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "folder", ["src", "tests", "experiments", "benchmarks", "examples", "fuzz", "docs"]
+)
+def test_lines_of_the_project_are_short(folder: str) -> None:
+    assert lines_are_short(PROJECT / folder) == []
+
+
+def test_prose_at_the_root_of_the_project_is_wrapped() -> None:
+    long = [
+        breach(PROJECT, page, number, f"{len(line)} columns, more than {COLUMNS_MAX}")
+        for page in sorted(PROJECT.glob("*.md"))
+        for number, line in wrapped_lines(page)
+        if len(line) > COLUMNS_MAX
+    ]
+    assert long == []
 
 
 def test_tests_name_the_errors_of_types_they_ignore() -> None:
