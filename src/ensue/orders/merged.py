@@ -54,7 +54,7 @@ class MergedOrder(Guarantee):
             config=_config(hub.order),
             answered=hub.answers,
             fanouts=hub.fanouts,
-            tells_terms=hub.is_unattended,
+            stamps_terms=hub.is_unattended,
             now_ns=hub.clock.now_ns(),
         )
 

@@ -1,4 +1,4 @@
-"""What people are told about content: by the names that they gave, and with what to do about it."""
+"""Error texts about content: the user's names, and what to do next."""
 
 import asyncio
 import logging

@@ -117,7 +117,7 @@ def test_events_during_a_plan_are_kept_for_its_subscriptions(*, commit: bool) ->
 @pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
 def test_repeated_moves_lose_no_event(kind: str, isolation: str, tmp_path: Path) -> None:
-    """And repeats nothing, where nobody sees a transaction before it is committed."""
+    """No event is duplicated where transactions are invisible before the commit."""
 
     async def main() -> None:
         got: list[bytes] = []

@@ -27,7 +27,7 @@ def at(server: Server, name: str) -> ensue.Bus:
 
 
 async def turns() -> None:
-    """Let everybody do what they can do at once."""
+    """Let all tasks run until they wait."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -133,7 +133,7 @@ def test_slow_reader_gets_all_or_nothing_of_a_transaction(isolation: str, tmp_pa
                 assert await read(slow, 3) == [b"0", b"1", b"2"]
                 with pytest.raises(SubscriptionLost, match="a transaction has 3 more"):
                     await within(anext(slow))
-                assert len(b._content.session._readers) == 1, "nobody reads the rest"
+                assert len(b._content.session._readers) == 1, "no reader is left for the rest"
 
     asyncio.run(main())
 

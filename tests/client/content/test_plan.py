@@ -130,7 +130,7 @@ def test_dropped_or_refused_plan_has_no_effect(kind: str, tmp_path: Path) -> Non
     asyncio.run(main())
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_errors_name_the_mistake() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=None, name="a") as a:
             plan = a.transaction(isolation="planned")
@@ -142,7 +142,7 @@ def test_what_is_wrong_is_said() -> None:
                 with pytest.raises(BadInput):
                     await plan.publish({"x": 1}, "text")  # type: ignore[arg-type]
                 with (
-                    pytest.raises(LocalProtocolError, match="blocks can.t be nested"),
+                    pytest.raises(LocalProtocolError, match="blocks can't be nested"),
                     plan.together(),
                     plan.together(),
                 ):

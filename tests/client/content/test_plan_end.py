@@ -17,7 +17,7 @@ LARGE = bytes(200_000)
 
 
 async def rest_of(events: ensue.Subscription) -> list[bytes]:
-    """Read on until it is over."""
+    """Read until the subscription ends."""
     return [event.payload async for event in events]
 
 

@@ -67,7 +67,7 @@ def dropping(method: Callable[..., Any], number: int) -> Callable[..., Any]:
 
 
 def forgetting(method: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """Return a method that reads a subscription, and passes over an event the nth time."""
+    """Return a method that reads a subscription, and skips an event the nth time."""
     calls = 0
 
     @wraps(method)

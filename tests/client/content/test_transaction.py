@@ -1,4 +1,4 @@
-"""Content and transactions on `memory://`: what people write, and what they are told."""
+"""Content and transactions on `memory://`: calls, and their errors."""
 
 import asyncio
 import gc
@@ -40,7 +40,7 @@ def test_events_reach_subscribers_of_their_content() -> None:
     asyncio.run(main())
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_errors_name_the_mistake() -> None:
     async def main() -> None:
         async with connected("a") as a:
             with pytest.raises(ensue.FilterError, match="found the end at character 8"):
@@ -102,21 +102,21 @@ def test_transaction_is_all_or_nothing(isolation: str) -> None:
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
 def test_transaction_with_a_refused_operation_is_not_committed(isolation: str) -> None:
-    """Whatever the program makes of the error, all or nothing is what was promised."""
+    """However the program handles the error, a transaction is all or nothing."""
 
     async def main() -> None:
         async with connected("a") as a, connected("b") as b:
             await a.advertise(where="n > 0")
             async with b.subscribe(where="n exists") as events:
 
-                async def go_on() -> None:
+                async def continue_later() -> None:
                     async with a.transaction(isolation=isolation) as tx:
                         with pytest.raises(ensue.TransactionAborted):
                             await tx.publish({"n": -1}, b"not advertised")
                         await tx.publish({"n": 5}, b"of no use")
 
                 with pytest.raises(ensue.TransactionAborted, match="no advertisement"):
-                    await go_on()
+                    await continue_later()
                 await a.publish({"n": 6}, b"after it")
                 assert await payloads(events, 1) == [b"after it"]
 
@@ -349,7 +349,7 @@ def test_examples_lose_and_duplicate_events_only_without_a_transaction() -> None
 
 
 async def forget(tx: Any) -> None:
-    """Leave an operation alone, in one of the ways in which people do."""
+    """Forget to await an operation, in one of the usual ways."""
     tx.publish({"n": 1}, b"forgotten")
 
 

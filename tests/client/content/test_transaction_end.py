@@ -1,4 +1,4 @@
-"""Transactions that end while somebody is at something: nothing of them stays, and nobody waits."""
+"""Transactions that end during operations leave nothing behind and block no client."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def connected(name: str) -> ensue.Bus:
 
 
 def subscriptions() -> list[str]:
-    """What brokers have of subscriptions."""
+    """Return the subscriptions at all brokers."""
     drivers = [driver for each in content_brokers._trees.values() for driver in each._drivers]
     return [name for each in drivers for name in each.node.broker.tables.subscriptions]
 
@@ -87,14 +87,14 @@ def test_subscription_ends_if_its_transaction_aborts_as_it_is_answered() -> None
             client.ask(abort)
             await until(lambda: len(held) > 2, "the end")
             client._driver._on_outcomes = client._outcomes
-            client._outcomes(held)  # As if they came together.
+            client._outcomes(held)  # As if they arrived together.
             with pytest.raises(ensue.TransactionAborted, match="the transaction is over"):
                 await within(subscribing)
             with pytest.raises(ensue.TransactionAborted, match="the transaction is over"):
                 await within(tx.subscribe("x = 2"))
             with pytest.raises(ensue.TransactionAborted, match="the transaction is over"):
                 await within(tx.advertise("x = 2"))
-            assert not client._concluded, "nothing is kept of what is over"
+            assert not client._concluded, "ended transactions are forgotten"
 
     asyncio.run(main())
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from ensue.core.wire import Codec
+from ensue.orders import wire_frames
 from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.causal.registered import RegisteredNode
 from ensue.protocols.interface import Deliver, Frame, Outcome, Persist, Resumed, Send
 from ensue.protocols.membership.client import KnownMembers
 from ensue.protocols.membership.frames import Members, Register, TopicDenied, TopicRequest
 from ensue.protocols.membership.registry import Registry
-from ensue.protocols.total.station import FRAMES
 
 __all__ = [
     "CODEC",
@@ -29,7 +29,7 @@ REGISTRY = "s/causal"
 MS = 1_000_000
 SECOND = 1_000_000_000
 EXPIRE_NS = 60 * SECOND
-CODEC = Codec(FRAMES)
+CODEC = Codec(wire_frames())
 STEP_NS = 5 * MS
 ASK_AGAIN_NS = 500 * MS
 CONFIG = CausalConfig(durable=False)

@@ -42,7 +42,7 @@ def random_tree(random: Random, count: int) -> dict[str, tuple[str, ...]]:
 
 
 class Net:
-    """Brokers, clients and what is on its way between them."""
+    """Brokers, clients and the frames under way between them."""
 
     link = LinkConfig(retry_ns=10**14, retry_ns_max=10**14)
 
@@ -64,19 +64,19 @@ class Net:
         self.wire = Codec((*LINK_FRAMES, *FRAMES))
         self.disks: dict[str, dict[str, bytes]] = {}
         self.flying: dict[tuple[str, str], deque[bytes]] = {}
-        self.told: dict[str, list[Any]] = {}
+        self.notified: dict[str, list[Any]] = {}
         self.rows: list[dict[str, Any]] = []
         self.nodes: dict[str, Any] = {}
-        self.on_told: Callable[[str, Any], None] | None = None
+        self.on_notified: Callable[[str, Any], None] | None = None
         for name in (*tree, *homes):
             self.disks[name] = {}
-            self.told[name] = []
+            self.notified[name] = []
             self.start(name)
 
     # -- Nodes ----------------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Bring a node up from its disk."""
+        """Start a node from its disk."""
         records, now_ns = dict(self.disks[name]), self.now_ns
         if name in self.tree:
 
@@ -168,14 +168,14 @@ class Net:
             if effect.row is not None:
                 self.rows.append({"node": name, **effect.row})
             if effect.value is not None:
-                self.told[name].append(effect.value)
-                if self.on_told is not None:
-                    self.on_told(name, effect.value)
+                self.notified[name].append(effect.value)
+                if self.on_notified is not None:
+                    self.on_notified(name, effect.value)
 
     # -- Time -----------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Deliver one frame, the first of some link; say whether there was one."""
+        """Deliver the first frame of some link; return whether there was one."""
         ready = [key for key, frames in self.flying.items() if frames]
         if not ready:
             return False
@@ -193,14 +193,14 @@ class Net:
             self.drain(target)
 
     def settle(self, turns_max: int = 200_000) -> None:
-        """Deliver until nothing is on its way."""
+        """Deliver until no frame is under way."""
         for _ in range(turns_max):
             if not self.step():
                 return
-        raise AssertionError("something goes round for ever")
+        raise AssertionError("frames circulate forever")
 
     def elapse(self, duration_ns: int) -> None:
-        """Let time pass, with the timers of all nodes, until nothing is on its way."""
+        """Advance the time, with the timers of all nodes, until no frame is under way."""
         self.now_ns += duration_ns
         for name in self.nodes:
             self.timer(name)
@@ -209,10 +209,10 @@ class Net:
     # -- What came of it ------------------------------------------------------------------------
 
     def events(self, client: str) -> list[tuple[str, str]]:
-        """The payloads a client was given, with the subscription."""
+        """Return the payloads delivered to a client, with the subscription."""
         return [
             (one.subscription, one.publication.payload.decode())
-            for one in self.told[client]
+            for one in self.notified[client]
             if isinstance(one, Notified)
         ]
 
@@ -220,4 +220,6 @@ class Net:
         return [payload for _, payload in self.events(client)]
 
     def answers(self, client: str) -> dict[int, str]:
-        return {one.number: one.refused for one in self.told[client] if isinstance(one, Answered)}
+        return {
+            one.number: one.refused for one in self.notified[client] if isinstance(one, Answered)
+        }

@@ -20,7 +20,7 @@ class Tree(TransactionNet):
     def __init__(self, homes: Mapping[str, str] = HOMES, *, seed: int = 0) -> None:
         self.stopped = ""
         super().__init__(line(4), homes, seed=seed, config=CONFIG)
-        self.on_told = None
+        self.on_notified = None
 
     def step(self) -> bool:
         ready = [key for key, frames in self.flying.items() if frames and self.stopped not in key]
@@ -39,7 +39,7 @@ class Tree(TransactionNet):
     def stop(self, broker: str) -> None:
         self.stopped = broker
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.stopped = ""
         for name in self.nodes:
             self.resend(name)
@@ -62,7 +62,7 @@ class Tree(TransactionNet):
         )
 
     def answer(self, client: str, number: int) -> Answered | None:
-        told = [one for one in self.told[client] if isinstance(one, Answered)]
+        told = [one for one in self.notified[client] if isinstance(one, Answered)]
         return next((one for one in told if one.number == number), None)
 
     def subscribed(self, client: str) -> list[str]:
@@ -91,7 +91,7 @@ def test_clients_subscribe_and_advertise_while_another_broker_is_stopped(
     second, advertised = net.subscribe("c0", "n > 5"), net.advertise("c1", "m exists")
     for client, number in (("c0", second), ("c1", advertised)):
         later = net.answer(client, number)
-        assert later is not None, "nobody waits for b2 any more"
+        assert later is not None, "no client waits for b2 any more"
         assert later.away == ("b2",)
     net.publish("c0", "near", n=7)
     assert net.payloads("c1") == ["near"]
@@ -100,7 +100,7 @@ def test_clients_subscribe_and_advertise_while_another_broker_is_stopped(
         net.crash(restarts)
         net.settle()
     assert not net.subscribed("c1"), "it has not reached b2"
-    net.go_on()
+    net.resume()
     assert net.subscribed("c1") == ["n > 0"]
     net.publish("c3", "far", n=7)
     assert net.payloads("c1") == ["near", "far"]
@@ -112,16 +112,16 @@ def test_new_client_is_welcomed_while_another_broker_is_stopped() -> None:
     net = Tree()
     net.stop("b2")
     net.homes["new"] = "b0"
-    net.disks["new"], net.told["new"] = {}, []
+    net.disks["new"], net.notified["new"] = {}, []
     TransactionNet.start(net, "new")
     net.settle()
-    assert Welcomed() not in net.told["new"]
+    assert Welcomed() not in net.notified["new"]
     net.elapse(AWAY_NS)
-    assert net.told["new"].count(Welcomed()) == 1
+    assert net.notified["new"].count(Welcomed()) == 1
     number = net.subscribe("new", "x = 1")
     assert net.answer("new", number) is not None
-    net.go_on()
-    assert net.told["new"].count(Welcomed()) == 1
+    net.resume()
+    assert net.notified["new"].count(Welcomed()) == 1
     assert net.broker("b3").home_of("new") == "b0"
     net.at_rest()
 
@@ -141,7 +141,7 @@ def test_events_published_meanwhile_reach_subscribers_of_a_stopped_broker(seed: 
     net.crash("b1")
     net.settle()
     net.publish("c0", "ten", n=10)
-    net.go_on()
+    net.resume()
     assert net.payloads("c2") == ["one", "nine", "ten"]
     assert net.payloads("c3") == ["nine", "ten"]
     net.publish("c0", "last", n=11)
@@ -156,13 +156,13 @@ def test_subscription_answered_ahead_of_an_away_broker_covers_nothing() -> None:
     wide = net.subscribe("c0", "n exists")
     net.elapse(AWAY_NS)
     assert net.answer("c0", wide) is not None
-    net.stopped = ""  # It is there again, and has not heard of the subscription yet.
+    net.stopped = ""  # It is back, and does not know the subscription yet.
     net.nodes["b2"].receive(net.wire.decode(_beat(net)), source="b3", now_ns=net.now_ns)
     net.drain("b2")
     net.stopped = "b3"
     narrow = net.subscribe("c0", "n > 5")
-    assert net.answer("c0", narrow) is None, "whoever publishes at b3 now does not know of it"
-    net.go_on()
+    assert net.answer("c0", narrow) is None, "publishers at b3 do not know of it yet"
+    net.resume()
     assert net.answer("c0", narrow) == Answered(narrow)
     net.at_rest()
 
@@ -179,11 +179,11 @@ def test_transaction_publishes_only_under_advertisements_at_all_brokers() -> Non
     net.stop("b3")
     net.advertise("c0", "n exists")
     net.elapse(AWAY_NS)
-    net.on_told = net.application.take
+    net.on_notified = net.application.take
     net.start("c0", pub("torn", n=1), isolation="atomic")
     net.settle()
     assert "'c0.adv1' has not reached all brokers: try again" in net.answers("c0").values()
-    net.go_on()
+    net.resume()
     net.elapse(10**9)
     assert net.run("c0", pub("whole", n=1), isolation="atomic") == ""
     assert net.payloads("c3") == ["whole"]
@@ -191,14 +191,14 @@ def test_transaction_publishes_only_under_advertisements_at_all_brokers() -> Non
 
 
 def test_clients_wait_for_a_neighbor_that_never_answered() -> None:
-    """It may not know of this broker yet: one that comes to others begins where they are."""
+    """It may not know this broker yet: a joining broker starts with the state of the tree."""
     net = Tree({})
     net.stop("b1")
     net.homes["c0"] = "b0"
-    net.disks["c0"], net.told["c0"] = {}, []
+    net.disks["c0"], net.notified["c0"] = {}, []
     TransactionNet.start(net, "c0")
     net.settle()
     net.elapse(10 * AWAY_NS)
-    assert not net.told["c0"]
-    net.go_on()
-    assert net.told["c0"] == [Welcomed()]
+    assert not net.notified["c0"]
+    net.resume()
+    assert net.notified["c0"] == [Welcomed()]

@@ -71,7 +71,7 @@ def test_advertisements_are_flooded_and_subscriptions_follow_them_back() -> None
 
 
 def test_advertisements_attract_buffered_subscriptions_until_the_last_is_withdrawn() -> None:
-    """Section II and D9: also by a second advertiser, and withdrawn where nobody needs it."""
+    """Section II and D9: also by a second advertiser, and withdrawn where no client needs it."""
     net = three()
     subscribed(net, "b", "x = 1")
     net.settle()
@@ -153,11 +153,11 @@ def test_departed_or_silent_client_leaves_nothing_behind() -> None:
     assert "link/next/b" not in net.disks["b1"]
     net.nodes["b"] = silent
     net.elapse(10 * MS)
-    assert SessionEnded() in net.told["b"]
+    assert SessionEnded() in net.notified["b"]
 
 
 def test_clients_keep_their_leases_while_the_link_to_an_away_broker_is_full() -> None:
-    """Else whoever only reads would be taken for gone, because of somebody else."""
+    """Otherwise a client that only reads would expire because of another."""
     config = ContentConfig(lease_ns=500 * MS, beat_ns=50 * MS)
     net = Net(line(2), {"a": "b0", "b": "b1"}, config=config)
     net.settle()
@@ -200,7 +200,7 @@ def test_subscription_of_another_client_cannot_be_withdrawn() -> None:
     ids=["digits", "end", "brackets", "text", "name"],
 )  # fmt: skip
 def test_invalid_filter_is_refused_and_harms_no_client(where: str) -> None:
-    """Sent by somebody whose program does not look at it first."""
+    """Sent by a client that does not validate it first."""
     net = three()
     asked = Operate(number=0, change=Change(SUBSCRIBE, "a.sub9", where))
     number = net.command("a", lambda node, now: node.request(asked, now))
@@ -231,7 +231,7 @@ def test_brokers_must_form_a_tree() -> None:
 
 
 class Model:
-    """One table: who subscribed to what."""
+    """One table: the subscriptions of each client."""
 
     def __init__(self) -> None:
         self.subscriptions: dict[str, tuple[str, Filter]] = {}
@@ -308,18 +308,18 @@ def assert_tables_are_right(net: Net, model: Model) -> None:
     for name in net.tree:
         tables = net.broker(name).tables
         assert sorted(tables.advertisements) == sorted(model.advertisements)
-        for neighbour in net.tree[name]:
+        for neighbor in net.tree[name]:
             promised = [
                 parse(entry.where)
                 for entry in tables.advertisements.values()
-                if entry.hop == neighbour
+                if entry.hop == neighbor
             ]
-            sent = tables.sent(neighbour)
-            theirs = net.broker(neighbour).tables.subscriptions
+            sent = tables.sent(neighbor)
+            theirs = net.broker(neighbor).tables.subscriptions
             assert sent == sorted(each for each, entry in theirs.items() if entry.hop == name)
             for each, entry in tables.subscriptions.items():
                 where = parse(entry.where)
-                needed = entry.hop != neighbour and any(one.overlaps(where) for one in promised)
+                needed = entry.hop != neighbor and any(one.overlaps(where) for one in promised)
                 covered = any(
                     parse(tables.subscriptions[other].where).covers(where) for other in sent
                 )

@@ -29,7 +29,7 @@ class Broker:
         self.refused: dict[str, str] = {}
 
     def send(self, name: str, dest: Iterable[int], now: int, deadline: int | None = None) -> Sent:
-        """Send a message; a deadline that is given is taken as it is."""
+        """Send a message; a given deadline is used unchanged."""
         rules = self.rules
         due = rules.deadline_ns(now, LIFETIME) if deadline is None else deadline
         stamp = Stamp({CLOCK: rules.stamp(now), DEADLINE: due})
@@ -50,22 +50,22 @@ class Broker:
             self.got.append(ready.sent.event.publisher)
 
 
-class Teller:
+class Pusher:
     """The rules of one broker towards subscribers."""
 
     def __init__(self, number: int, config: DeadlineConfig) -> None:
         self.number = number
         self.vector = Vector(number, config)
 
-    def tell(self, name: str, topic: str, round_: int) -> ReceivedRumor:
+    def push(self, name: str, topic: str, round_: int) -> ReceivedRumor:
         assert self.vector.next(round_) == round_, "not a round that it may use"
         live = self.vector.give(topic, round_)
         return ReceivedRumor(topic, self.number, round_, live, (event_of(name, topic=topic),))
 
-    def hear(self, told: ReceivedRumor) -> None:
-        """Be told by another broker what it told subscribers."""
-        self.vector.learn(told.live)
-        self.vector.learn({told.topic: {told.source: told.round}})
+    def learn(self, rumor: ReceivedRumor) -> None:
+        """Learn a message that another broker pushed to subscribers."""
+        self.vector.learn(rumor.live)
+        self.vector.learn({rumor.topic: {rumor.source: rumor.round}})
 
 
 class Listener:
@@ -80,14 +80,14 @@ class Listener:
         self.got: list[str] = []
         self.refused: dict[str, str] = {}
 
-    def receive(self, told: ReceivedRumor, now_round: int) -> None:
-        verdict = self.rules.offer(told, now_round)
+    def receive(self, rumor: ReceivedRumor, now_round: int) -> None:
+        verdict = self.rules.offer(rumor, now_round)
         if verdict != ACCEPTED:
-            self.refused[told.events[0].publisher] = verdict
+            self.refused[rumor.events[0].publisher] = verdict
         self.look(now_round)
 
     def look(self, now_round: int) -> None:
-        for told in self.rules.expired(now_round):
-            self.refused[told.events[0].publisher] = "late"
+        for rumor in self.rules.expired(now_round):
+            self.refused[rumor.events[0].publisher] = "late"
         while (ready := self.rules.next_ready(now_round)) is not None:
             self.got += (event.publisher for event in ready.events)

@@ -1,4 +1,4 @@
-"""A network by hand: nodes whose frames arrive when a test says so."""
+"""A manual network: tests decide when frames arrive."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,7 +77,7 @@ class Net:
                     self.effects.setdefault(name, []).append(effect)
 
     def settle(self) -> None:
-        """Let everything arrive that is under way, as bytes, and all that it causes."""
+        """Deliver all frames under way, as bytes, and those they cause."""
         while self.under_way:
             source, target, frame = self.under_way.pop(0)
             if target in self.nodes:
@@ -86,7 +86,7 @@ class Net:
                 self.drain(target)
 
     def pass_time(self, until_ns: int) -> None:
-        """Let timers fire, and everything arrive at once."""
+        """Fire timers, and deliver all frames at once."""
         while True:
             due = [
                 (timer_ns, name)

@@ -1,4 +1,4 @@
-"""Deadline order among processes that come and go: every client is a broker that joins.
+"""Deadline order during churn: every client is a broker that joins and leaves.
 
 `python -m tests.protocols.deadline.test_churn A:B` runs further seeds.
 """
@@ -19,8 +19,8 @@ CONFIG = DeadlineConfig(
 )  # fmt: skip
 
 
-class TimelyComings(Comings):
-    """Brokers instead of nodes of a cube. What is late is dropped; order is across topics."""
+class DeadlineChurn(Comings):
+    """Brokers in place of nodes of a cube. Late events are dropped; order is across topics."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -53,8 +53,8 @@ class TimelyComings(Comings):
     [0, 30, *(pytest.param(first, marks=pytest.mark.verify) for first in range(60, SEEDS, 30))],
 )
 def test_order_holds_and_no_process_is_stuck_during_churn(first: int) -> None:
-    assert sum(judged(TimelyComings(seed), seed) for seed in range(first, first + 30)) > 500
+    assert sum(judged(DeadlineChurn(seed), seed) for seed in range(first, first + 30)) > 500
 
 
 if __name__ == "__main__":
-    show(TimelyComings, sys.argv[1])
+    show(DeadlineChurn, sys.argv[1])

@@ -29,7 +29,7 @@ class Group:
 
     def __init__(self, config: DeadlineConfig = CONFIG) -> None:
         self.config = config
-        self.letters = [Codec(number, config) for number in ALL]
+        self.codecs = [Codec(number, config) for number in ALL]
         self.rules = [Causality(number, config, {}) for number in ALL]
         self.now_ns = 1
 
@@ -38,19 +38,19 @@ class Group:
         rules = self.rules[source]
         sent = message(source, rules.stamp(self.now_ns), rules.before(self.now_ns))
         rules.sent(sent)
-        self.letters[source].keep(sent)
+        self.codecs[source].keep(sent)
         for peer in ALL:
             if peer == source:
                 continue
-            self.letters[source].heard(peer, self.letters[peer].latest(source))
-            read = self.letters[peer].read(self.letters[source].write(sent, peer))
+            self.codecs[source].heard(peer, self.codecs[peer].latest(source))
+            read = self.codecs[peer].read(self.codecs[source].write(sent, peer))
             assert read is not None, "its base is there"
             assert read.after == sent.after
-            self.letters[peer].keep(read)
+            self.codecs[peer].keep(read)
             self.rules[peer].offer(read, self.now_ns)
             assert self.rules[peer].next_ready(self.now_ns) is not None
 
-    def everybody(self, times: int) -> None:
+    def publish_all(self, times: int) -> None:
         for _ in range(times):
             for source in ALL:
                 self.publish(source)
@@ -68,8 +68,8 @@ def real_bytes(letters: Codec) -> int:
 
 def test_matrices_share_equal_rows() -> None:
     group = Group()
-    group.everybody(5)
-    for letters in group.letters:
+    group.publish_all(5)
+    for letters in group.codecs:
         matrices = len(letters._known)
         assert matrices == 5 * BROKERS
         assert len(rows_of(letters)) < 4 * matrices, f"of {matrices * BROKERS} that there would be"
@@ -80,16 +80,16 @@ def test_memory_of_matrices_is_bounded_except_the_latest_of_each_sender() -> Non
     limit = 120_000
     about = 2 * ENTRY_BYTES * BROKERS * BROKERS
     group = Group(msgspec.structs.replace(CONFIG, matrices_bytes_max=limit))
-    group.everybody(8)
-    for letters in group.letters:
+    group.publish_all(8)
+    for letters in group.codecs:
         assert len(letters._known) < 8 * BROKERS
         assert letters.bytes <= limit
         assert real_bytes(letters) <= limit + about
         assert all(letters.latest(source) for source in ALL)
 
     group = Group(msgspec.structs.replace(CONFIG, matrices_bytes_max=1))
-    group.everybody(3)
-    assert [len(letters._known) for letters in group.letters] == [BROKERS] * BROKERS
+    group.publish_all(3)
+    assert [len(letters._known) for letters in group.codecs] == [BROKERS] * BROKERS
 
 
 def test_memory_count_is_correct_after_drops() -> None:

@@ -25,10 +25,10 @@ ACME, BOLT = "symbol = 'ACME'", "symbol = 'BOLT'"
 EITHER = "symbol in ('ACME', 'BOLT')"
 
 
-def net_of(wishes: list[str], **changes: Any) -> Net:
-    """Return a net of one broker, and subscribers of one topic with these wishes."""
-    net = Net(msgspec.structs.replace(CONFIG, **changes), 1, len(wishes))
-    for name, where in zip(net.subscribers, wishes, strict=True):
+def net_of(filters: list[str], **changes: Any) -> Net:
+    """Return a net of one broker, and subscribers of one topic with these filters."""
+    net = Net(msgspec.structs.replace(CONFIG, **changes), 1, len(filters))
+    for name, where in zip(net.subscribers, filters, strict=True):
         net.subscribe(name, "t", where=where)
     net.wait(50)
     net.sent.clear()
@@ -40,7 +40,7 @@ def publish(net: Net, text: str, symbol: str) -> None:
 
 
 def told_to(net: Net, name: str) -> set[str]:
-    """Return all that was ever sent to somebody, by whomever."""
+    """Return all events that were sent to a process."""
     return {
         event.payload.decode()
         for _, target, frame in net.sent
@@ -70,12 +70,12 @@ def test_no_subscriber_waits_for_unwanted_events() -> None:
     for number, symbol in enumerate(("BOLT", "COIL", "ACME")):
         publish(net, str(number), symbol)
         net.wait(10)
-    assert net.got("s0") == ["2"], "in its own round, and not when the others are dead"
+    assert net.got("s0") == ["2"], "in its own round, not when the others have expired"
 
 
 def test_filtered_message_is_forwarded_only_to_narrower_interests() -> None:
     net = net_of([EITHER, ACME, "true"])
-    # The broker reaches one of them alone.
+    # The broker reaches only one of them.
     net.loses = lambda source, target, _frame: source == "b0" and target != "s0"
     publish(net, "bolt", "BOLT")
     publish(net, "acme", "ACME")
@@ -88,7 +88,7 @@ def test_filtered_message_is_forwarded_only_to_narrower_interests() -> None:
         for source, target, frame in net.sent
         if (source, target) == ("s0", "s2") and isinstance(frame, Rumors)
     ]
-    assert not any(named), "nor is it told the names"
+    assert not any(named), "nor does it get their ids"
 
 
 def test_missing_messages_are_requested_with_a_filter() -> None:
@@ -107,7 +107,7 @@ def test_missing_messages_are_requested_with_a_filter() -> None:
 
 
 def test_message_filtered_too_much_is_ignored() -> None:
-    """Somebody knows an older filter_text; the whole comes after all."""
+    """A peer knows an older filter; the complete message comes later."""
     net = net_of([ACME])
     publish(net, "bolt", "BOLT")
     (whole,) = net.broker("b0")._push._gossip._active.values()
@@ -186,11 +186,11 @@ def test_every_subscriber_gets_exactly_its_matching_events_in_causal_order(seed:
     """Brokers that reply to each other, random filters, lost copies; brokers reach all peers."""
     random = Random(seed)
     symbols = "ABC"
-    wishes = [random.sample(symbols, random.randint(1, 3)) for _ in range(5)]
-    net = Net(CONFIG, 3, len(wishes))
+    filters = [random.sample(symbols, random.randint(1, 3)) for _ in range(5)]
+    net = Net(CONFIG, 3, len(filters))
     for name in net.brokers:
         net.subscribe(name, "t")
-    for name, wanted in zip(net.subscribers, wishes, strict=True):
+    for name, wanted in zip(net.subscribers, filters, strict=True):
         texts = ", ".join(f"'{symbol}'" for symbol in wanted)
         net.subscribe(name, "t", where=f"symbol in ({texts})")
     net.wait(50)
@@ -207,7 +207,7 @@ def test_every_subscriber_gets_exactly_its_matching_events_in_causal_order(seed:
         net.publish(name, "t", text, headers={"symbol": text[0]})
         net.wait(random.choice((0, 3, 12)))
     net.wait(400)
-    for name, wanted in zip(net.subscribers, wishes, strict=True):
+    for name, wanted in zip(net.subscribers, filters, strict=True):
         got = net.got(name)
         assert sorted(got) == sorted(text for text in past if text[0] in wanted)
         for index, text in enumerate(got):

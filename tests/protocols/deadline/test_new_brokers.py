@@ -14,11 +14,11 @@ from ensue.protocols.interface import Deliver, Publish
 
 CONFIG = DeadlineConfig()
 ANNOUNCED_MS = (CONFIG.announce_rounds + 1) * CONFIG.period_ns // MS
-"""After so long each subscriber has said to some broker that it is there."""
+"""Time within which each subscriber has announced itself to some broker."""
 
 
 class Brokers(Net):
-    """A net whose brokers come and go, in the knowledge of brokers alone."""
+    """A net whose brokers join and leave; only brokers are notified."""
 
     def __init__(self, config: DeadlineConfig, brokers: int, subscribers: int) -> None:
         self.gone: list[str] = []
@@ -99,8 +99,8 @@ def test_broker_list_is_sent_to_a_subscriber_once() -> None:
     assert net.welcomes() == []
     net.come()
     net.wait(5_000)
-    told = [each for each in net.welcomes() if each.brokers]
-    assert [each.brokers for each in told] == [("b0", "b1", "b2")] * 2
+    sent = [each for each in net.welcomes() if each.brokers]
+    assert [each.brokers for each in sent] == [("b0", "b1", "b2")] * 2
 
 
 def test_reply_of_a_new_broker_comes_after_its_request() -> None:
@@ -174,7 +174,7 @@ def test_broker_list_from_a_peer_or_an_older_one_is_ignored() -> None:
 
 
 def step(net: Brokers, random: Random) -> None:
-    """Let most of what is under way arrive, in any order, lose some of it, and let time pass."""
+    """Deliver most frames in random order, lose some, and advance the time."""
     frames, net.under_way = net.under_way, []
     random.shuffle(frames)
     for source, target, frame in frames:
@@ -193,7 +193,7 @@ def step(net: Brokers, random: Random) -> None:
 
 
 def causes(net: Brokers) -> dict[str, set[str]]:
-    """Return of each event what comes before it, by what brokers were handed and published."""
+    """Return the predecessors of each event, by deliveries and publications of brokers."""
     direct: dict[str, tuple[int, set[str]]] = {}
     for name in net.brokers:
         known: set[str] = set()

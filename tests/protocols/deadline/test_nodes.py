@@ -29,7 +29,7 @@ def with_(**changes: Any) -> DeadlineConfig:
 
 
 def net_of(config: DeadlineConfig, brokers: int, subscribers: int = 0, *topics: str) -> Net:
-    """Return a net in which everybody is subscribed."""
+    """Return a net in which all nodes are subscribed."""
     net = Net(config, brokers, subscribers)
     for name in (*net.brokers, *net.subscribers):
         net.subscribe(name, *topics)
@@ -70,7 +70,7 @@ def test_an_answer_waits_for_its_question_and_no_longer_than_to_its_deadline() -
     net.loses = lambda source, target, frame: (source, target) == ("b0", "b2")
     net.publish("b0", "t", "question")
     net.settle()
-    # Nobody else tells it either.
+    # No peer sends it either.
     net.loses = lambda _source, target, frame: (
         isinstance(frame, Summary)
         or (target == "b2" and isinstance(frame, Message) and frame.source == 0)
@@ -85,7 +85,7 @@ def test_an_answer_waits_for_its_question_and_no_longer_than_to_its_deadline() -
     assert net.got("b2") == ["answer"]
     net.loses = lambda *_: False
     net.wait(50)
-    assert net.got("b2") == ["answer"], "the question is over"
+    assert net.got("b2") == ["answer"], "the question has expired"
 
 
 def test_lost_message_is_repaired_by_any_broker_that_has_it() -> None:
@@ -125,7 +125,7 @@ def test_late_event_is_dropped_or_delivered_with_a_verdict_once(tags: bool) -> N
 
 
 def test_reply_to_a_late_event_comes_after_it() -> None:
-    """It is over between brokers, but not yet to subscribers."""
+    """It has expired between brokers, but not yet for subscribers."""
     net = net_of(with_(deliver_late=True, alpha=30), 2, 1, "t")
     net.loses = lambda *_: True
     net.publish("b0", "t", "question")
@@ -217,7 +217,7 @@ def test_broker_that_crashes_twice_waits_for_what_its_first_run_knew() -> None:
     net.loses = lambda *_: False
     net.publish("b1", "t", "after")
     net.wait(190)
-    assert net.broker("b1").unsettled_count == 1, "somebody may still be given the first one"
+    assert net.broker("b1").unsettled_count == 1, "a broker may still deliver the first one"
     net.wait(20)
     assert net.broker("b1").unsettled_count == 0
 
@@ -342,7 +342,7 @@ def test_subscribers_get_their_topics_and_gossip_them() -> None:
         if isinstance(frame, Rumors) and target in ("s0", "s3"):
             assert all(rumor.topic == "one" for rumor in frame.rumors)
     passed = {source for source, _, f in net.sent if isinstance(f, Rumors) and f.rumors}
-    assert passed & set(net.subscribers), "not the brokers alone tell it"
+    assert passed & set(net.subscribers), "not only brokers push it"
 
 
 def test_a_broker_has_a_round_for_each_message_and_puts_events_of_a_topic_together() -> None:
@@ -351,14 +351,14 @@ def test_a_broker_has_a_round_for_each_message_and_puts_events_of_a_topic_togeth
         net.publish("b0", topic, text)
     net.wait(60)
     assert net.got("s0") == ["1", "2", "3", "4", "5"]
-    told = [
+    pushed = [
         (rumor.round, len(rumor.events))
         for source, target, frame in net.sent
         if isinstance(frame, Rumors) and (source, target) == ("b0", "s0")
         for rumor in frame.rumors
     ]
-    first = told[0][0]
-    assert dict(told) == {first: 1, first + 1: 2, first + 2: 1, first + 3: 1}
+    first = pushed[0][0]
+    assert dict(pushed) == {first: 1, first + 1: 2, first + 2: 1, first + 3: 1}
 
 
 def test_order_across_brokers_reaches_subscribers_with_the_message_between_brokers() -> None:
@@ -372,7 +372,7 @@ def test_order_across_brokers_reaches_subscribers_with_the_message_between_broke
     assert net.got("s0") == []
     assert net.nodes["s0"].held_count == 1
     net.wait(60)
-    assert net.got("s0") == ["answer"], "the question is dead"
+    assert net.got("s0") == ["answer"], "the question has expired"
 
 
 def test_subscriber_requests_missing_messages_by_id() -> None:
@@ -465,7 +465,7 @@ def test_view_uses_the_latest_entry_of_a_peer() -> None:
     views.learn(peer("p", "", "v", round_=7), ("t", "u"))
     assert views.peers == {}
     views.learn(peer("me"))
-    assert views.peers == {}, "nobody is a peer of itself"
+    assert views.peers == {}, "no process is a peer of itself"
 
 
 def test_choices_are_deterministic_and_uniform() -> None:

@@ -1,7 +1,7 @@
 """The worked examples of the paper and each of its predicates, under the corrected rules."""
 
 import pytest
-from tests.protocols.deadline.brokers import A, B, Broker, C, D, Listener, Teller
+from tests.protocols.deadline.brokers import A, B, Broker, C, D, Listener, Pusher
 
 from ensue.core.errors import ConfigurationError
 from ensue.protocols.deadline.config import DeadlineConfig
@@ -111,14 +111,14 @@ def test_logical_deadline_is_the_earliest_of_its_followers() -> None:
 
 def test_figure_2_step_by_step() -> None:
     """Subscriber groups {S1, S2} and {S2, S3}: only S2 has to wait across the groups."""
-    a, b = Teller(A, THREE), Teller(B, THREE)
-    one = b.tell("one", "group1", 1)
+    a, b = Pusher(A, THREE), Pusher(B, THREE)
+    one = b.push("one", "group1", 1)
     assert one.live == {}
-    a.hear(one)
-    two = a.tell("two", "group2", 2)
+    a.learn(one)
+    two = a.push("two", "group2", 2)
     assert two.live == {"group1": {B: 1}}
-    b.hear(two)
-    three = b.tell("three", "group1", 3)
+    b.learn(two)
+    three = b.push("three", "group1", 3)
     assert three.live == {"group1": {B: 1}, "group2": {A: 2}}
     s1, s2, s3 = (
         Listener(THREE, topics) for topics in (["group1"], ["group1", "group2"], ["group2"])
@@ -145,16 +145,16 @@ def test_figure_3_step_by_step(colors: int | None) -> None:
     copy_age = None if colors is None else 7
     config = DeadlineConfig(subscribers_max=4, alpha=1, colors=colors, copy_age_rounds=copy_age)
     assert config.lifetime_rounds == 3
-    a, b, s3 = Teller(A, config), Teller(B, config), Listener(config, ["t"])
-    b1 = b.tell("B1", "t", 1)
-    a.hear(b1)
-    a1 = a.tell("A1", "t", 2)
-    b.hear(a1)
-    b2 = b.tell("B2", "t", 3)
-    b3 = b.tell("B3", "t", 4)
-    for told, now_round in ((a1, 2), (b2, 3)):
-        assert config.from_wire(config.to_wire(told.round), now_round) == told.round
-        s3.receive(told, now_round)
+    a, b, s3 = Pusher(A, config), Pusher(B, config), Listener(config, ["t"])
+    b1 = b.push("B1", "t", 1)
+    a.learn(b1)
+    a1 = a.push("A1", "t", 2)
+    b.learn(a1)
+    b2 = b.push("B2", "t", 3)
+    b3 = b.push("B3", "t", 4)
+    for rumor, now_round in ((a1, 2), (b2, 3)):
+        assert config.from_wire(config.to_wire(rumor.round), now_round) == rumor.round
+        s3.receive(rumor, now_round)
         assert s3.got == [], "B1 may still come"
     s3.look(4)
     assert s3.got == ["A1", "B2"], "B1 is dead, and nobody waits for the dead"
@@ -170,13 +170,13 @@ def test_figure_3_step_by_step(colors: int | None) -> None:
 def test_too_late_for_a_subscriber() -> None:
     for now_round, verdict in ((5, ""), (7, ""), (8, "late"), (9, "late")):
         s = Listener(THREE, ["t"])
-        s.receive(Teller(A, THREE).tell("m", "t", 5), now_round)
+        s.receive(Pusher(A, THREE).push("m", "t", 5), now_round)
         assert s.refused.get("m", "") == verdict, f"of round 5, arrived in {now_round}"
 
 
 def test_del_viol_co_for_a_subscriber() -> None:
-    a, s = Teller(A, THREE), Listener(THREE, ["t"])
-    first, second = a.tell("first", "t", 1), a.tell("second", "t", 2)
+    a, s = Pusher(A, THREE), Listener(THREE, ["t"])
+    first, second = a.push("first", "t", 1), a.push("second", "t", 2)
     s.receive(second, 2)
     s.look(4)
     assert s.got == ["second"]
@@ -185,10 +185,10 @@ def test_del_viol_co_for_a_subscriber() -> None:
 
 
 def test_del_ok_for_a_subscriber() -> None:
-    a, b, s = Teller(A, THREE), Teller(B, THREE), Listener(THREE, ["t"])
-    m1 = a.tell("m1", "t", 1)
-    b.hear(m1)
-    m2 = b.tell("m2", "t", 2)
+    a, b, s = Pusher(A, THREE), Pusher(B, THREE), Listener(THREE, ["t"])
+    m1 = a.push("m1", "t", 1)
+    b.learn(m1)
+    m2 = b.push("m2", "t", 2)
     s.receive(m2, 2)
     assert s.got == []
     s.receive(m1, 2)
@@ -196,10 +196,10 @@ def test_del_ok_for_a_subscriber() -> None:
 
 
 def test_logical_deadline_for_a_subscriber_is_the_last_expiry_of_missing_messages() -> None:
-    a, s = Teller(A, THREE), Listener(THREE, ["t"])
-    a.tell("lost", "t", 1)
-    a.tell("lost too", "t", 2)
-    third = a.tell("third", "t", 3)
+    a, s = Pusher(A, THREE), Listener(THREE, ["t"])
+    a.push("lost", "t", 1)
+    a.push("lost too", "t", 2)
+    third = a.push("third", "t", 3)
     s.receive(third, 3)
     s.look(4)
     assert s.got == [], "the second one may come until round 5"
@@ -207,7 +207,7 @@ def test_logical_deadline_for_a_subscriber_is_the_last_expiry_of_missing_message
     assert s.got == ["third"], "in the last round of its life"
 
 
-# -- Colours ---------------------------------------------------------------------------------------
+# -- Colors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("skew_rounds", [0, 1, 2])

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from tests.protocols.deadline.brokers import Broker, Listener, Teller
+from tests.protocols.deadline.brokers import Broker, Listener, Pusher
 
 from ensue.protocols.deadline.causality import Sent
 from ensue.protocols.deadline.config import DeadlineConfig
@@ -76,21 +76,21 @@ def test_brokers_deliver_in_causal_order_everything_that_arrives_in_time(seed: i
     for (number, name), at in run.arrived.items():
         if at < run.sent[name].deadline_ns:
             assert (number, name) in run.delivered, f"seed {seed}: {name} is lost at {number}"
-    assert all(not broker.rules.waiting for broker in run.brokers), "nobody waits for ever"
+    assert all(not broker.rules.waiting for broker in run.brokers), "no broker waits forever"
 
 
 class Subscribers:
-    """Three brokers that tell each other at once or never, and three subscribers of two topics."""
+    """Three brokers that learn at once or never, and three subscribers of two topics."""
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)
         self.config = config = DeadlineConfig(subscribers_max=8, alpha=1)
-        tellers = [Teller(number, config) for number in range(3)]
+        pushers = [Pusher(number, config) for number in range(3)]
         self.topics = [("t",), ("t", "u"), ("u",)]
         self.listeners = [Listener(config, topics) for topics in self.topics]
-        knows: list[set[str]] = [set() for _ in tellers]
+        knows: list[set[str]] = [set() for _ in pushers]
         self.past: dict[str, set[str]] = {}
-        self.told: dict[str, ReceivedRumor] = {}
+        self.rumors: dict[str, ReceivedRumor] = {}
         self.arrived: dict[tuple[int, str], int] = {}
         self.delivered: dict[tuple[int, str], int] = {}
         arrivals: dict[int, list[tuple[int, str]]] = {}
@@ -98,21 +98,21 @@ class Subscribers:
         for now in range(1, END):
             for number, name in arrivals.pop(now, []):
                 self.arrived.setdefault((number, name), now)
-                self.listeners[number].receive(self.told[name], now)
+                self.listeners[number].receive(self.rumors[name], now)
                 self._note(number, now)
             for number in range(3):
                 self.listeners[number].look(now)
                 self._note(number, now)
-            for teller in tellers:
-                if now > END - 50 or random.random() > 0.4 or teller.vector.next(now) != now:
+            for pusher in pushers:
+                if now > END - 50 or random.random() > 0.4 or pusher.vector.next(now) != now:
                     continue
-                topic, name = random.choice("tu"), f"m{len(self.told)}"
-                self.past[name] = set(knows[teller.number])
-                told = self.told[name] = teller.tell(name, topic, now)
-                knows[teller.number].add(name)
-                for other in tellers:
-                    if other is not teller and random.random() < 0.6:
-                        other.hear(told)
+                topic, name = random.choice("tu"), f"m{len(self.rumors)}"
+                self.past[name] = set(knows[pusher.number])
+                rumor = self.rumors[name] = pusher.push(name, topic, now)
+                knows[pusher.number].add(name)
+                for other in pushers:
+                    if other is not pusher and random.random() < 0.6:
+                        other.learn(rumor)
                         knows[other.number] |= self.past[name] | {name}
                 for number, topics in enumerate(self.topics):
                     for _ in range(random.choice((1, 2))):
@@ -138,19 +138,19 @@ def test_subscribers_wait_only_for_live_messages(seed: int) -> None:
             late = [other for other in seen if name in run.past[other]]
             assert not late, f"seed {seed}: {name} was delivered after {late}, which come after it"
             seen.add(name)
-        for name, told in run.told.items():
+        for name, rumor in run.rumors.items():
             arrived = run.arrived.get((number, name))
             if arrived is None:
                 continue
             at = run.delivered.get((number, name))
-            if arrived >= told.round + lifetime:
-                assert at is None, f"seed {seed}: {name} was delivered when it was dead"
+            if arrived >= rumor.round + lifetime:
+                assert at is None, f"seed {seed}: {name} was delivered after it expired"
                 continue
             needed = arrived
             for other in run.past[name]:
-                before = run.told[other]
+                before = run.rumors[other]
                 if before.topic in run.topics[number]:
                     died = before.round + lifetime
                     needed = max(needed, min(run.delivered.get((number, other), died), died))
             assert at == needed, f"seed {seed}: {name} at {number} in {at}, not in {needed}"
-            assert at < told.round + lifetime
+            assert at < rumor.round + lifetime

@@ -5,7 +5,7 @@ Numbers are those of the errata.
 
 from collections.abc import Iterator
 
-from tests.protocols.deadline.brokers import A, B, Broker, C, D, Listener, Teller, event_of
+from tests.protocols.deadline.brokers import A, B, Broker, C, D, Listener, Pusher, event_of
 
 from ensue.protocols.deadline.causality import Causality, Held, Sent
 from ensue.protocols.deadline.config import DeadlineConfig
@@ -146,33 +146,33 @@ def test_6_deadlines_that_fall() -> None:
 
 
 class RoundsAsPrinted(Rounds):
-    """Figure 5 with three colors compared as numbers; a deadline colour is a send colour."""
+    """Figure 5 with three colors compared as numbers; a deadline color is a send color."""
 
-    def offer(self, told: ReceivedRumor, now_round: int) -> str:
-        colour, current = told.round % 3, now_round % 3
-        own = self._settled.get((told.topic, told.source), -1)
-        if colour < current or colour < own or colour <= own:
+    def offer(self, rumor: ReceivedRumor, now_round: int) -> str:
+        color, current = rumor.round % 3, now_round % 3
+        own = self._settled.get((rumor.topic, rumor.source), -1)
+        if color < current or color < own or color <= own:
             return "late"
-        self.waiting[told.key] = told
+        self.waiting[rumor.key] = rumor
         return ""
 
     def next_ready(self, now_round: int) -> ReceivedRumor | None:
         for key in list(self.waiting):
-            told = self.waiting[key]
-            if told.round % 3 == now_round % 3 or not any(self._missing(told, now_round)):
+            rumor = self.waiting[key]
+            if rumor.round % 3 == now_round % 3 or not any(self._missing(rumor, now_round)):
                 del self.waiting[key]
-                self._settled[told.topic, told.source] = told.round % 3
-                return told
+                self._settled[rumor.topic, rumor.source] = rumor.round % 3
+                return rumor
         return None
 
 
 def test_10_the_papers_own_figure_3_is_not_reproduced() -> None:
     for rule, got in ((RoundsAsPrinted, ["A1", "B2"]), (Rounds, ["A1", "B2", "B3"])):
-        a, b, s3 = Teller(A, THREE), Teller(B, THREE), Listener(THREE, ["t"], rule=rule)
-        a.hear(b.tell("B1", "t", 1))
-        a1 = a.tell("A1", "t", 2)
-        b.hear(a1)
-        b2, b3 = b.tell("B2", "t", 3), b.tell("B3", "t", 4)
+        a, b, s3 = Pusher(A, THREE), Pusher(B, THREE), Listener(THREE, ["t"], rule=rule)
+        a.learn(b.push("B1", "t", 1))
+        a1 = a.push("A1", "t", 2)
+        b.learn(a1)
+        b2, b3 = b.push("B2", "t", 3), b.push("B3", "t", 4)
         s3.receive(a1, 2)
         if rule is RoundsAsPrinted:
             assert s3.got == ["A1"], "delivered on arrival, though B1 may still come"
@@ -185,7 +185,7 @@ def test_10_the_papers_own_figure_3_is_not_reproduced() -> None:
 def test_10_and_11_a_message_is_late_when_its_lifetime_is_over_and_not_before() -> None:
     for rule, verdict in ((RoundsAsPrinted, "late"), (Rounds, "")):
         s = Listener(THREE, ["t"], rule=rule)
-        s.receive(Teller(A, THREE).tell("m", "t", 4), 5)
+        s.receive(Pusher(A, THREE).push("m", "t", 4), 5)
         assert s.refused.get("m", "") == verdict, "red is 1, yellow is 2: late at the age of 1"
 
 
@@ -193,47 +193,47 @@ def test_8_vector_by_subscriber_does_not_identify_the_broker() -> None:
     """MS2 writes an entry per subscriber of a message; Del_viol_CO reads the one of its broker."""
     s2, s3 = 5, 6
     as_printed, here = dict.fromkeys((s2, s3), 1), dict[int, int]()
-    assert as_printed.get(A, 0) <= here.get(A, 0), "the very first message is taken for known"
-    a, s = Teller(A, THREE), Listener(THREE, ["t"])
-    s.receive(a.tell("m1", "t", 1), 1)
-    assert a.tell("m2", "t", 2).live == {"t": {A: 1}}
+    assert as_printed.get(A, 0) <= here.get(A, 0), "the very first message counts as known"
+    a, s = Pusher(A, THREE), Listener(THREE, ["t"])
+    s.receive(a.push("m1", "t", 1), 1)
+    assert a.push("m2", "t", 2).live == {"t": {A: 1}}
     assert (s.got, s.refused) == (["m1"], {})
 
 
 def test_9_no_order_across_brokers_without_merging_vectors() -> None:
-    for hears, got in ((False, ["m2", "m1"]), (True, ["m1", "m2"])):
-        a, b, s = Teller(A, THREE), Teller(B, THREE), Listener(THREE, ["t"])
-        m1 = b.tell("m1", "t", 1)
-        if hears:
-            a.hear(m1)
-        m2 = a.tell("m2", "t", 2)
+    for learns, got in ((False, ["m2", "m1"]), (True, ["m1", "m2"])):
+        a, b, s = Pusher(A, THREE), Pusher(B, THREE), Listener(THREE, ["t"])
+        m1 = b.push("m1", "t", 1)
+        if learns:
+            a.learn(m1)
+        m2 = a.push("m2", "t", 2)
         s.receive(m2, 2)
         s.receive(m1, 3)
         assert s.got == got
 
 
 class OtherBrokersAlone(Rounds):
-    """Del_ok of Figure 5: earlier messages of the same broker are not looked at."""
+    """Del_ok of Figure 5: earlier messages of the same broker are ignored."""
 
-    def _missing(self, told: ReceivedRumor, now_round: int) -> Iterator[tuple[str, int]]:
-        return (each for each in super()._missing(told, now_round) if each[1] != told.source)
+    def _missing(self, rumor: ReceivedRumor, now_round: int) -> Iterator[tuple[str, int]]:
+        return (each for each in super()._missing(rumor, now_round) if each[1] != rumor.source)
 
 
 class LooksForCopiesOnArrivalAlone(Rounds):
     """Del_viol_CO of Figure 5: a waiting message is in no vector, so its copy waits beside it."""
 
-    def offer(self, told: ReceivedRumor, now_round: int) -> str:
-        verdict = super().offer(told, now_round)
+    def offer(self, rumor: ReceivedRumor, now_round: int) -> str:
+        verdict = super().offer(rumor, now_round)
         if verdict != "duplicate":
             return verdict
-        self.waiting[*told.key, len(self.waiting)] = told  # type: ignore[index]
+        self.waiting[*rumor.key, len(self.waiting)] = rumor  # type: ignore[index]
         return ""
 
 
 def test_12_overtaking() -> None:
     for rule, got in ((OtherBrokersAlone, ["m2"]), (Rounds, ["m1", "m2"])):
-        a, s = Teller(A, THREE), Listener(THREE, ["t"], rule=rule)
-        m1, m2 = a.tell("m1", "t", 1), a.tell("m2", "t", 2)
+        a, s = Pusher(A, THREE), Listener(THREE, ["t"], rule=rule)
+        m1, m2 = a.push("m1", "t", 1), a.push("m2", "t", 2)
         s.receive(m2, 2)
         s.receive(m1, 2)
         assert s.got == got
@@ -245,35 +245,35 @@ def test_12_copies() -> None:
         (LooksForCopiesOnArrivalAlone, ["m1", "m2", "m2"]),
         (Rounds, ["m1", "m2"]),
     ):
-        a, s = Teller(A, THREE), Listener(THREE, ["t"], rule=rule)
-        m1, m2 = a.tell("m1", "t", 1), a.tell("m2", "t", 2)
-        for told in (m2, m2, m1, m1):
-            s.receive(told, 2)
+        a, s = Pusher(A, THREE), Listener(THREE, ["t"], rule=rule)
+        m1, m2 = a.push("m1", "t", 1), a.push("m2", "t", 2)
+        for rumor in (m2, m2, m1, m1):
+            s.receive(rumor, 2)
         assert s.got == got
 
 
 def test_13_no_subscriber_waits_for_expired_messages() -> None:
     class WaitsForSuccessors(Rounds):
-        def _missing(self, told: ReceivedRumor, now_round: int) -> Iterator[tuple[str, int]]:
-            alive = now_round < told.round + self.config.lifetime_rounds - 1
-            return super()._missing(told, told.round if alive else now_round)
+        def _missing(self, rumor: ReceivedRumor, now_round: int) -> Iterator[tuple[str, int]]:
+            alive = now_round < rumor.round + self.config.lifetime_rounds - 1
+            return super()._missing(rumor, rumor.round if alive else now_round)
 
     for rule, got in ((WaitsForSuccessors, []), (Rounds, ["m2"])):
-        a, s = Teller(A, THREE), Listener(THREE, ["t"], rule=rule)
-        a.tell("m1", "t", 1)
-        m2 = a.tell("m2", "t", 3)
+        a, s = Pusher(A, THREE), Listener(THREE, ["t"], rule=rule)
+        a.push("m1", "t", 1)
+        m2 = a.push("m2", "t", 3)
         s.receive(m2, 3)
         s.look(4)
         assert s.got == got
 
 
 def test_14_a_broker_has_one_message_in_a_round_and_it_is_later_than_all_it_knows() -> None:
-    a, b = Teller(A, THREE), Teller(B, THREE)
-    m1 = a.tell("m1", "t", 5)
+    a, b = Pusher(A, THREE), Pusher(B, THREE)
+    m1 = a.push("m1", "t", 5)
     assert a.vector.next(5) == 6
-    b.hear(m1)
+    b.learn(m1)
     assert b.vector.next(5) == 6
-    # If it did not: both die together, and m2 is ordered or in time, not both.
+    # Otherwise both expire together, and m2 is ordered or in time, not both.
     s = Listener(THREE, ["t"])
     same = ReceivedRumor("t", B, 5, {"t": {A: 5}}, (event_of("m2"),))
     s.receive(same, 5)
@@ -284,22 +284,22 @@ def test_14_a_broker_has_one_message_in_a_round_and_it_is_later_than_all_it_know
 
 
 def test_15_one_entry_for_several_groups_delays_others() -> None:
-    a = Teller(A, THREE)
-    a.tell("m1", "elsewhere", 1)
-    m2 = a.tell("m2", "here", 2)
+    a = Pusher(A, THREE)
+    a.push("m1", "elsewhere", 1)
+    m2 = a.push("m2", "here", 2)
     assert m2.live == {"elsewhere": {A: 1}}
     one_entry = ReceivedRumor("here", A, 2, {"here": {A: 1}}, m2.events)
-    for told, got in ((one_entry, []), (m2, ["m2"])):
+    for rumor, got in ((one_entry, []), (m2, ["m2"])):
         s = Listener(THREE, ["here"])
-        s.receive(told, 2)
+        s.receive(rumor, 2)
         assert s.got == got
 
 
 def test_15_only_live_rounds_are_named() -> None:
-    a = Teller(A, THREE)
-    a.tell("m1", "one", 1)
-    a.tell("m2", "two", 2)
-    assert a.tell("m3", "three", 4).live == {"two": {A: 2}}
+    a = Pusher(A, THREE)
+    a.push("m1", "one", 1)
+    a.push("m2", "two", 2)
+    assert a.push("m3", "three", 4).live == {"two": {A: 2}}
 
 
 def test_7_matrix_as_summary_requests_messages_for_others_and_misses_gaps() -> None:
@@ -324,9 +324,9 @@ def test_7_matrix_as_summary_requests_messages_for_others_and_misses_gaps() -> N
     repair = Repair(c.rules.config, Picker("a"))
     for message in (for_b, first, second):
         repair.keep(message, 4)
-    told = dict(repair.summaries([B, C], 4 + c.rules.config.period_ns))
-    assert told[C] == {A: (first.stamp, second.stamp)}, "nothing that is for B"
-    assert repair.lacking(told[C], c.rules) == {A: (first.stamp,)}, "nothing that waits here"
+    summaries = dict(repair.summaries([B, C], 4 + c.rules.config.period_ns))
+    assert summaries[C] == {A: (first.stamp, second.stamp)}, "nothing that is for B"
+    assert repair.lacking(summaries[C], c.rules) == {A: (first.stamp,)}, "nothing that waits here"
 
 
 def test_7_broker_requests_only_messages_addressed_to_it() -> None:

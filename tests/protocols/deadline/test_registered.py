@@ -7,6 +7,7 @@ import pytest
 
 from ensue.core.event import CLOCK, DEADLINE
 from ensue.core.wire import Codec
+from ensue.orders import wire_frames
 from ensue.protocols.deadline.config import DeadlineConfig
 from ensue.protocols.deadline.frames import Groups, Message, Noted, Row
 from ensue.protocols.deadline.registered import SETTLE_NS, RegisteredBroker
@@ -25,7 +26,6 @@ from ensue.protocols.interface import (
 from ensue.protocols.membership.client import KnownMembers
 from ensue.protocols.membership.frames import Members, TopicDenied, TopicRequest
 from ensue.protocols.membership.registry import Registry
-from ensue.protocols.total.station import FRAMES
 
 REGISTRY = "s/deadline"
 MS = 1_000_000
@@ -41,7 +41,7 @@ CONFIG = DeadlineConfig(
     spreads=False,
     durable=False,
 )
-CODEC = Codec(FRAMES)
+CODEC = Codec(wire_frames())
 
 
 class Room:
@@ -147,7 +147,7 @@ class Room:
             if isinstance(outcome, Discard)
         }
 
-    def told(self, name: str, kind: type[Outcome]) -> list[Outcome]:
+    def outcomes_of(self, name: str, kind: type[Outcome]) -> list[Outcome]:
         return [each for each in self.outcomes.get(name, ()) if isinstance(each, kind)]
 
 
@@ -165,13 +165,13 @@ def joined(*names: str) -> Room:
 def test_new_broker_takes_commands_once_it_knows_all_groups() -> None:
     room = joined("a", "b")
     room.loses = lambda source, target, frame: isinstance(frame, Noted) and target == "c"
-    newcomer = room.come("c")
-    assert not newcomer.ready
-    assert not room.told("c", Resumed)
+    joiner = room.come("c")
+    assert not joiner.ready
+    assert not room.outcomes_of("c", Resumed)
     room.loses = lambda _source, _target, _frame: False
     room.wait(CONFIG.retry_ns + 5 * MS)
-    assert newcomer.ready
-    assert room.told("c", Resumed) == [Resumed()]
+    assert joiner.ready
+    assert room.outcomes_of("c", Resumed) == [Resumed()]
     room.publish("c", "first")
     assert (room.got("a"), room.got("b")) == (["first"], ["first"])
 
@@ -184,10 +184,10 @@ def test_first_broker_does_not_wait() -> None:
 def test_new_broker_waits_a_limited_time_for_silent_members() -> None:
     room = joined("a", "b")
     room.loses = lambda _source, target, _frame: target == "a"
-    newcomer = room.come("c")
-    assert not newcomer.ready
+    joiner = room.come("c")
+    assert not joiner.ready
     room.wait(SETTLE_NS + 10 * MS)
-    assert newcomer.ready
+    assert joiner.ready
 
 
 def test_frames_of_an_unknown_broker_are_handled_once_it_is_registered() -> None:
@@ -196,11 +196,11 @@ def test_frames_of_an_unknown_broker_are_handled_once_it_is_registered() -> None
     room.loses = lambda source, target, frame: (
         lost[0] and source == REGISTRY and target == "a" and isinstance(frame, Members)
     )
-    newcomer = room.come("b")
-    assert not newcomer.ready, "nobody answers a stranger"
+    joiner = room.come("b")
+    assert not joiner.ready, "no broker answers an unknown one"
     lost[0] = False
     room.wait(CONFIG.retry_ns)
-    assert newcomer.ready
+    assert joiner.ready
     room.publish("b", "of the stranger")
     assert room.got("a") == ["of the stranger"]
 
@@ -212,19 +212,19 @@ def test_deregistered_broker_is_removed_and_an_evicted_one_ends() -> None:
     room.command("b", lambda node, _now: node.say_goodbye())
     del room.brokers["b"]
     assert list(room.brokers["a"].watch.peers) == []
-    sent = len(room.told("a", Settle))
+    sent = len(room.outcomes_of("a", Settle))
     room.publish("a", "alone")
-    assert len(room.told("a", Settle)) == sent + 1
+    assert len(room.outcomes_of("a", Settle)) == sent + 1
     assert room.brokers["a"].next_timer_ns() is not None
-    assert [row.node for row in room.brokers["a"].broker.rows] == [0], "nobody else is left"
+    assert [row.node for row in room.brokers["a"].broker.rows] == [0], "no other broker is left"
     room.loses = lambda source, _target, _frame: source == "a"
-    for _ in range(5):  # A registry that did not look takes nobody for gone.
+    for _ in range(5):  # A registry that was stopped evicts no member.
         room.now_ns += 15 * SECOND
         room.registry.handle_timer(now_ns=room.now_ns)
     room.registry.take_effects()
     room.loses = lambda _source, _target, _frame: False
     room.wait(3 * SECOND)
-    (refused,) = room.told("a", Refuse)
+    (refused,) = room.outcomes_of("a", Refuse)
     assert isinstance(refused, Refuse)
     assert refused.topics == ()
     assert "away for too long" in refused.reason
@@ -247,7 +247,7 @@ def test_deregistration_is_repeated_until_it_is_answered(lost: str) -> None:
     room.wait(SECOND)
     assert leaver.resigned
     assert room.registry.present == ("a",)
-    assert room.told("b", Refuse) == [], "it went by itself"
+    assert room.outcomes_of("b", Refuse) == [], "it went by itself"
     leaver.repeat(now_ns=room.now_ns)
     sent = [each.peer for each in leaver.take_effects() if isinstance(each, Send)]
     assert REGISTRY not in sent, "and no more"
@@ -283,11 +283,11 @@ def test_requests_are_repeated_on_reconnect() -> None:
     room.loses = lambda source, target, _frame: "a" in (source, target)
     room.subscribe("a", "u")
     room.publish("a", "waits", topic="u")
-    assert not room.told("a", Settle)
+    assert not room.outcomes_of("a", Settle)
     room.loses = lambda _source, _target, _frame: False
     room.command("a", lambda node, now: node.repeat(now_ns=now))
     assert Join("u") in room.outcomes["a"]
-    assert len(room.told("a", Settle)) == 1
+    assert len(room.outcomes_of("a", Settle)) == 1
 
 
 # -- Topics ----------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_topics_are_requested_and_denied_ones_settle_with_a_reason() -> None:
     room = joined("a", "b")
     room.denies = {("a", "secret"): "a may not"}
     room.subscribe("a", "secret")
-    assert room.told("a", Refuse) == [Refuse(("secret",), "a may not")]
+    assert room.outcomes_of("a", Refuse) == [Refuse(("secret",), "a may not")]
     room.loses = lambda _source, target, _frame: target == REGISTRY
     room.publish("a", "1", topic="secret")
     room.publish("a", "2")
@@ -306,13 +306,13 @@ def test_topics_are_requested_and_denied_ones_settle_with_a_reason() -> None:
     room.wait(SECOND)
     settled = [
         (each.event.payload.decode(), each.verdict, each.reason)
-        for each in room.told("a", Settle)
+        for each in room.outcomes_of("a", Settle)
         if isinstance(each, Settle)
     ]
     assert settled == [("1", "void", "a may not"), ("2", "", "")]
     assert room.got("b") == ["2"]
     room.publish("a", "3", topic="secret")
-    assert len(room.told("a", Settle)) == 3
+    assert len(room.outcomes_of("a", Settle)) == 3
     assert room.got("b") == ["2"]
 
 
@@ -396,7 +396,7 @@ def test_clock_that_is_ahead_raises_an_alert(ahead_ms: int, broken: bool | None)
     room.come("b", ahead_ns=ahead_ms * MS)
     room.publish("b", "1")
     room.publish("b", "2")
-    alerts = [each for each in room.told("a", Alert) if isinstance(each, Alert)]
+    alerts = [each for each in room.outcomes_of("a", Alert) if isinstance(each, Alert)]
     shown = [each for each in alerts if each.assumption == "clock"]
     assert [each.broken for each in shown] == ([] if broken is None else [broken])
     if shown:

@@ -35,7 +35,7 @@ def test_expired_message_is_not_sent_on_request(colors: int | None) -> None:
     alive = sent_round + config.lifetime_rounds - 1
     assert gossip.answer(Wanted(ids=(old.id,)), "s1", alive)
     assert gossip.answer(Wanted(ids=(old.id,)), "s1", alive + 1) == []
-    # And a new one of the same name takes its place.
+    # A new one with the same id replaces it.
     later = sent_round + (colors or 0)
     new = Rumor("t", 0, config.to_wire(later), {"t": {1: 3}}, ())
     gossip.add(new, later)
@@ -82,7 +82,7 @@ def test_stamps_stay_above_dropped_messages_when_a_clock_goes_back() -> None:
     net.now_ns += 201 * MS
     broker.handle_timer(now_ns=net.now_ns)
     net.drain("b1")
-    assert net.dropped("b1") == {"waits": "late"}, "it stood still"
+    assert net.dropped("b1") == {"waits": "late"}, "it was stopped"
     net.now_ns = before_ns - 5 * MS
     net.publish("b1", "t", "after")
     net.settle()
@@ -101,18 +101,18 @@ def test_broker_that_only_receives_forgets_departed_brokers() -> None:
     assert len(rules.settled) < 6
     assert sum(map(len, rules.matrix.values())) < 2_000, "of twenty thousand"
     listener.receive(Broker(B).send("late", (A,), B * horizon), 200 * horizon)
-    assert listener.refused == {"late": "late"}, "what is forgotten is over"
+    assert listener.refused == {"late": "late"}, "forgotten messages have expired"
 
 
 def lossy(net: Net, *, until_ns: int) -> None:
-    """Lose all messages, but not what is said of them and their copies, up to some time."""
+    """Lose all messages up to some time, but neither summaries nor copies."""
     net.loses = lambda _source, _target, frame: (
         isinstance(frame, Message) and net.now_ns <= until_ns
     )
 
 
 def test_group_of_two_is_repaired_as_fast_as_a_large_group() -> None:
-    """Who is in many small groups tells a few of each, not a few of all."""
+    """A member of many small groups sends summaries to a few of each, not of all."""
     net = Net(CONFIG, 40)
     for number in range(1, 40):
         net.subscribe("b0", f"t{number}")
@@ -125,8 +125,8 @@ def test_group_of_two_is_repaired_as_fast_as_a_large_group() -> None:
     assert {name: net.got(name) for name in net.brokers[1:]} == {
         f"b{number}": [str(number)] for number in range(1, 40)
     }
-    told = [target for _, target, frame in net.sent if isinstance(frame, Summary)]
-    assert len(told) == 39, "one frame each, and nobody else"
+    targets = [target for _, target, frame in net.sent if isinstance(frame, Summary)]
+    assert len(targets) == 39, "one frame each, and no others"
 
 
 def test_large_group_sends_summaries_to_few_brokers_each() -> None:
@@ -137,8 +137,8 @@ def test_large_group_sends_summaries_to_few_brokers_each() -> None:
     for name in net.brokers:
         net.publish(name, "t", "one")
     net.wait(10)
-    told = [target for source, target, frame in net.sent if isinstance(frame, Summary)]
-    assert len(told) <= 20 * CONFIG.fan_out, "however many publish in it"
+    targets = [target for source, target, frame in net.sent if isinstance(frame, Summary)]
+    assert len(targets) <= 20 * CONFIG.fan_out, "however many publish in it"
 
 
 def test_summary_names_all_new_messages_then_the_latest() -> None:
@@ -172,7 +172,7 @@ def test_subscribers_get_all_messages_of_a_round() -> None:
     for source in range(5):
         gossip.add(Rumor("t", source, 7, {}, ()), 7)
 
-    def told(now_round: int) -> tuple[list[int], list[int], int]:
+    def pushed(now_round: int) -> tuple[list[int], list[int], int]:
         frames = [
             effect.frame
             for effect in gossip.push(now_round, None)
@@ -182,8 +182,8 @@ def test_subscribers_get_all_messages_of_a_round() -> None:
         named = [each[1] for frame in frames for each in frame.have]
         return whole, named, len(frames)
 
-    assert told(7) == ([0, 1, 2, 3, 4], [], 3)
-    assert told(8) == ([], [0, 1, 2, 3, 4], 3)
+    assert pushed(7) == ([0, 1, 2, 3, 4], [], 3)
+    assert pushed(8) == ([], [0, 1, 2, 3, 4], 3)
 
 
 def test_overflowed_message_is_taken_from_a_later_copy() -> None:
@@ -197,7 +197,7 @@ def test_overflowed_message_is_taken_from_a_later_copy() -> None:
     dropped: list[str] = []
     got: list[str] = []
 
-    def hear(*rumors: Rumor, round_: int) -> None:
+    def receive(*rumors: Rumor, round_: int) -> None:
         frame = Rumors(rumors=rumors, have=(), peers=())
         subscriber.receive(frame, source="s1", now_ns=round_ * config.period_ns)
         for effect in subscriber.take_effects():
@@ -206,10 +206,10 @@ def test_overflowed_message_is_taken_from_a_later_copy() -> None:
             if isinstance(effect, Discard):
                 dropped.append(f"{effect.event.publisher} {effect.verdict}")
 
-    hear(waits, other, round_=10)
+    receive(waits, other, round_=10)
     assert (got, dropped) == ([], ["other overflow"])
     missing = Rumor("t", 1, 9, {}, (event_of("missing"),))
-    hear(missing, round_=10)
+    receive(missing, round_=10)
     assert got == [], "no room for what it waits for either"
-    hear(other, round_=9 + config.lifetime_rounds)
+    receive(other, round_=9 + config.lifetime_rounds)
     assert got == ["waits", "other"]

@@ -1,4 +1,4 @@
-"""What a broker that was restarted can read, and what becomes of the rest."""
+"""Messages that a restarted broker can decode, and outcomes of the others."""
 
 from tests.protocols.deadline.net import MS, Net
 
@@ -75,7 +75,7 @@ def test_confirmations_of_an_earlier_run_are_ignored() -> None:
 
 
 def held_back(net: Net, name: str) -> list[tuple[str, str, Frame]]:
-    """Return what a node sends, and let none of it arrive."""
+    """Return the frames that a node sends, and drop them."""
     net.loses = lambda source, _target, _frame: source == name
     before = len(net.sent)
     net.drain(name)

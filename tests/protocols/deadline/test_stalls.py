@@ -23,7 +23,7 @@ def test_events_a_stopped_broker_could_not_push_in_time_are_reported_dropped() -
     net.nodes["b0"].handle_timer(now_ns=net.now_ns)
     net.drain("b0")
     net.wait(1_000)
-    assert net.got("s0") == names[:1], "it was told at once"
+    assert net.got("s0") == names[:1], "it was pushed at once"
     assert net.dropped("b0") == dict.fromkeys(names[1:], "late")
     assert net.broker("b0").counts.late == 7
     dropped = [each.event for each in net.effects["b0"] if isinstance(each, Discard)]

@@ -18,7 +18,7 @@ from ensue.protocols.merged.timestamps import (
 
 
 def any_timestamp(random: Random, config: MergedConfig, tick: int) -> AnyTimestamp:
-    """Something that looks like a timestamp: near the truth, at its bounds, or far out."""
+    """Return a false timestamp: near the truth, at its bounds, or far off."""
     epsilon = config.epsilon_ticks
     near = config.span_ticks + 2
     r = random.choice((tick + random.randint(-near, near), tick + epsilon, random.randrange(10**9)))
@@ -34,7 +34,7 @@ def any_timestamp(random: Random, config: MergedConfig, tick: int) -> AnyTimesta
 
 
 def corrupt_merger(random: Random, merger: Merger, tick: int) -> None:
-    """Fill a merger's memory with anything."""
+    """Fill a merger's memory with random values."""
     config = merger.config
     counts = (0,) * (config.epsilon_ticks + 1 if config.array else 1)
     for _ in range(random.randrange(6)):
@@ -53,7 +53,7 @@ def corrupt_merger(random: Random, merger: Merger, tick: int) -> None:
 
 
 def corrupt_process(random: Random, process: Process) -> None:
-    """Corrupt what a process remembers."""
+    """Corrupt the memory of a process."""
     assert isinstance(process.merger, Merger)
     assert isinstance(process.line, Timeline)
     corrupt_merger(random, process.merger, process.tick)
@@ -67,13 +67,13 @@ class Recovery:
     def __init__(self, world: World, mended_tick: int, first: int) -> None:
         self.world = world
         self._mended_tick = mended_tick
-        """What the clock that is furthest ahead showed when everything was mended."""
+        """Reading of the fastest clock at the repair."""
         self._first = first
         """The number of the first event after that."""
         self._pairs = world.pairs_against_causality()
 
     def made_after(self, ticks: int) -> set[int]:
-        """The events that were made more than so many ticks after everything was mended."""
+        """Return the events made more than `ticks` after the repair."""
         return {
             each.number
             for each in self.world.events[self._first :]
@@ -81,7 +81,7 @@ class Recovery:
         }
 
     def wrong_timestamps(self, ticks: int) -> list[tuple[Happened, Happened]]:
-        """Causes whose key is not smaller than their effect's, both of them made so long after."""
+        """Causes whose key is not smaller than their effect's, both made so long after."""
         later = self.made_after(ticks)
         return [
             (cause, effect)
@@ -90,7 +90,7 @@ class Recovery:
         ]
 
     def wrong_deliveries(self, ticks: int) -> dict[str, object]:
-        """What is wrong with the deliveries of events that were made so long after, by name."""
+        """Violations in deliveries of events made so long after, by name."""
         world, later = self.world, self.made_after(ticks)
         everything = [process.delivered for process in world.processes]
         for process in world.processes:
@@ -129,7 +129,7 @@ def after_corruption(seed: int, options: Options) -> Recovery:
     kind = timestamps_for(config)
 
     def accepts(made: AnyTimestamp, tick: int) -> bool:
-        """What publishers and subscribers look at before anything else."""
+        """Return whether publishers and subscribers accept a timestamp."""
         return kind.is_sound(made) and made.r + made.c <= tick + config.epsilon_ticks
 
     world = World(seed, options, accepts=accepts)
@@ -158,7 +158,7 @@ def after_corruption(seed: int, options: Options) -> Recovery:
 
 
 class _WithoutGhosts:
-    """A merger whose ghosts are not shown."""
+    """A merger that hides ghosts."""
 
     def __init__(self, inner: Merging) -> None:
         self.inner = inner

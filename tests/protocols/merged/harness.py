@@ -27,7 +27,7 @@ LOST = "lost in a crash"
 class Line(Protocol):
     """A process's timestamps: `Timeline`, or a published one."""
 
-    def event(self, tick: int, heard: Sequence[Any] = ()) -> Any: ...
+    def event(self, tick: int, received: Sequence[Any] = ()) -> Any: ...
 
 
 class Merging(Protocol):
@@ -52,7 +52,7 @@ class Options:
     per_tick: int = 1
     """Events of one process at one value of its clock."""
     per_send: int = 1
-    """Messages of one send event to one target, at the most."""
+    """Maximum messages of one send event to one target."""
     skip: int = 1
     """How far a clock may move at once."""
     loss: float = 0.0
@@ -62,11 +62,11 @@ class Options:
     early_ticks: bool = True
     """Whether a message may be received at once, or only when its receiver's clock has moved."""
     earliest: int = 0
-    """By how many ticks its sender's clock has moved at the least before a message is received."""
+    """Minimum ticks of its sender's clock before a message is received."""
     restarts: float = 0.0
     """The chance that a process loses all that it knows and holds, at each step."""
     rest: int | None = None
-    """So many ticks it makes no event after that; None: epsilon + 1."""
+    """Ticks without events after that; None: epsilon + 1."""
     quiet: float = 0.0
     """The chance that a process makes no event for a long time."""
     array: bool = False
@@ -99,7 +99,7 @@ class Happened:
 
 @dataclass
 class Message:
-    """A message on its way to one process."""
+    """A message under way to one process."""
 
     number: int
     sender: Happened
@@ -112,7 +112,7 @@ class Message:
 
 @dataclass
 class Process:
-    """One process: its clock, its timestamps, its merger, and what that handed out."""
+    """One process: its clock, its timestamps, its merger and released messages."""
 
     number: int
     line: Line
@@ -144,7 +144,7 @@ def our_key(config: MergedConfig, timestamp: Any) -> tuple[int, ...]:
 
 
 class World:
-    """One run. `play` it, then ask what is wrong."""
+    """One run. `play` it, then read its violations."""
 
     def __init__(
         self,
@@ -164,9 +164,9 @@ class World:
         self.random = Random(seed)
         self.key = key
         self.accepts = accepts
-        """Whether a timestamp is looked at that comes at a tick."""
+        """Whether a process accepts a timestamp at a tick."""
         self.carry = carry
-        """What becomes of a timestamp on its way: from one clock's tick to another's."""
+        """Converts a timestamp in transit: from one clock's tick to another's."""
         self.tie = tie
         self.make_line, self.make_merger = line, merger
         self.processes = [
@@ -185,11 +185,11 @@ class World:
 
     # -- What processes do ------------------------------------------------------------------------
 
-    def event(self, process: Process, heard: Sequence[Message] = ()) -> Happened:
+    def event(self, process: Process, received: Sequence[Message] = ()) -> Happened:
         before, stamps = 0, []
         if process.last is not None:
             before |= process.last.before | 1 << process.last.number
-        for message in heard:
+        for message in received:
             before |= message.sender.before | 1 << message.sender.number
             stamps.append(self.carry(message.timestamp, message.sender.tick, process.tick))
         timestamp = process.line.event(process.tick, stamps)
@@ -329,7 +329,7 @@ class World:
                     message.lost = message.received_tick is None
 
     def finish(self) -> None:
-        """Let every clock run until nothing can be under way or held any more."""
+        """Run all clocks until nothing can be under way or held."""
         last = max(each.tick for each in self.processes) + 3 * self.config.span_ticks
         while min(each.tick for each in self.processes) < last:
             slowest = min(self.processes, key=lambda each: each.tick)
@@ -372,7 +372,7 @@ class World:
         return found
 
     def not_delivered(self) -> list[Message]:
-        """Messages that came in time and were never handed out."""
+        """Messages that arrived in time and were never released."""
         out = {message.number for process in self.processes for message, _ in process.delivered}
         late = {
             message.number
@@ -412,7 +412,7 @@ class World:
         return sum(process.merger.held_count for process in self.processes)
 
     def wrong(self) -> dict[str, object]:
-        """Everything that is wrong, by name; empty if nothing is."""
+        """Violations by name; empty if there are none."""
         found: dict[str, object] = {
             "keys against causality": self.pairs_against_causality(),
             "deliveries against causality": self.deliveries_against_causality(),
@@ -426,7 +426,7 @@ class World:
 
 
 def bad_seeds(play: Callable[[int], World], seeds: range, *, what: str | None = None) -> list[int]:
-    """The seeds with something wrong, or with this wrong."""
+    """The seeds with a violation, or with this one."""
     found = []
     for seed in seeds:
         wrong = play(seed).wrong()
@@ -444,7 +444,7 @@ def ours(seed: int, options: Options) -> World:
 
 
 def cured(options: Options, seeds: range) -> None:
-    """Nothing goes wrong with our rules, whichever the kind of timestamps."""
+    """Our rules have no violation, with either kind of timestamps."""
     for array in (False, True):
         chosen = replace(options, array=array)
         assert bad_seeds(partial(ours, options=chosen), seeds) == [], chosen

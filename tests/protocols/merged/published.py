@@ -34,8 +34,8 @@ class Figure1Line:
         self.last: Figure1 | None = None
         self.resets = 0
 
-    def event(self, tick: int, heard: Sequence[Figure1] = ()) -> Figure1:
-        known = list(heard) if self.last is None else [*heard, self.last]
+    def event(self, tick: int, received: Sequence[Figure1] = ()) -> Figure1:
+        known = list(received) if self.last is None else [*received, self.last]
         c = max([0, *(each.r + each.c - tick for each in known)])
         kn = {
             t: max([0, *(each.kn.get(t + tick - each.r, 0) for each in known)])

@@ -1,4 +1,4 @@
-"""Relays and who listens to them: one order on all levels, and nobody remembered who is gone."""
+"""Relays and their listeners: one order on all levels, and silent listeners are forgotten."""
 
 from collections.abc import Sequence
 from random import Random
@@ -41,7 +41,7 @@ POLL = 1_000
 
 
 def relay_for(*listeners: str, **others: Any) -> MergedRelay:
-    """A relay that is attached to the topic that these listen to."""
+    """Return a relay attached to the topic of these listeners."""
     relay = MergedRelay(name="m", config=config(**others))
     for each in listeners:
         relay.receive(ASK, source=each, now_ns=0)
@@ -51,7 +51,7 @@ def relay_for(*listeners: str, **others: Any) -> MergedRelay:
 
 
 def listening(relay: MergedRelay, tick: int) -> tuple[str, ...]:
-    """Who gets an event that a relay is given at a tick."""
+    """Return the listeners that get an event from a relay at a tick."""
     (passed,) = [
         each
         for each in [*give(relay, tick, event(tick)), *at(relay, tick + 8)]

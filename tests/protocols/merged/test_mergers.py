@@ -78,7 +78,7 @@ def test_held_events_become_skewed_when_a_clock_goes_back(deliver_late: bool) ->
 
 @pytest.mark.parametrize("back", range(1, 20))
 def test_order_holds_when_a_clock_goes_back_by_at_most_the_span(back: int) -> None:
-    """Further back, the last key that left can't be told from a fault, and is forgotten."""
+    """Further back, the last released key can't be distinguished from a fault, and is forgotten."""
     node = subscriber()
     give(node, 100, event(100))
     assert delivered(at(node, 108)) == [("p/t/1", "")]
@@ -136,7 +136,7 @@ def test_wrong_count_of_held_events_loses_none(wrong: int) -> None:
 
 
 def test_timers_are_bounded_after_a_clock_goes_back() -> None:
-    """A clock that went back, or a wrong memory: whoever is deaf must ask again all the same."""
+    """A clock that went back, or a wrong memory: timers must still fire."""
     node = subscriber(poll_ns=1_000, retry_ns=100)
     node.subscribe(("u",), now_ns=5_000)
     node.receive(Notify(event=event(40)), source="ens", now_ns=400)

@@ -182,7 +182,7 @@ def test_observed_events_come_before_later_publications(array: bool) -> None:
     (answer,) = sent(behind)
     kind = behind.timeline.kind
     keys = [kind.key(kind.from_entries(each, 12)) for each in (question, token, answer)]
-    assert keys[0] == keys[1] < keys[2], "a token is no event of its own"
+    assert keys[0] == keys[1] < keys[2], "a token is not an event"
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_clock_near_its_bound_warns_and_beyond_it_alerts() -> None:
     node = subscriber(epsilon=10, delta=20)
     assert alerts(give(node, 100, event(107))) == []
     assert alerts(give(node, 100, event(108, number=2))) == [("clock", 8, False)]
-    assert alerts(give(node, 100, event(109, number=3))) == [], "told already"
+    assert alerts(give(node, 100, event(109, number=3))) == [], "reported already"
     assert alerts(give(node, 100, event(111, number=4))) == [("clock", 11, True)]
     assert alerts(give(node, 100, event(140, number=5))) == []
     assert (node.counts.warned, node.counts.broken, node.counts.skewed) == (1, 1, 2)

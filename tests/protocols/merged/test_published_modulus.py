@@ -132,8 +132,8 @@ def test_m9_idle_process_mistakes_its_old_reduced_timestamp_for_a_new_one() -> N
             self.last: CounterTimestamp | None = None
             self.too_high = 0
 
-        def event(self, tick: int, heard: Any = ()) -> CounterTimestamp:
-            known = list(heard)
+        def event(self, tick: int, received: Any = ()) -> CounterTimestamp:
+            known = list(received)
             if self.last is not None:
                 newest = tick + settings.epsilon_ticks
                 r = newest - (newest - self.last.r) % modulus

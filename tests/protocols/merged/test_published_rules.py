@@ -134,8 +134,8 @@ def test_m3_a_relay_makes_c_as_large_as_epsilon() -> None:
     assert figure1_key(settings, at_j) < figure1_key(settings, relayed), "the effect is the smaller"
     kind = timestamps_for(config(3, 4, array=True))
     ours_k, ours_l, ours_j = (Timeline(kind) for _ in range(3))
-    heard = ours_k.event(3)
-    ours_l.event(1, (heard,))
+    received = ours_k.event(3)
+    ours_l.event(1, (received,))
     passed = ours_l.event(2)
     assert kind.key(passed) < kind.key(ours_j.event(0, (passed,)))
 
@@ -232,8 +232,8 @@ def test_m4_the_printed_bound_resets_correct_states_with_several_events_a_tick()
             self.kind = timestamps_for(msgspec.structs.replace(settings, array=True))
             self.line = Timeline(self.kind)
 
-        def event(self, tick: int, heard: Any = ()) -> Any:
-            made = self.line.event(tick, heard)
+        def event(self, tick: int, received: Any = ()) -> Any:
+            made = self.line.event(tick, received)
             if max(made.kn) > self.processes:  # type: ignore[union-attr]
                 self.resets += 1
                 made = self.line.last = self.kind.first(tick)
@@ -308,8 +308,8 @@ def pumped(make: Any, epsilon: int, turns: int) -> list[list[Any]]:
             (2, third, 1 + 2 * turn),
             (0, first, epsilon + 1 + 2 * turn),
         ):
-            heard = made[place - 1][-1]
-            made[place] += (line.event(tick, (heard,)), line.event(tick + 1))
+            received = made[place - 1][-1]
+            made[place] += (line.event(tick, (received,)), line.event(tick + 1))
     return made
 
 
@@ -402,8 +402,8 @@ def test_m13_restarted_process_that_resumes_at_once_forgets_its_causes(array: bo
     """The process knew a clock that is ahead; after its restart, effects sort before causes."""
     kind = timestamps_for(config(3, 4, array=array))
     ahead, process = Timeline(kind), Timeline(kind)
-    heard = ahead.event(13)
-    before = process.event(10, (heard,))
+    received = ahead.event(13)
+    before = process.event(10, (received,))
     assert kind.key(Timeline(kind).event(11)) < kind.key(before), "at once is too early"
     assert kind.key(Timeline(kind).event(10 + 3 + 1)) > kind.key(before), (
         "epsilon + 1 ticks are enough"

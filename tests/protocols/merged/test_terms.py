@@ -25,8 +25,8 @@ OWN = config().terms
 NEAR, FAR = "s1/merged", "s2/merged"
 
 
-def publisher(*fanouts: str, tells_terms: bool = False) -> MergedPublisher:
-    return MergedPublisher(name="p", config=config(), fanouts=fanouts, tells_terms=tells_terms)
+def publisher(*fanouts: str, stamps_terms: bool = False) -> MergedPublisher:
+    return MergedPublisher(name="p", config=config(), fanouts=fanouts, stamps_terms=stamps_terms)
 
 
 def client() -> MergedPublisher:
@@ -51,7 +51,7 @@ def asked(effects: Sequence[Effect]) -> list[str]:
     ]
 
 
-def hear(node: MergedPublisher, terms: str, source: str) -> list[Effect]:
+def agree(node: MergedPublisher, terms: str, source: str) -> list[Effect]:
     node.receive(Agreed(terms=terms), source=source, now_ns=0)
     return list(node.take_effects())
 
@@ -69,17 +69,17 @@ def test_terms_survive_a_round_trip() -> None:
 def test_client_requests_all_fanouts_and_resumes_when_its_own_agrees() -> None:
     node = client()
     assert asked(node.take_effects()) == [NEAR, FAR]
-    assert hear(node, str(OWN), FAR) == []
-    assert hear(node, "anything", "stranger") == []
-    assert hear(node, str(OWN), NEAR) == [Resumed()]
-    assert hear(node, str(OWN), NEAR) == []
+    assert agree(node, str(OWN), FAR) == []
+    assert agree(node, "anything", "stranger") == []
+    assert agree(node, str(OWN), NEAR) == [Resumed()]
+    assert agree(node, str(OWN), NEAR) == []
     assert node.next_timer_ns() is None
 
 
 def test_silent_fanouts_are_asked_again_and_all_are_after_a_reconnect() -> None:
     node = client()
     node.take_effects()
-    hear(node, str(OWN), NEAR)
+    agree(node, str(OWN), NEAR)
     due_ns = node.next_timer_ns()
     assert due_ns == config().retry_ns
     node.handle_timer(now_ns=due_ns - 1)
@@ -88,7 +88,7 @@ def test_silent_fanouts_are_asked_again_and_all_are_after_a_reconnect() -> None:
     assert asked(node.take_effects()) == [FAR]
     node.repeat(now_ns=due_ns + 1)
     assert asked(node.take_effects()) == [NEAR, FAR]
-    assert hear(node, str(OWN), NEAR) == []
+    assert agree(node, str(OWN), NEAR) == []
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -96,14 +96,14 @@ def test_a_client_with_other_terms_gives_up_and_names_both(late: bool) -> None:
     node = client()
     node.take_effects()
     if late:
-        hear(node, str(OWN), NEAR)
+        agree(node, str(OWN), NEAR)
         node.repeat(now_ns=1)
         node.take_effects()
-    (refused,) = hear(node, "epsilon=9", FAR)
+    (refused,) = agree(node, "epsilon=9", FAR)
     assert isinstance(refused, Refuse)
     assert refused.topics == ()
     assert refused.reason.startswith(f"merged order at s2 has epsilon=9, this bus has {OWN}: ")
-    assert hear(node, "epsilon=9", NEAR) == []
+    assert agree(node, "epsilon=9", NEAR) == []
     node.repeat(now_ns=2)
     node.handle_timer(now_ns=2)
     assert node.take_effects() == []
@@ -121,11 +121,11 @@ def test_departed_client_withdraws_its_terms() -> None:
 
 
 def test_stamps_carry_the_terms_where_no_fanout_exists() -> None:
-    for tells_terms in (True, False):
-        node = publisher(tells_terms=tells_terms)
+    for stamps_terms in (True, False):
+        node = publisher(stamps_terms=stamps_terms)
         node.publish("t", b"", now_ns=100 * config().tick_ns)
         (entries,) = sent(node)
-        assert terms_from(entries) == (OWN if tells_terms else None)
+        assert terms_from(entries) == (OWN if stamps_terms else None)
 
 
 def stamped(number: int, terms: MergedTerms, by: str = "p") -> Event:

@@ -115,7 +115,7 @@ class _Talking:
         elif choice < 0.6:
             self.stamp(number)
         else:
-            self.tell(number, self.random.randrange(3))
+            self.pass_token(number, self.random.randrange(3))
 
     def move(self, number: int) -> None:
         if self.epsilon == 0:
@@ -136,7 +136,7 @@ class _Talking:
         self.events.append((kind.key(made), self.knows[number]))
         self.knows[number] |= {len(self.events) - 1}
 
-    def tell(self, number: int, other: int) -> None:
+    def pass_token(self, number: int, other: int) -> None:
         token = self.nodes[number].token(now_ns=self.ticks[number] * TICK)
         assert self.nodes[other].observe(token, now_ns=self.ticks[other] * TICK)
         self.knows[other] |= self.knows[number]

@@ -22,11 +22,11 @@ from ensue.protocols.transactions.records import Plan
 
 
 class Endless(Exception):
-    """Something is processed again and again."""
+    """An operation is processed again and again."""
 
 
 class _Plain(Tables):
-    """Nothing is covered."""
+    """Tables without covering."""
 
     filters: ClassVar[dict[str, str]] = {}
     """Filters by subscription: dependencies of the paper carry them, our plans do not."""
@@ -46,11 +46,11 @@ class _WithoutMarkers(BrokerState):
 
 
 class Waiting(Plans):
-    """Operations wait for those before them that this broker takes for satisfiable."""
+    """Operations wait for earlier ones that are satisfiable at this broker."""
 
     def advance(self, name: str, now_ns: int) -> None:
         del name, now_ns
-        self.blocked = dict.fromkeys(self.open)  # Whatever waits, waits in one of them.
+        self.blocked = dict.fromkeys(self.open)  # Operations wait in open plans only.
         progress = True
         while progress:
             progress = False
@@ -118,7 +118,7 @@ class Waiting(Plans):
 
 
 class AlgorithmFour(TransactionBroker):
-    """As the errata correct it up to S3; what is left is S4."""
+    """As corrected by the errata up to S3; S4 remains."""
 
     state_type = _WithoutMarkers
     plans_type: type[Plans] = Waiting

@@ -61,7 +61,7 @@ class TransactionNet(Net):
         )
         super().__init__(*arguments, **options)
         self.application = Application(self.call)
-        self.on_told = self.application.take
+        self.on_notified = self.application.take
         self.settle()
 
     def call(self, client: str, command: Callable[[Any, int], None]) -> None:
@@ -86,7 +86,7 @@ class TransactionNet(Net):
         return self.application.outcomes[-1][1]
 
     def at_rest(self) -> None:
-        """Nobody waits for anything, and tables agree."""
+        """Check that no node waits, and that tables agree."""
         for name in self.tree:
             broker = self.broker(name)
             assert not broker.open_transactions, name
@@ -95,10 +95,10 @@ class TransactionNet(Net):
             assert not broker.versions_kept, name
             assert not broker.plans.submissions, name
             assert not broker.commit.parked, name
-            for neighbour in self.tree[name]:
-                theirs = self.broker(neighbour).tables.subscriptions
+            for neighbor in self.tree[name]:
+                theirs = self.broker(neighbor).tables.subscriptions
                 mine = sorted(one for one, entry in theirs.items() if entry.hop == name)
-                assert broker.tables.sent(neighbour) == mine, (name, neighbour)
+                assert broker.tables.sent(neighbor) == mine, (name, neighbor)
         promised = {tuple(sorted(self.broker(name).tables.advertisements)) for name in self.tree}
         assert len(promised) == 1, promised
         versions = {self.broker(name).version for name in self.tree}

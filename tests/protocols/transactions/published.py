@@ -1,4 +1,4 @@
-"""The published rules, word for word where the errata say they are wrong; each in place of ours."""
+"""The published rules that the errata correct, literally; each replaces one of ours."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def own_tables_against_committed_ones(self: Context, tables: Tables) -> str:
 
 
 def publications_alone(step: Logged) -> object:
-    """D4: only publications are looked at."""
+    """D4: only publications are compared."""
     return step.neighbors, step.clients
 
 
@@ -73,31 +73,31 @@ class _NoVoteAtTheBeginning(_NamesInAnyOrder):
 
 
 class NoVoteAtTheBeginning(TransactionBroker):
-    """D5: whoever gets the initialization registers the transaction."""
+    """D5: every broker that gets the initialization registers the transaction."""
 
     commit_type = _NoVoteAtTheBeginning
 
 
-class _ParkedForEver(TwoPhaseCommit):
+class _ParkedForever(TwoPhaseCommit):
     def prepare_parked(self, now_ns: int) -> None:
         """Do nothing."""
 
 
-class ParkedForEver(TransactionBroker):
-    """D7: no line takes a paused prepare out again."""
+class ParkedForever(TransactionBroker):
+    """D7: no line resumes a paused prepare."""
 
-    commit_type = _ParkedForEver
+    commit_type = _ParkedForever
 
 
-class _RoutedByWhoeverItMeets(ContentBroker):
+class _RoutedByLocalTables(ContentBroker):
     def publish(self, publication: Publication, hop: str, version: int) -> None:
         super().publish(publication, hop, self._state.version)
 
 
-class RoutedByWhoeverItMeets(TransactionBroker):
-    """D8: each broker routes a regular publication by the tables it has."""
+class RoutedByLocalTables(TransactionBroker):
+    """D8: each broker routes a regular publication by its current tables."""
 
-    content_type = _RoutedByWhoeverItMeets
+    content_type = _RoutedByLocalTables
 
 
 def only_what_matched_nothing(self: Tables, promised: Filter) -> list[str]:
@@ -118,7 +118,7 @@ class _NothingIsUndone(Compensation):
 
 
 class NothingIsUndone(TransactionBroker):
-    """D-TX_NI says nothing of an abort."""
+    """D-TX_NI does not define aborts."""
 
     compensation_type = _NothingIsUndone
 
@@ -152,7 +152,7 @@ class _WaitsForNoOtherPlan(Plans):
         return False
 
     def refusal(self, operation: Any) -> str:
-        """Nor does it have to be there."""
+        """Nor must it exist."""
         return ""
 
 
@@ -184,7 +184,7 @@ class OnlySubscriptionsAreAwaited(TransactionBroker):
 
 class _AnswersWhereSubscriptionsCameFrom(Steps):
     contexts: dict[str, Context]
-    """Of the broker, which hands them over when it is built."""
+    """Those of the broker, set when it is built."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -264,7 +264,7 @@ class ReplacesItsTables(TransactionBroker):
 def union_of_both_tables(
     log: list[Logged], tables: Tables
 ) -> tuple[list[Logged], list[str], dict[str, Any]]:
-    """D6: both tables together, so that nothing goes."""
+    """D6: the union of both tables, so that nothing is removed."""
     kept = [
         msgspec.structs.replace(
             step, changes=tuple(one for one in step.changes if one.action in ("sub", "adv"))
@@ -275,7 +275,7 @@ def union_of_both_tables(
 
 
 def all_that_overlap(self: MatchIndex, wanted: Filter) -> list[str]:
-    """Find by a loop, which asks `Filter.overlaps`, what the index finds by itself."""
+    """Replace the index by a loop over `Filter.overlaps`."""
     return [key for key, held in self._filters.items() if held.overlaps(wanted)]
 
 

@@ -13,7 +13,7 @@ Bad = Callable[[int, type[TransactionBroker]], bool]
 
 
 def count(bad: Bad, broker: type[TransactionBroker], seeds: Iterable[int] = range(SEEDS)) -> int:
-    """Return how many schedules go wrong."""
+    """Return how many schedules fail."""
     return sum(bad(seed, broker) for seed in seeds)
 
 

@@ -61,7 +61,7 @@ class Churn:
         random = self.random
         acts = []
         for number in range(random.randrange(1, 4)):
-            # Also somebody who is gone, as far as one home knows.
+            # Also a client that has left, as far as one home knows.
             other = random.choice(list(self.net.homes))
             acts.append(
                 invite(other, *(self.act(other, f"{label}-{number}-{at}") for at in range(2)))
@@ -92,12 +92,12 @@ class Churn:
             net.step()
 
     def play(self) -> dict[str, str]:
-        """Return what became of each transaction."""
+        """Return the outcome of each transaction."""
         net = self.net
         for number in range(TURNS):
             with suppress(
                 LocalProtocolError
-            ):  # Whoever is gone does nothing any more, and knows it.
+            ):  # A departed client does nothing any more, and knows it.
                 self.turn(number)
         net.settle()
         for _ in range(8):

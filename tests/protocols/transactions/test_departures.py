@@ -18,7 +18,7 @@ HOUR_NS = 3_600 * 10**9
 
 
 def settle_but(net: TransactionNet, held: Callable[[tuple[str, str]], bool]) -> None:
-    """Deliver all but what is held up."""
+    """Deliver all frames but those of blocked links."""
     while ready := [link for link, frames in net.flying.items() if frames and not held(link)]:
         net.step_on(net.random.choice(ready))
 
@@ -35,7 +35,7 @@ def begin(net: TransactionNet, client: str, kind: str = "atomic") -> str:
     """Begin a transaction that this test acts in; b2 may be away."""
     net.command(client, lambda node, now: node.begin(kind, 600 * 10**9, now_ns=now))
     settle_but(net, away("b2"))
-    return str(net.told[client][-1].transaction)
+    return str(net.notified[client][-1].transaction)
 
 
 @pytest.mark.parametrize("act", [sub("v", "x = 1"), adv("v", "y exists")])
@@ -59,7 +59,7 @@ def test_waiting_operations_of_a_departed_client_never_take_effect(act: Act, see
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_plan_for_a_client_of_an_abandoned_broker_is_aborted(*, restarts: bool) -> None:
-    """Whoever left it out answers for it: nobody else can tell that it is no more."""
+    """The broker that abandoned it answers: no other broker knows that it has left."""
     net = TransactionNet(line(3), {f"c{number}": f"b{number}" for number in range(3)})
     leave(net, "c2")
     settle_but(net, lambda link: link == ("b1", "b0"))
@@ -83,16 +83,16 @@ def test_plan_for_a_client_of_an_abandoned_broker_is_aborted(*, restarts: bool) 
 
 def test_home_answers_for_a_departed_client_with_an_open_plan() -> None:
     net = TransactionNet(line(3), {"c0": "b0", "c1": "b1", "c2": "b2"})
-    acts, net.on_told = net.on_told, None
+    acts, net.on_notified = net.on_notified, None
     mine, other = begin(net, "c1"), begin(net, "c0")
     waiting = net.command("c0", lambda node, now: node.invite(other, "c1", now_ns=now))
     settle_but(net, away("b2"))
-    net.on_told = acts
+    net.on_notified = acts
     plan = (invite("c2", sub("u", "y = 1")), invite("c1", sub("v", "y = 1")))
     net.start("c0", *plan, isolation="planned")
     settle_but(net, away("b2"))
     assert net.broker("b1").plans.awaits("c1"), "its part waits for that of c2"
-    net.on_told = None
+    net.on_notified = None
     leave(net, "c1")
     settle_but(net, away("b2"))
     later = net.command("c0", lambda node, now: node.invite(other, "c1", now_ns=now))
@@ -103,7 +103,7 @@ def test_home_answers_for_a_departed_client_with_an_open_plan() -> None:
 
 
 def test_no_frames_are_kept_for_a_departed_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan keeps its name alive; its link would fill, and have its broker take nobody in."""
+    """A plan keeps its name in use; its link would fill, and block new clients."""
     link = LinkConfig(retry_ns=10**14, retry_ns_max=10**14, unacknowledged_max=20)
     monkeypatch.setattr(TransactionNet, "link", link)
     net = TransactionNet(line(3), {"c0": "b0", "c1": "b1", "c2": "b2", "p": "b1"})
@@ -121,14 +121,14 @@ def test_no_frames_are_kept_for_a_departed_client(monkeypatch: pytest.MonkeyPatc
         net.regular("p", pub(str(number), x=number))
         settle_but(net, away("b2"))
     assert not net.nodes["b1"].links._out["c1"].unacknowledged
-    net.homes["new"], net.disks["new"], net.told["new"] = "b1", {}, []
+    net.homes["new"], net.disks["new"], net.notified["new"] = "b1", {}, []
     net.start("new")
     settle_but(net, away("b2"))
     assert "new" in net.broker("b1").clients
 
 
 def test_regular_events_do_not_wait_for_restored_advertisements() -> None:
-    """A broker is away, so nobody can tell when it is everywhere."""
+    """A broker is away, so no broker knows when the advertisement is everywhere."""
     net = TransactionNet(line(3), {"c0": "b0", "c1": "b0", "c2": "b2"})
     net.regular("c0", adv("a", "x exists"))
     net.settle()
@@ -200,11 +200,11 @@ def test_client_that_reuses_a_name_has_no_part_in_earlier_transactions(
     net = TransactionNet(line(2), {"c0": "b0", "c1": "b1", "p": "b0"})
     net.regular("p", adv("a", "x exists"))
     net.settle()
-    net.on_told = None
+    net.on_notified = None
     name = begin(net, "c0", kind)
     net.command("c0", lambda node, now: node.invite(name, "c1", now_ns=now))
     net.settle()
-    path = net.told["c1"][-1].path
+    path = net.notified["c1"][-1].path
     act: dict[str, Any] = {"where": "x = 1", "within": path}
     net.command("c1", lambda node, now: node.act(name, "sub", **act, now_ns=now))
     net.settle()
@@ -212,7 +212,7 @@ def test_client_that_reuses_a_name_has_no_part_in_earlier_transactions(
     net.settle()
     net.nodes["b1"].broker.expire("c1", now_ns=net.now_ns)
     net.drain("b1")
-    net.disks["c1"], net.told["c1"] = {}, []
+    net.disks["c1"], net.notified["c1"] = {}, []
     net.start("c1")
     net.settle()
     assert "c1" not in net.broker("b1").clients, "it waits"
@@ -228,7 +228,7 @@ def test_departure_of_a_client_does_not_overtake_its_new_home() -> None:
     net = TransactionNet(line(3), {"c": "b0", "d": "b1"})
     net.nodes["b0"].broker.expire("c", now_ns=net.now_ns)
     net.drain("b0")
-    net.homes["c"], net.disks["c"], net.told["c"] = "b2", {}, []
+    net.homes["c"], net.disks["c"], net.notified["c"] = "b2", {}, []
     net.start("c")
     settle_but(net, lambda link: link == ("b0", "b1"))
     net.settle()
@@ -264,7 +264,7 @@ def test_transactions_of_a_disconnected_coordinator_are_aborted_after_its_grace(
     kind: str, *, restarts: bool
 ) -> None:
     net = with_grace({"c0": "b0", "c2": "b2"})
-    net.on_told = None
+    net.on_notified = None
     name = begin_anywhere(net, "c0", kind)
     other = begin_anywhere(net, "c2", "serializable")
     ending = net.command("c2", lambda node, now: node.end(other, commit=True, now_ns=now))
@@ -279,7 +279,7 @@ def test_transactions_of_a_disconnected_coordinator_are_aborted_after_its_grace(
     assert name not in net.broker("b0").open_transactions
     assert net.answers("c2")[ending] == "", "nothing holds up others any more"
     regain(net, "c0")
-    ended = [one for one in net.told["c0"] if isinstance(one, Concluded)]
+    ended = [one for one in net.notified["c0"] if isinstance(one, Concluded)]
     assert [(one.transaction, one.committed) for one in ended] == [(name, False)]
     assert ended[0].reason == "c0 lost its connection"
     net.at_rest()
@@ -288,7 +288,7 @@ def test_transactions_of_a_disconnected_coordinator_are_aborted_after_its_grace(
 @pytest.mark.parametrize("kind", ["serializable", "atomic"])
 def test_a_coordinator_that_reconnects_within_its_grace_keeps_its_transaction(kind: str) -> None:
     net = with_grace({"c0": "b0", "c2": "b2"})
-    net.on_told = None
+    net.on_notified = None
     name = begin_anywhere(net, "c0", kind)
     for _ in range(3):
         lose(net, "c0")
@@ -303,7 +303,7 @@ def test_a_coordinator_that_reconnects_within_its_grace_keeps_its_transaction(ki
 
 def test_commit_requested_before_a_disconnect_is_committed() -> None:
     net = with_grace({"c0": "b0", "c2": "b2"})
-    net.on_told = None
+    net.on_notified = None
     name = begin_anywhere(net, "c0", "serializable")
     ending = net.command("c0", lambda node, now: node.end(name, commit=True, now_ns=now))
     settle_but(net, away("b2"))
@@ -317,7 +317,7 @@ def test_commit_requested_before_a_disconnect_is_committed() -> None:
 
 def test_a_held_plan_of_a_disconnected_client_is_aborted_after_its_grace() -> None:
     net = with_grace({"c0": "b0", "c2": "b2"})
-    net.on_told = None
+    net.on_notified = None
     operation = Operation(
         path="1", client="c0", change=Change("sub", "c0.held", "x = 1"), publication=None
     )
@@ -333,7 +333,7 @@ def test_a_held_plan_of_a_disconnected_client_is_aborted_after_its_grace() -> No
 
 def test_transactions_do_not_wait_for_a_disconnected_invited_client() -> None:
     net = with_grace({"c0": "b0", "c2": "b2"})
-    net.on_told = None
+    net.on_notified = None
     name = begin_anywhere(net, "c0", "serializable")
     first = net.command("c0", lambda node, now: node.invite(name, "c2", now_ns=now))
     net.settle()
@@ -352,4 +352,4 @@ def test_transactions_do_not_wait_for_a_disconnected_invited_client() -> None:
 def begin_anywhere(net: TransactionNet, client: str, kind: str) -> str:
     net.command(client, lambda node, now: node.begin(kind, 600 * 10**9, now_ns=now))
     net.settle()
-    return str(net.told[client][-1].transaction)
+    return str(net.notified[client][-1].transaction)

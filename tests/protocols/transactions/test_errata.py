@@ -48,7 +48,7 @@ def attracted_twice(broker: type[TransactionBroker], seed: int) -> TransactionNe
 
 
 def unknown_answers(seed: int, broker: type[TransactionBroker]) -> bool:
-    """D2: return whether anybody is sent the answer to something it did not ask."""
+    """D2: return whether a node gets an answer that it did not request."""
     strangers: list[Any] = []
     answered, handled = ContentClient.done, TransactionBroker.handle
 
@@ -137,7 +137,7 @@ def two_that_do_not_know_each_other(seed: int, broker: type[TransactionBroker]) 
 
 
 def test_d4_changes_are_checked_too() -> None:
-    """What D11 sets right behind a commit would fill the hole too: it is left out here."""
+    """The corrections of D11 would fill the hole too: they are disabled here."""
     with (
         mock.patch.object(contexts, "_comparable", published.publications_alone),
         mock.patch.object(two_phase_commit, "fixes", return_value={}),
@@ -161,7 +161,7 @@ def crossing(seed: int, broker: type[TransactionBroker]) -> bool:
     net.start("c1", pub("y", y=1), sub("sx", "x exists"), isolation="serializable")
     for _ in range(net.random.randrange(40)):
         slow = [key for key, flying in net.flying.items() if flying and key[1] != "b0"]
-        if slow:  # The coordinator's home of the first is slow to hear.
+        if slow:  # Frames to the home of the first coordinator are slow.
             net.step_on(net.random.choice(slow))
     net.settle()
     committed = all(wrong == "" for _, wrong in net.application.outcomes)
@@ -210,7 +210,7 @@ def test_d6_commit_replays_the_log() -> None:
 
 
 def parked(seed: int, broker: type[TransactionBroker]) -> bool:
-    """D7: return whether one of two concurrent transactions never ends by itself."""
+    """D7: return whether one of two concurrent transactions never ends."""
     net = net_of(broker, seed, {"c0": "b0", "c1": "b2"})
     net.start("c0", sub("a", "x = 1"), isolation="serializable")
     net.start("c1", sub("b", "x = 2"), isolation="serializable")
@@ -221,12 +221,12 @@ def parked(seed: int, broker: type[TransactionBroker]) -> bool:
 
 
 def test_d7_every_parked_vote_is_cast() -> None:
-    assert count(parked, published.ParkedForEver) > 0
+    assert count(parked, published.ParkedForever) > 0
     assert count(parked, TransactionBroker) == 0
 
 
 def moving(seed: int, broker: type[TransactionBroker]) -> bool:
-    """D8: a subscription moves from b3 to b0; return whether an event reached nobody, or both."""
+    """D8: a subscription moves from b3 to b0; return whether an event reached none, or both."""
     net = net_of(broker, seed, {"c1": "b1", "old": "b3", "new": "b0"}, 4)
     net.regular("c1", adv("a", "x exists"))
     net.regular("old", sub("s", "x = 1"))
@@ -242,7 +242,7 @@ def moving(seed: int, broker: type[TransactionBroker]) -> bool:
 
 
 def test_d8_a_publication_is_routed_by_one_version() -> None:
-    assert count(moving, published.RoutedByWhoeverItMeets) > 0
+    assert count(moving, published.RoutedByLocalTables) > 0
     assert count(moving, TransactionBroker) == 0
 
 
@@ -280,7 +280,7 @@ def overlapping(seed: int, broker: type[TransactionBroker]) -> tuple[int, list[s
 
 
 def one_place_only(seed: int, broker: type[TransactionBroker]) -> bool:
-    """D10: return whether a plan waits for ever for a subscription that is not forwarded."""
+    """D10: return whether a plan waits forever for a subscription that is not forwarded."""
     net = net_of(broker, seed, {"p": "b0", "c": "b2"})
     net.regular("p", adv("a", "x = 2 and y = 1"))
     net.settle()
@@ -310,7 +310,7 @@ def test_d10_filters_overlap_if_all_attributes_do() -> None:
         theirs = overlapping(0, TransactionBroker)
         assert count(one_place_only, AlgorithmFour, range(5)) == 0, "everywhere the same"
     assert theirs[1] == ours[1] == ["event"]
-    assert theirs[0] > ours[0], "tables hold what nobody needs"
+    assert theirs[0] > ours[0], "tables hold unneeded entries"
     assert count(one_place_only, OneAttributeInOnePlace, range(5)) == 5
     assert count(one_place_only, TransactionBroker, range(5)) == 0
 

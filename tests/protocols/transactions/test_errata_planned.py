@@ -76,7 +76,7 @@ def test_s4_markers_replace_operations_that_are_not_forwarded() -> None:
 
 
 def figure_2(seed: int, broker: type[TransactionBroker]) -> bool:
-    """S5: return whether the publication behind an advertisement misses what that attracted."""
+    """S5: return whether a publication misses subscriptions that its advertisement attracts."""
     net = net_of(broker, seed, {"c1": "b0", "c2": "b2"})
     net.regular("c2", sub("s1", "x exists"))
     net.settle()
@@ -116,7 +116,7 @@ def test_s7_unsubscription_waits_for_a_waiting_subscription() -> None:
 
 
 def test_s7_waits_for_another_plan_survive_a_crash() -> None:
-    """Whoever comes back from its state, and not from its inputs, knows which plans wait."""
+    """A broker restored from its snapshot, not its inputs, knows which plans wait."""
     crashes = 0
     for seed in range(SEEDS):
         net = net_of(TransactionBroker, seed, {"a": "b0", "c": "b2"})

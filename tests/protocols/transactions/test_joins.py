@@ -41,32 +41,32 @@ def net_of(brokers: int = 3, seed: int = 0) -> TransactionNet:
     return net
 
 
-def grow(net: TransactionNet, parent: str, newcomer: str) -> None:
-    """Have a newcomer come up, and its neighbour adopt it."""
+def grow(net: TransactionNet, parent: str, joiner: str) -> None:
+    """Start a new broker, and have its neighbor adopt it."""
     tree: Any = net.tree
-    tree[newcomer] = (parent,)
-    join(net, newcomer)
-    net.nodes[parent].adopt(newcomer, now_ns=net.now_ns)
+    tree[joiner] = (parent,)
+    join(net, joiner)
+    net.nodes[parent].adopt(joiner, now_ns=net.now_ns)
     net.drain(parent)
-    tree[parent] = (*tree[parent], newcomer)
+    tree[parent] = (*tree[parent], joiner)
 
 
 def join(net: TransactionNet, name: str) -> None:
-    """Have a broker or a client come up that has nothing yet."""
-    net.disks[name], net.told[name] = {}, []
+    """Start a broker or a client without records."""
+    net.disks[name], net.notified[name] = {}, []
     net.start(name)
 
 
 def client_of(net: TransactionNet, name: str, home: str) -> str:
-    """Have a client come up."""
+    """Start a client."""
     net.homes[name] = home
     join(net, name)
     return name
 
 
-def works(net: TransactionNet, newcomer: str, reader: str = "c2") -> None:
+def works(net: TransactionNet, joiner: str, reader: str = "c2") -> None:
     """Check that a client of the new broker reads, publishes, invites and is invited."""
-    client_of(net, "new", newcomer)
+    client_of(net, "new", joiner)
     net.settle()
     net.regular("new", adv("new-a", "x exists"))
     net.regular("new", sub("new-s", "x = 5"))
@@ -120,7 +120,7 @@ def test_broker_and_its_clients_wait_until_it_is_adopted() -> None:
 
 @pytest.mark.parametrize("given", ["old", "new"])
 def test_broker_recovers_its_adopted_neighbors(given: str) -> None:
-    """Also if it is told on its way up who stood beside it at first."""
+    """Even if it restarts with its original list of neighbors."""
     net = net_of()
     tree: Any = net.tree
     at_first = tree["b2"]
@@ -183,7 +183,7 @@ def test_event_routed_by_an_old_version_may_reach_a_new_broker() -> None:
     net.start("c2", sub("t", "x = 2"), isolation="serializable", timeout_ns=10**11)
     while not net.broker("b1").version:
         net.step()
-    assert not net.broker("b0").version, "it has not heard yet"
+    assert not net.broker("b0").version, "it does not know of it yet"
     cut = {("b0", "b1"), ("b1", "b0")}
 
     def settle_apart() -> None:
@@ -199,7 +199,7 @@ def test_event_routed_by_an_old_version_may_reach_a_new_broker() -> None:
     assert net.broker("b1").versions_kept
     net.settle()
     assert b"old" in [
-        one.publication.payload for one in net.told["early"] if isinstance(one, Notified)
+        one.publication.payload for one in net.notified["early"] if isinstance(one, Notified)
     ]
     works(net, "b9")
 
@@ -215,10 +215,10 @@ def test_tables_converge_while_brokers_join_under_load(seed: int) -> None:
     for client in clients:
         net.regular(client, adv(f"a-{client}", "x exists"))
     net.settle()
-    for newcomer in ("b8", "b9"):
+    for joiner in ("b8", "b9"):
         for number in range(4):
             client, other = random.sample(clients, 2)
-            label = f"{newcomer}-{number}"
+            label = f"{joiner}-{number}"
             net.regular(client, sub(f"r-{label}", f"x = {number}"))
             net.regular(other, pub(f"p-{label}", x=number))
             kind = random.choice(KINDS)
@@ -226,8 +226,8 @@ def test_tables_converge_while_brokers_join_under_load(seed: int) -> None:
             net.start(client, *acts, pub(f"q-{label}", x=2), isolation=kind, attempts=6)
             for _ in range(random.randrange(25)):
                 net.step()
-        grow(net, random.choice(list(net.tree)), newcomer)
-        clients.append(client_of(net, f"of-{newcomer}", newcomer))
+        grow(net, random.choice(list(net.tree)), joiner)
+        clients.append(client_of(net, f"of-{joiner}", joiner))
         for _ in range(random.randrange(40)):
             net.step()
     net.settle()
@@ -291,7 +291,9 @@ def test_client_may_join_at_any_moment_of_a_transaction(kind: str) -> None:
         net.regular("c0", pub("after", x=2))
         net.settle()
         assert net.outcome() == "", moment
-        came = [one.publication.payload for one in net.told["late"] if isinstance(one, Notified)]
+        came = [
+            one.publication.payload for one in net.notified["late"] if isinstance(one, Notified)
+        ]
         assert came[-1] == b"after"
         if kind == "serializable":
             assert came[:-1] in ([], [b"one", b"two"]), moment

@@ -32,7 +32,7 @@ def read(net: TransactionNet, client: str) -> list[str]:
     """Return the events read by a client until each subscription ceases; none may come later."""
     ceased: set[str] = set()
     found: list[str] = []
-    for one in net.told[client]:
+    for one in net.notified[client]:
         if isinstance(one, Ceased):
             ceased.update(one.subscriptions)
         elif isinstance(one, Notified):
@@ -101,7 +101,7 @@ def test_single_broker_ends_a_withdrawn_subscription_with_the_transaction(
     net.regular("old", sub("old", "x exists"))
     net.settle()
     assert net.run("old", *SUBSCRIBE_FIRST, isolation=isolation) == ""
-    told = [type(one) for one in net.told["old"] if isinstance(one, Concluded | Ceased)]
+    told = [type(one) for one in net.notified["old"] if isinstance(one, Concluded | Ceased)]
     assert told == [Concluded, Ceased]
 
 
@@ -117,7 +117,7 @@ def test_subscription_made_and_withdrawn_by_a_plan_ends_after_its_last_event() -
     net.settle()
     assert net.outcome() == "aborted"
     assert read(net, "new")
-    assert [one.subscriptions for one in net.told["new"] if isinstance(one, Ceased)] == [
+    assert [one.subscriptions for one in net.notified["new"] if isinstance(one, Ceased)] == [
         (net.application.names["new"],)
     ]
     assert net.client("new").subscriptions == ()

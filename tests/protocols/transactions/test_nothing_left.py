@@ -1,4 +1,4 @@
-"""Of what is over nothing is kept: not at brokers, not at clients, and not on their disks."""
+"""Ended transactions leave nothing behind: not at brokers, clients or on their disks."""
 
 import pytest
 from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, sub, usub
@@ -21,7 +21,7 @@ def begun(net: TransactionNet, isolation: str) -> str:
     """Have c0 begin a transaction; return its name."""
     net.command("c0", lambda node, now: node.begin(isolation, SECOND, now_ns=now))
     net.settle()
-    name: str = net.told["c0"][-1].transaction
+    name: str = net.notified["c0"][-1].transaction
     return name
 
 
@@ -32,14 +32,14 @@ def invite_c1(net: TransactionNet, name: str) -> None:
 
 
 def subscribe(net: TransactionNet, name: str) -> None:
-    """Have c0 subscribe within a transaction; nothing has come of it yet."""
+    """Have c0 subscribe within a transaction; the request is under way."""
     net.command("c0", lambda node, now: node.act(name, "sub", where="x = 1", now_ns=now))
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
 def test_open_invitation_is_forgotten_at_the_end(isolation: str) -> None:
     net = net_of_two()
-    net.on_told = None  # Nobody does anything: c1 never finishes.
+    net.on_notified = None  # No application reacts: c1 never finishes.
     for _ in range(3):
         invite_c1(net, begun(net, isolation))
         net.elapse(2 * SECOND)
@@ -89,14 +89,14 @@ def test_invited_client_knows_its_subscriptions(isolation: str) -> None:
     assert kept(net, "c1") == sorted((names["s"], names["t"]))
     assert net.run("c0", invite("c1", usub("s")), isolation=isolation) == ""
     assert kept(net, "c1") == [names["t"]]
-    concluded = [one.subscriptions for one in net.told["c1"] if isinstance(one, Concluded)]
-    assert concluded[-1] == (), "what was withdrawn is not told as made"
+    concluded = [one.subscriptions for one in net.notified["c1"] if isinstance(one, Concluded)]
+    assert concluded[-1] == (), "a withdrawn subscription is not reported as made"
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
 def test_events_under_way_restore_no_subscription(isolation: str, seed: int) -> None:
-    """An event that comes behind the withdrawal is told; the subscription is not there again."""
+    """An event after the withdrawal is delivered; the subscription does not exist again."""
     net = TransactionNet(line(2), HOMES, seed=seed)
     net.regular("c1", adv("a", "x exists"))
     net.regular("c0", sub("s", "x = 1"))
@@ -114,7 +114,7 @@ def test_events_under_way_restore_no_subscription(isolation: str, seed: int) -> 
     (outcome,) = (why for spec, why in net.application.outcomes if spec.commit)
     assert kept(net, "c0") == ([net.application.names["s"]] if outcome else [])
     positions: dict[str, list[int]] = {}
-    for one in net.told["c0"]:
+    for one in net.notified["c0"]:
         if isinstance(one, Notified) and one.position:
             positions.setdefault(one.subscription, []).append(one.position)
     for name, counted in positions.items():
@@ -133,7 +133,7 @@ def test_operation_after_the_end_leaves_nothing_behind(isolation: str) -> None:
         subscribe(net, name)
         net.settle()
         invite_c1(net, name)
-        assert net.told["c0"][-1].refused == OVER
+        assert net.notified["c0"][-1].refused == OVER
     assert not net.client("c0").threads.open
     assert kept(net, "c0") == []
 
@@ -149,8 +149,8 @@ def test_client_that_acts_during_the_vote_gets_the_outcome(*, commit: bool) -> N
     subscribe(net, name)
     while net.client("c0").unanswered_count > 1:
         net.step_on(("c0", "b0") if net.flying["c0", "b0"] else ("b0", "c0"))
-    assert net.told["c0"][-1].refused == OVER
-    if not commit:  # b1 has not voted when time is up.
+    assert net.notified["c0"][-1].refused == OVER
+    if not commit:  # b1 has not voted at the timeout.
         net.now_ns += 2 * SECOND
         net.timer("b0")
     net.settle()
@@ -164,15 +164,15 @@ def test_withdrawal_is_sent_after_the_events_of_its_plan_and_before_the_answer()
         net.regular(client, adv(f"a-{client}", "x exists"))
         net.regular(client, sub(f"s-{client}", "x = 1"))
     net.settle()
-    for told in net.told.values():
+    for told in net.notified.values():
         told.clear()
     planned = (pub("last", x=1), usub("s-c0"), invite("c1", usub("s-c1")), pub("late", x=1))
     assert net.run("c0", *planned, isolation="planned") == ""
-    assert [type(each) for each in net.told["c0"]] == [Concluded, Notified, Ceased, Answered]
-    assert [type(each) for each in net.told["c1"]] == [Concluded, Notified, Ceased]
+    assert [type(each) for each in net.notified["c0"]] == [Concluded, Notified, Ceased, Answered]
+    assert [type(each) for each in net.notified["c1"]] == [Concluded, Notified, Ceased]
     for client in HOMES:
         assert net.payloads(client) == ["last"]
-        assert next(e for e in net.told[client] if isinstance(e, Notified)).position == 1
+        assert next(e for e in net.notified[client] if isinstance(e, Notified)).position == 1
         assert net.client(client).subscriptions == ()
     net.at_rest()
 
@@ -191,14 +191,14 @@ def test_operations_of_a_transaction_have_a_limit(isolation: str, kind: str) -> 
     }[kind]
     assert net.run("c0", *acts[:3], isolation=isolation) == ""
     assert net.run("c0", *acts[:4], isolation=isolation) == "aborted"
-    assert [one for one in net.told["c0"] if "operations_max" in getattr(one, "refused", "")]
+    assert [one for one in net.notified["c0"] if "operations_max" in getattr(one, "refused", "")]
     name = begun(net, isolation)
     for number in range(4):
         if number == 2:
             net.crash("b0")
         net.command("c0", lambda node, now: node.invite(name, "c1", now_ns=now))
         net.settle()
-    assert "operations_max" in net.told["c0"][-1].refused
+    assert "operations_max" in net.notified["c0"][-1].refused
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic", "planned"])
@@ -216,7 +216,7 @@ def test_each_event_of_a_transaction_carries_how_many_follow(isolation: str) -> 
     names = {name: label for label, name in net.application.names.items()}
     told = [
         (names[one.subscription], one.publication.payload.decode(), one.following)
-        for one in net.told["c0"]
+        for one in net.notified["c0"]
         if isinstance(one, Notified)
     ]
     assert [(event, left) for label, event, left in told if label == "all"] == [

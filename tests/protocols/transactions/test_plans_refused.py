@@ -32,20 +32,20 @@ def net_of(seed: int) -> TransactionNet:
 
 
 def is_expelled(net: TransactionNet) -> None:
-    """c3's home takes it for gone; nobody else knows yet."""
+    """Expire c3 at its home; no other broker knows yet."""
     net.nodes["b3"].broker.expire("c3", now_ns=net.now_ns)
     net.drain("b3")
 
 
 def withdraws(net: TransactionNet) -> None:
-    """c3's home has its withdrawal; nobody else knows yet."""
+    """Withdraw at c3's home; no other broker knows yet."""
     net.regular("c3", uadv("a"))
     while net.broker("b3").tables.advertisements:
         net.step_on(("c3", "b3"))
 
 
 def hand_in(net: TransactionNet, *acts: Act) -> None:
-    """Have c1's home take a plan before anything else gets there."""
+    """Submit a plan to c1's home before any other frame arrives there."""
     net.start("c1", *acts, isolation="planned")
     while not net.broker("b0").open_transactions:
         net.step_on(("c1", "b0"))
@@ -74,7 +74,9 @@ def test_plan_is_aborted_if_a_client_cannot_do_its_part(
     decided = [row for row in net.rows if row["action"] in ("committed", "aborted")]
     assert {row["node"] for row in decided if row["node"] in net.tree} == set(net.tree)
     assert {row["action"] for row in decided} == {"aborted"}
-    assert not [row for row in net.rows if row["action"] == "published"], "nobody says it did"
+    assert not [row for row in net.rows if row["action"] == "published"], (
+        "no publication is recorded"
+    )
     assert net.payloads("c1") == net.payloads("c2") == []
     for name in net.tree:
         assert not net.broker(name).tables.subscriptions, name
@@ -145,7 +147,7 @@ def test_plan_with_an_unknown_action_is_refused() -> None:
     operation = t.Operation(path="1", client="c1", change=change)
     net.command("c1", lambda node, now: node.submit([operation], 10**9, now_ns=now, hold=True))
     net.settle()
-    assert net.told["c1"][-1].refused == "operation 1: there is no action 'bogus'"
+    assert net.notified["c1"][-1].refused == "operation 1: there is no action 'bogus'"
     net.crash("b0")
     net.settle()
     net.at_rest()
@@ -159,12 +161,12 @@ def test_operation_with_an_unknown_action_is_refused(isolation: str) -> None:
     name = net.application.names["s"]
     net.command("c1", lambda node, now: node.begin(isolation, 10**9, now_ns=now))
     net.settle()
-    begun = net.told["c1"][-1].transaction
+    begun = net.notified["c1"][-1].transaction
     net.command("c1", lambda node, now: node.act(begun, "bogus", name=name, now_ns=now))
     net.settle()
     net.command("c1", lambda node, now: node.end(begun, commit=False, now_ns=now))
     net.settle()
-    refused = [one.refused for one in net.told["c1"] if isinstance(one, Answered)]
+    refused = [one.refused for one in net.notified["c1"] if isinstance(one, Answered)]
     assert "there is no action 'bogus'" in refused
     net.crash("b0")
     net.settle()
@@ -213,7 +215,7 @@ def test_advertisements_have_a_limit(isolation: str) -> None:
     else:
         net.regular("c1", adv("c", "x = 3"))
         net.settle()
-        assert why in [one.refused for one in net.told["c1"] if isinstance(one, Answered)]
+        assert why in [one.refused for one in net.notified["c1"] if isinstance(one, Answered)]
     for name in net.tree:
         assert len(net.broker(name).tables.advertisements) == 2
     net.regular("c3", uadv("a"))

@@ -40,7 +40,7 @@ Given = set[tuple[int, str]]
 
 
 class Story:
-    """What the clients of one seed do, and what came of it."""
+    """Operations of the clients of one seed, and their outcomes."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(f"transactions/{seed}")
@@ -124,12 +124,12 @@ class Story:
         return {
             (int(one.publication.payload), one.subscription)
             for client in self.clients
-            for one in self.net.told[client]
+            for one in self.net.notified[client]
             if isinstance(one, Notified)
         }
 
     def committed(self) -> list[tuple[Act, ...]]:
-        """What was done, as brokers committed it: all in one sequence."""
+        """Return all operations in the sequence in which brokers committed them."""
         sequences = {
             tuple(
                 row["transaction"]
@@ -171,7 +171,7 @@ class Story:
             got = {pair for pair in given if pair[0] == number}
             assert any(got == _matching(self.events[number], state) for state in states), number
         for client in self.clients:
-            told = [one for one in self.net.told[client] if isinstance(one, Notified)]
+            told = [one for one in self.net.notified[client] if isinstance(one, Notified)]
             pairs = [(one.publication.payload, one.subscription) for one in told]
             assert len(pairs) == len(set(pairs)), "something came twice"
         brokers = {name: self.net.broker(name) for name in self.net.tree}
@@ -226,7 +226,7 @@ def test_sequential_transactions_match_the_model(isolation: str, seed: int) -> N
 
 
 def test_most_transactions_commit() -> None:
-    """So that the tests above are about something."""
+    """Otherwise the tests above would prove little."""
     begun = committed = 0
     for seed in range(10):
         story = Story(seed)

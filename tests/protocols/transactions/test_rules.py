@@ -45,7 +45,7 @@ def net_of(seed: int = 0, brokers: int = 3, **homes: str) -> TransactionNet:
 
 
 def processed(net: TransactionNet, node: str) -> list[str]:
-    """Return the places of the operations that a broker processed, as it did."""
+    """Return the paths of operations in the order in which a broker processed them."""
     return [
         row["event"].partition("#")[2]
         for row in net.rows
@@ -155,7 +155,7 @@ def test_abort_undoes_triggered_operations() -> None:
 def test_every_broker_processes_operations_in_sequential_order(
     isolation: str, acts: tuple[Any, ...], order: list[str]
 ) -> None:
-    """What a plan does is numbered 1, 2, 3, …: it has no threads."""
+    """Operations of a plan are numbered 1, 2, 3, …: it has no threads."""
     for seed in range(8):
         net = net_of(seed)
         acts = tuple(
@@ -271,7 +271,7 @@ def test_algorithm_3_a_vote_waits_for_earlier_transactions() -> None:
 
 
 def test_algorithm_3_conflict_aborts_and_stays_invisible() -> None:
-    """The publication went to nobody when it was routed; somebody has subscribed since."""
+    """The publication matched no client when it was routed; one has subscribed since."""
     net = net_of()
     number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**10, now_ns=now))
     net.settle()
@@ -395,7 +395,7 @@ def test_weak_isolation_tables_converge_though_plans_overlap(seed: int) -> None:
     assert net.payloads("c2") == net.payloads("c3") == ["p"]
 
 
-# -- Whoever says too early that it is done --------------------------------------------------------
+# -- Ends that come too early ----------------------------------------------------------------------
 
 
 def begun(net: TransactionNet, isolation: str) -> str:
@@ -406,14 +406,14 @@ def begun(net: TransactionNet, isolation: str) -> str:
 
 
 def arrive(net: TransactionNet, source: str, target: str) -> None:
-    """Have everything arrive that is on its way from one to the other, and nothing else."""
+    """Deliver all frames from one node to another, and no others."""
     while net.flying[source, target]:
         net.step_on((source, target))
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "atomic"])
 def test_transaction_is_not_committed_while_its_operations_are_under_way(isolation: str) -> None:
-    """The client sees to that; and a home does not rely on it."""
+    """The client ensures it, and a home does not rely on that."""
     net = net_of()
     net.regular("c3", sub("s", "x = 1"))
     net.settle()
@@ -435,7 +435,7 @@ def test_invitation_is_not_finished_while_its_operations_are_under_way() -> None
     net.regular("c3", adv("a", "y exists"))
     net.settle()
     name = begun(net, "serializable")
-    net.on_told = None  # Whoever is invited does what this test says.
+    net.on_notified = None  # This test acts for invited clients.
     invited = net.command("c1", lambda node, now: node.invite(name, "c2", now_ns=now))
     net.settle()
     net.command(
@@ -472,5 +472,5 @@ def test_client_with_an_open_plan_expires_once() -> None:
     assert node.broker.log.next_number == before
     node.links._config = LinkConfig()
     net.settle()
-    assert "c2" not in node.broker.state.clients, "gone when the plan is over"
+    assert "c2" not in node.broker.state.clients, "gone when the plan ends"
     net.at_rest()

@@ -273,7 +273,7 @@ MUTANTS = (
         ((Merger, "offer", offer_whatever), (Merger, "advance", advance_without_frontier)),
     ),
     patched("accepts copies", 0, Merger, "offer", offer_copies),
-    patched("looks for no faults", 5, Merger, "_look_for_faults", lambda *_: None),
+    patched("looks for no faults", 5, Merger, "_drop_invalid", lambda *_: None),
     Mutant("tags nothing", 39, Roles(merge_subscriber=TagsNothing)),
     Mutant("drops what is due", 6, Roles(merge_subscriber=DropsWhatIsDue)),
     Mutant("observes nothing", 4, Roles(merge_publisher=ObservesNothing)),

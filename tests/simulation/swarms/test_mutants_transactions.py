@@ -172,10 +172,10 @@ class SendsNoMarkers(TransactionBroker):
 
 
 class _AnswersInvitationsAtOnce(Operations):
-    def hand_on(
+    def pass_invitation(
         self, context: Context, pending: Any, client: str, publication: Publication
     ) -> None:
-        super().hand_on(context, pending, client, publication)
+        super().pass_invitation(context, pending, client, publication)
         _, number = context.invitations.get(pending.path, ("", 0))
         if number:
             self._steps.finish(number, "")

@@ -412,9 +412,9 @@ class DeadlineBroker:
                 self._delivery.remember(held.sent.event)  # Later copies are duplicates.
         while not self._paused and (ready := self._causality.next_ready(now_ns)) is not None:
             self._learn(ready.sent)
-            self._hand_over(ready.sent.event, now_ns - ready.arrived_ns)
+            self._deliver(ready.sent.event, now_ns - ready.arrived_ns)
 
-    def _hand_over(self, event: Event, held_ns: int) -> None:
+    def _deliver(self, event: Event, held_ns: int) -> None:
         if event.topic in self._joined:
             self._delivery.deliver(event, held_ns)
         else:

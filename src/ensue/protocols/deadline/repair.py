@@ -63,13 +63,13 @@ class Repair:
         most = self._config.batch_max
         summaries = [
             (other, _by_source(keys[at : at + most]))
-            for other, keys in self._to_tell(set(others)).items()
+            for other, keys in self._choose_destinations(set(others)).items()
             for at in range(0, len(keys), most)
         ]
         self._fresh.clear()
         return summaries
 
-    def _to_tell(self, others: set[int]) -> dict[int, list[Key]]:
+    def _choose_destinations(self, others: set[int]) -> dict[int, list[Key]]:
         """Choose destinations; return their messages, latest first."""
         found: dict[int, list[Key]] = {}
         # Each sender lists itself last: sort, so that equal groups compare equal.

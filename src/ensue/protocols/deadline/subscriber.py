@@ -2,11 +2,12 @@
 
 `rounds` has the delivery rule, `delivery` the outcomes, `gossip_push` the dissemination.
 
-A subscriber knows the brokers, which tell it when others come or go, and some peers of each topic
-(`partial_views`). To subscribe, it sends `Enter` to all brokers. That takes effect once all of them
-have acknowledged it, or after `join_ns`, and not before rounds that are later than anything an
-earlier run may have received. It announces itself periodically to one broker and one peer, so that
-processes that forgot it learn of it again; silent peers are forgotten. To leave, it says so once.
+A subscriber knows the brokers, which send it a new list when others join or leave, and some peers
+of each topic (`partial_views`). To subscribe, it sends `Enter` to all brokers. That takes effect
+once all of them have acknowledged it, or after `join_ns`, and not before rounds that are later than
+anything an earlier run may have received. It announces itself periodically to one broker and one
+peer, so that processes that forgot it learn of it again; silent peers are forgotten. To leave, it
+announces that once.
 
 After a crash it joins its topics again as a new subscriber: order needs no state from before.
 
@@ -180,7 +181,7 @@ class DeadlineSubscriber:
         self._advance(now_ns)
         match frame:
             case Rumors():
-                self._hear(frame, source, now_ns)
+                self._receive_rumors(frame, source, now_ns)
             case Wanted():
                 self._delivery.effects += self._gossip.answer(
                     frame, source, self.config.round_of(now_ns)
@@ -283,7 +284,7 @@ class DeadlineSubscriber:
             if topic in self._pending:
                 self._pending[topic].missing.pop(broker, None)
         self._join(now_ns)
-        self._meet(frame.peers)
+        self._learn_peers(frame.peers)
 
     def _change_brokers(self, brokers: tuple[str, ...], now_ns: int) -> None:
         """Announce this subscriber to new brokers, and wait for none that is gone."""
@@ -298,7 +299,7 @@ class DeadlineSubscriber:
         if self._rounds.joined or self._pending:
             effects += (Send(each, self._enter(now_ns, asks=True)) for each in new)
 
-    def _meet(self, peers: Iterable[Peer]) -> None:
+    def _learn_peers(self, peers: Iterable[Peer]) -> None:
         mine = (*self._rounds.joined, *self._pending)
         for peer in peers:
             self._views.learn(peer, mine)
@@ -318,8 +319,8 @@ class DeadlineSubscriber:
 
     # -- Messages -------------------------------------------------------------------------------
 
-    def _hear(self, frame: Rumors, source: str, now_ns: int) -> None:
-        self._meet(frame.peers)
+    def _receive_rumors(self, frame: Rumors, source: str, now_ns: int) -> None:
+        self._learn_peers(frame.peers)
         now_round = self.config.round_of(now_ns)
         if not are_readable(frame.cuts.values()):
             self.counts.unreadable += 1
@@ -327,7 +328,7 @@ class DeadlineSubscriber:
         for rumor in frame.rumors:
             cut = frame.cuts.get(rumor.topic, EVERYTHING)
             if holds(cut, self._wants.get(rumor.topic, EVERYTHING)):
-                self._hear_one(rumor, cut, now_round, now_ns)
+                self._receive_rumor(rumor, cut, now_round, now_ns)
         missing = tuple(each for each in frame.have if self._lacks(each, now_round))
         if missing:
             wanted = Wanted(ids=missing[: self.config.batch_max], wants=dict(self._wants))
@@ -341,7 +342,7 @@ class DeadlineSubscriber:
         seen = (topic, source, number) in self._seen
         return not seen and not self._rounds.is_settled(topic, source, number)
 
-    def _hear_one(self, rumor: Rumor, cut: str, now_round: int, now_ns: int) -> None:
+    def _receive_rumor(self, rumor: Rumor, cut: str, now_round: int, now_ns: int) -> None:
         received = self._read(rumor, now_round, now_ns)
         if received is None:
             self.counts.unreadable += 1

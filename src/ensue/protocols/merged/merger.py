@@ -30,7 +30,7 @@ Deviations from the paper
   be released behind it is late. The paper has no such rule, and its order breaks there. A key
   more than 2 epsilon ahead of the clock can be a fault itself, and is forgotten.
 
-HAZARD: faults are looked for when the merger is called, not at every tick. What a fault left in
+HAZARD: faults are detected when the merger is called, not at every tick. What a fault left in
 an idle merger is found at the next call, and the recovery time counts from there.
 
 HAZARD: a message that takes longer than delta is late here, and may have been in time elsewhere:
@@ -154,7 +154,7 @@ class Merger:
         passed = tick - self.config.wait_ticks
         leaving: list[Held] = []
         if tick != self._tick:
-            self._look_for_faults(tick)
+            self._drop_invalid(tick)
             self._tick = tick
         elif not self._reaches or self._reaches[0] >= passed:
             return leaving, []
@@ -165,7 +165,7 @@ class Merger:
         leaving.sort(key=_key)
         self._count -= len(leaving)
         while leaving and leaving[-1].key[0][0] >= passed:
-            # A false key: as a frontier it would be felt for long.
+            # A false key: as a frontier it would have effect for long.
             self._dropped.append(leaving.pop())
         overtaken: list[Held] = []
         if leaving and self._frontier is not None and leaving[0].key <= self._frontier:
@@ -191,7 +191,7 @@ class Merger:
         ]
         return [each.event for each in self._without(found)]
 
-    def _look_for_faults(self, tick: int) -> None:
+    def _drop_invalid(self, tick: int) -> None:
         """Drop events that cannot be valid at this tick."""
         frontier, config = self._frontier, self.config
         latest = tick + 2 * config.epsilon_ticks

@@ -16,7 +16,7 @@ nothing for epsilon + 1 ticks; then all of that is in the past. Events published
 So do events beyond `events_per_tick_max`, until the next tick.
 
 All processes share the bounds (`terms`). With `fanouts` the publisher agrees on them with the
-other clients, and `Resumed` reports agreement; with `tells_terms` its stamps carry them.
+other clients, and `Resumed` reports agreement; with `stamps_terms` its stamps carry them.
 
 It persists the numbers of its events, so that a restart does not reuse them, but no timestamps.
 
@@ -59,7 +59,7 @@ class MergedPublisher:
         config: MergedConfig,
         answered: bool = False,
         fanouts: tuple[str, ...] = (),
-        tells_terms: bool = False,
+        stamps_terms: bool = False,
         records: Mapping[str, bytes] | None = None,
         now_ns: int = 0,
     ) -> None:
@@ -72,7 +72,7 @@ class MergedPublisher:
         self.config = config
         self.timeline = Timeline(timestamps_for(config))
         self._answered = answered
-        self._stamped_terms = config.terms.to_entries() if tells_terms else {}
+        self._stamped_terms = config.terms.to_entries() if stamps_terms else {}
         self._terms = TermsClient(config.terms, fanouts, retry_ns=config.retry_ns, now_ns=now_ns)
         self._unanswered: dict[str, tuple[int, Event]] = {}
         """By id: when to retransmit, and the event, in the order they are due."""

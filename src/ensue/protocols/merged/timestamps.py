@@ -2,7 +2,7 @@
 
 Theory of operation. A timestamp holds the tick of its process's clock (r) and how far the largest
 clock that the event can know of was ahead of it (c). So r + c never falls along a chain of
-causes. Among events with the same r + c, causes and effects are told apart by one of:
+causes. Among events with the same r + c, causes and effects are distinguished by one of:
 
 - one counter (`CounterTimestamps`, the default): k is one more than the largest k among the
   causes with the same r + c, or 0 if there is none. Order: (r + c, k).

@@ -147,7 +147,7 @@ class Operations:
         context.participants[client] = None
         context.operations += 1
         pending = Pending(client, frame.number, frame.transaction, frame.path)
-        self.hand_on(context, pending, whole_name(state, frame.client), frame.publication)
+        self.pass_invitation(context, pending, whole_name(state, frame.client), frame.publication)
 
     def finish(self, frame: t.Finish, client: str) -> None:
         """End the part of an invited client, and answer the invitation."""
@@ -201,7 +201,7 @@ class Operations:
             pending.refused = OVER
             self._steps.answer(pending)
         elif frame.invited and frame.publication is not None:
-            self.hand_on(context, pending, frame.invited, frame.publication)
+            self.pass_invitation(context, pending, frame.invited, frame.publication)
         else:
             self.perform(context, pending, source, frame.changes, frame.publication)
 
@@ -230,7 +230,7 @@ class Operations:
             self._steps.cause(pending, neighbor, changes_there, passed_on, shared=shared)
         self._steps.settle(pending)
 
-    def hand_on(
+    def pass_invitation(
         self, context: Context, pending: Pending, client: str, publication: Publication
     ) -> None:
         """Forward an invitation towards a client, or deliver it."""
