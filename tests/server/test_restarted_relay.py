@@ -31,7 +31,7 @@ from tests.server.test_relay_claims import (
 )
 
 import ensue
-from ensue.core.clock import system_clock
+from ensue.core import platform
 from ensue.core.event import Stamp
 from ensue.protocols.causal import frames as cube
 from ensue.protocols.deadline import frames as gossip
@@ -168,7 +168,7 @@ def test_of_who_is_gone_counts_are_believed_that_a_killed_server_had_not_written
 
 def test_stamps_of_before_a_restart_are_believed_as_far_as_they_were_sent(tmp_path: Path) -> None:
     """A receiver drops what comes from a client up to a stamp that a delivered message names."""
-    started_ns = system_clock().now_ns()
+    started_ns = platform.current().clock.now_ns()
     ahead_ns = started_ns + 3_600 * 10**9
     """By a clock that is an hour ahead of the server's."""
 
@@ -212,9 +212,9 @@ def test_stamps_that_a_killed_server_had_not_written_are_believed_up_to_the_rest
             assert people.server._commit is not None
             await people.server._commit.sync()
             shutil.copytree(tmp_path / "d", tmp_path / "killed")
-            before_ns = system_clock().now_ns()
+            before_ns = platform.current().clock.now_ns()
         async with again(tmp_path / "killed", DEADLINE, epoch, READER, EVIL) as people:
-            now_ns = system_clock().now_ns()
+            now_ns = platform.current().clock.now_ns()
             await people.is_refused(EVIL, READER, after(now_ns, now_ns + 1))
             await people.passes(EVIL, READER, after(before_ns, now_ns + 1))
 
