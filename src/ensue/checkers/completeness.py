@@ -63,7 +63,11 @@ class _Lane:
         """Return the events published after one time, up to and including another."""
         start = bisect_right(self.times, after_ns)
         end = len(self.times) if until_ns is None else bisect_right(self.times, until_ns)
-        return self.by_time[start:end]
+        return [
+            one
+            for one in self.by_time[start:end]
+            if until_ns is None or (one.confirmed_ns or one.time_ns) <= until_ns
+        ]
 
     def below(self, number: int, after_ns: int) -> list[Publication]:
         """Return the events with a smaller number that were published after a time."""
@@ -145,7 +149,7 @@ class _Debts:
         topics: dict[str, list[Publication]] = {}
         lanes: dict[tuple[str, str], list[Publication]] = {}
         for publication in history.published.values():
-            if publication.event in history.void:
+            if publication.event in history.void or publication.confirmed_ns is None:
                 continue
             if publication.node in history.down and publication.event not in came:
                 self.doubtful_count += 1

@@ -26,12 +26,12 @@ from ensue.core.trace import ACTIONS, Row
 
 __all__ = ["Delivery", "Excerpt", "History", "Interval", "Publication", "histories", "ordinal"]
 
-_TIMED = frozenset({"published", "subscribed", "unsubscribed", "crashed"})
-_NAMED = frozenset({"published", "delivered"})
+_TIMED = frozenset({"submitted", "published", "subscribed", "unsubscribed", "crashed"})
+_NAMED = frozenset({"submitted", "published", "delivered"})
 
 
 class Publication(msgspec.Struct, frozen=True, gc=False):
-    """A `published` row."""
+    """A published event: where its `submitted` row stands, or `published` if there is no other."""
 
     event: str
     topic: str
@@ -40,6 +40,8 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     node: str
     step: int
     time_ns: int
+    confirmed_ns: int | None
+    """When its receipt came; None: it never did, and the event is not owed."""
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -261,9 +263,12 @@ class _Reader:
         self._crash: Row | None = None
         self._down = False
         self._open: dict[tuple[Subscriber, str], Interval] = {}
+        self._receipts: dict[str, int] = {}
+        """By event: when its `published` row was written."""
 
     def read(self, rows: Sequence[Row]) -> None:
         handlers = {
+            "submitted": self._submitted,
             "published": self._published,
             "delivered": self._delivered,
             "subscribed": self._subscribed,
@@ -273,6 +278,9 @@ class _Reader:
             "restarted": self._restarted,
         }
         for row in rows:
+            if row.action == "published" and row.event is not None:
+                self._receipts.setdefault(row.event, self._time_ns(row))
+        for row in rows:
             handler = handlers.get(row.action)
             if handler is not None:
                 handler(row)
@@ -281,12 +289,25 @@ class _Reader:
             for interval in self._open.values():
                 interval.closed_ns = self._time_ns(self._crash)
 
+    def _submitted(self, row: Row) -> None:
+        self._publish(row, self._receipts.get(row.event or ""))
+
     def _published(self, row: Row) -> None:
+        self._publish(row, self._time_ns(row))
+
+    def _publish(self, row: Row, confirmed_ns: int | None) -> None:
         event, topic, publisher, publisher_seq = _identity(row)
         if event in self._history.published:
-            return  # Repeated after a restart: the first row counts.
+            return  # Submitted before, or repeated after a restart.
         publication = Publication(
-            event, topic, publisher, publisher_seq, row.node, row.step, self._time_ns(row)
+            event,
+            topic,
+            publisher,
+            publisher_seq,
+            row.node,
+            row.step,
+            self._time_ns(row),
+            confirmed_ns,
         )
         self._history.published[event] = publication
         self._history.publications_at.setdefault(row.node, []).append(publication)

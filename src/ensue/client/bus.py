@@ -211,7 +211,7 @@ class Bus:
         if self._hub is not None:
             raise LocalProtocolError("a bus is entered once: make another with ensue.connect(…)")
         hub = await self._join_hub()
-        self._receipts = Receipts()
+        self._receipts = Receipts(None if hub.recorder is None else self._record_receipt)
         try:
             self._driver = await self._drive(hub)
         except BaseException:
@@ -285,6 +285,8 @@ class Bus:
         try:
             event = node.publish(topic, payload, now_ns=now_ns, key=key, headers=copied)
             settled = receipts.expect(event, wanted=receipt)
+            if hub.recorder is not None:
+                hub.recorder.submitted(self._name, event, now_ns)
         finally:
             driver.end()
         self._burst += 1
@@ -294,9 +296,16 @@ class Bus:
         if settled is None:
             return event
         # Shielded: cancelling the caller must not make a settled event look lost.
-        if settled.done():
-            return settled.result()
-        return await receipt_by(by_s, event, asyncio.shield(settled))
+        if not settled.done():
+            await receipt_by(by_s, event, asyncio.shield(settled))
+        stamped = settled.result()
+        self._record_receipt(stamped)
+        return stamped
+
+    def _record_receipt(self, event: Event) -> None:
+        """Record in the trace that a receipt came."""
+        if self._hub is not None and self._hub.recorder is not None:
+            self._hub.recorder.confirmed(self._name, event, self._hub.clock.now_ns())
 
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:
         """Wait while subscriptions have no room, or too many events lack a receipt."""

@@ -122,12 +122,14 @@ class Subscription:
         """Done when the server has forgotten it; made by `forget`."""
         self._closed = False
         self._rested = False
+        self._records_reads = hub.recorder is not None
+        """Whether `__anext__` writes what it hands out into the trace."""
         self._handlers: dict[type[Outcome], Callable[[Any], None]] = {
             Join: self._joined,
             Leave: self._has_left,
             Refuse: self._was_refused,
             Failed: self._was_refused,
-            Acknowledged: lambda outcome: self._acknowledgements.reached(outcome.position),
+            Acknowledged: self._acknowledged,
             Resumed: lambda _outcome: self._has_resumed(),
         }
 
@@ -396,7 +398,20 @@ class Subscription:
             if self._watches_handover:
                 delivery = self._hand_over(delivery)
         acknowledgements.hand_out(delivery.position)
+        if self._records_reads:
+            self._record(delivery)
         return ReceivedEvent(delivery.event, delivery.position, delivery.verdict, self)
+
+    def _record(self, delivery: Deliver) -> None:
+        """Write a delivery into the trace as the application gets it.
+
+        Readers that watch the hand-over do it themselves. What is read after the subscription was
+        closed is left out: nothing was owed any more.
+        """
+        recorder = self._hub.recorder
+        if recorder is not None and not self._watches_handover and not self._closed:
+            now_ns = self._hub.clock.now_ns()
+            recorder.handed_over(self._client, self.name, delivery, now_ns)
 
     async def _until_woken(self) -> None:
         if self._acknowledgements.lost is not None:
@@ -425,10 +440,13 @@ class Subscription:
         Cancelled, it cancels the handlers and waits for them. The next run begins with what this
         one leaves unfinished, unless it was acknowledged meanwhile.
         """
+        # Handlers that run side by side get events in the sequence in which they are read.
+        in_turn = self._records_reads and isinstance(concurrency, Sequential)
         runner = Runner(
             self,
             handler,
             check=self._check_late if self._watches_handover else None,
+            on_first_call=self._record_call if in_turn else None,
             concurrency=concurrency,
             on_failure=on_failure,
             pending_max=pending_max,
@@ -444,8 +462,10 @@ class Subscription:
             self._automatic = False
         ahead.left = [event for event in ahead.left if event.position in unacknowledged]
         try:
+            self._records_reads = self._records_reads and not in_turn
             done = await runner.run(ahead)
         finally:
+            self._records_reads = self._records_reads or in_turn
             self._rest_if_done()
         await self.settle()
         return done
@@ -458,6 +478,10 @@ class Subscription:
     async def until_safe(self, position: int) -> None:
         """Wait until the acknowledgement of a position is safe; at once if nothing is kept."""
         await self._acknowledgements.until(position)
+
+    def _record_call(self, event: ReceivedEvent) -> None:
+        """Write an event into the trace when its handler is called for the first time."""
+        self._record(Deliver(event.event, event.position, event.verdict))
 
     def _hand_over(self, delivery: Deliver) -> Deliver | None:
         """Return a delivery as the application gets it; None: it is late by now."""
@@ -585,6 +609,13 @@ class Subscription:
         if unread:
             self._queue.wake()
 
+    def _acknowledged(self, outcome: Acknowledged) -> None:
+        recorder, safe = self._hub.recorder, self._acknowledgements.safe
+        self._acknowledgements.reached(outcome.position)
+        if recorder is not None and self.durable and outcome.position > safe:
+            now_ns = self._hub.clock.now_ns()
+            recorder.acknowledged(self._client, self.name, outcome.position, now_ns)
+
     def _has_left(self, outcome: Leave) -> None:
         if self._content is not None:
             self.close()
@@ -626,6 +657,10 @@ class Subscription:
         error = outcome.error if isinstance(outcome, Failed) else None
         why = str(error) if isinstance(error, LogLost) else ""
         lost = self._acknowledgements.lose(self.name, outcome.reason, why)
+        if self._hub.recorder is not None and not self._closed:
+            now_ns = self._hub.clock.now_ns()
+            for topic in self.topics:
+                self._hub.recorder.ended(self._client, self.name, topic, now_ns, outcome.reason)
         if isinstance(outcome, Failed):
             lost.__cause__ = outcome.error
         for topic in self._topic_changes.waiting():

@@ -82,6 +82,13 @@ class FileSystem(Protocol):
         """Make the names in a folder survive a power cut."""
 
 
+class RowSink(Protocol):
+    """Takes trace rows."""
+
+    def append(self, row: "Row", /) -> None:
+        """Take one row."""
+
+
 class Worker(Protocol):
     """Runs one function in the background, again for each request."""
 
@@ -96,7 +103,7 @@ class Platform(ABC):
     """The machine, as one process sees it."""
 
     files: FileSystem
-    trace_sink: "Callable[[Row], object] | None" = None
+    trace_sink: "RowSink | None" = None
     """Takes the trace rows of buses that write no trace of their own; None: there are none."""
 
     @property

@@ -87,7 +87,9 @@ class RemoteHub(Hub):
         self.server = server
         self.sink = None if trace is None else ParquetSink(trace)
         super().__init__(
-            order=order, clock=platform.current().clock, recorder=recorder_to(self.sink, RUN, order)
+            order=order,
+            clock=platform.current().clock,
+            recorder=recorder_to(self.sink or platform.current().trace_sink, RUN, order),
         )
         self.transport = transport
         message_bytes = transport.capabilities.message_bytes_max

@@ -66,6 +66,16 @@ class _Worker:
         self._loop.call_soon(self._done, outcome, context=self._context.copy())
 
 
+class _RowSink:
+    """Adds the rows of one process to the trace of the world."""
+
+    def __init__(self, host: "Host") -> None:
+        self._host = host
+
+    def append(self, row: Row, /) -> None:
+        self._host.world.record(self._host, row)
+
+
 class Host(platform.Platform):
     """The machine of a process: clock, disk and randomness, drawn from the seed."""
 
@@ -74,6 +84,8 @@ class Host(platform.Platform):
         self.disk = Disk(Random(random.getrandbits(64)))
         self.files = self.disk
         self.process: Process | None = None
+        self.nodes: dict[str, int] = {}
+        """The buses of its process, and the steps of their last rows."""
         self.suspended_ns = 0
         """How long the machine was suspended, altogether."""
         self._offset_ns = 0
@@ -83,9 +95,9 @@ class Host(platform.Platform):
         self._clock: Clock | None = None
 
     @property
-    def trace_sink(self) -> Callable[[Row], object] | None:  # type: ignore[override]
-        """Take the rows of all buses, with the true time."""
-        return self.world.record
+    def trace_sink(self) -> "_RowSink":  # type: ignore[override]
+        """Takes the rows of all buses, with the true time."""
+        return _RowSink(self)
 
     @property
     def clock(self) -> Clock:
@@ -209,6 +221,7 @@ class Process:
             return
         self.killed = True
         self.world.bury(self)
+        self.world.crashed(self.machine)
         self.loop.kill()
         self.network.killed(self, power=power)
         if power:

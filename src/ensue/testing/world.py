@@ -33,6 +33,8 @@ ITERATION_NS_MAX = 20_000
 """The longest time that one iteration of an event loop takes."""
 ITERATIONS_MAX = 20_000_000
 MAIN = "main"
+RUN = "ensue"
+"""What buses call their run in traces."""
 
 _log = logging.getLogger("ensue.testing")
 
@@ -98,9 +100,24 @@ class World:
         self._event_count += 1
         heapq.heappush(self._events, (when_ns, self._event_count, callback, args))
 
-    def record(self, row: Row) -> None:
+    def record(self, host: Host, row: Row) -> None:
         """Take a row of the trace."""
         self.rows.append(msgspec.structs.replace(row, true_ns=self.now_ns))
+        host.nodes[row.node] = row.step
+
+    def crashed(self, host: Host) -> None:
+        """Record that the buses of a killed process are gone."""
+        for node, step in host.nodes.items():
+            row = Row(
+                run=RUN,
+                node=node,
+                step=step + 1,
+                at_ns=host.wall_ns(),
+                true_ns=self.now_ns,
+                action="crashed",
+            )
+            self.rows.append(row)
+        host.nodes.clear()
 
     # -- For processes --------------------------------------------------------------------------
 
