@@ -103,6 +103,8 @@ class History:
     """By subscriber and topic, in step order."""
     discarded: dict[tuple[str, str], str] = field(default_factory=dict)
     """By node and event: why the node discarded it."""
+    unread: dict[Subscriber, set[int]] = field(default_factory=dict)
+    """By subscriber: positions of events that its application discarded unread."""
     void: set[str] = field(default_factory=set)
     """Events that the node that published them discarded as void."""
     down: set[str] = field(default_factory=set)
@@ -365,6 +367,8 @@ class _Reader:
         """Keep the verdict; `void` is final."""
         if row.event is None:
             return
+        if row.position is not None:
+            self._history.unread.setdefault(self._subscriber(row), set()).add(row.position)
         key = (self._node, row.event)
         if self._history.discarded.get(key) != "void":
             self._history.discarded[key] = row.verdict

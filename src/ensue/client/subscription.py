@@ -30,7 +30,7 @@ events of a transaction, is over (`SubscriptionLost`).
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -361,6 +361,7 @@ class Subscription:
             self._topic_changes.give_up(topic, error)
         left = frozenset(topics)
         reader.leave_unread(self._queue.of(left), ended=False)
+        self._record_unread(self._queue.of(left))
         self._queue.drop(left)
         for position in self._ahead.leave(left):
             self._handled(position)
@@ -412,6 +413,14 @@ class Subscription:
         if recorder is not None and not self._watches_handover and not self._closed:
             now_ns = self._hub.clock.now_ns()
             recorder.handed_over(self._client, self.name, delivery, now_ns)
+
+    def _record_unread(self, deliveries: Iterable[Deliver]) -> None:
+        """Write into the trace which deliveries the application will not get."""
+        recorder = self._hub.recorder
+        if recorder is not None and not self._watches_handover:
+            now_ns = self._hub.clock.now_ns()
+            for delivery in deliveries:
+                recorder.unread(self._client, self.name, delivery, now_ns)
 
     async def _until_woken(self) -> None:
         if self._acknowledgements.lost is not None:

@@ -126,6 +126,19 @@ class Recorder:
         """Record that everything up to a position is acknowledged, and never comes again."""
         self._add("acknowledged", node, at_ns, None, subscription=subscription, position=position)
 
+    def unread(self, node: str, subscription: str, delivery: Deliver, at_ns: int) -> None:
+        """Record that an application left a topic before it read an event of it."""
+        self._event(
+            "discarded",
+            node,
+            delivery.event,
+            at_ns,
+            None,
+            subscription=subscription,
+            position=delivery.position,
+            verdict="unread",
+        )
+
     def ended(self, node: str, subscription: str, topic: str, at_ns: int, verdict: str) -> None:
         """Record that a subscription to a topic ended without being left."""
         self._add(

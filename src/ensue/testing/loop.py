@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
+from ssl import SSLError
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakSet
 
@@ -232,7 +233,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         """Connect to a listener in the simulated network."""
         if ssl:
-            self._escape("TLS")
+            error = SSLError("TLS is not simulated: leave tls=1 out of the URL")
+            error.reason = "NOT_SIMULATED"
+            raise error
         if host is None or port is None:
             self._escape("a socket of its own")
         return await self.process.network.connect(self.process, protocol_factory, host, int(port))

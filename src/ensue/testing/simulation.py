@@ -3,6 +3,7 @@
 import gc
 import sys
 import traceback
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -94,7 +95,9 @@ def _bury(world: World) -> None:
     sys.unraisablehook = lambda _unraisable: None
     try:
         world.close()
-        world.__dict__.pop("_graveyard", None)
-        gc.collect()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            world.free()
+            gc.collect()
     finally:
         sys.unraisablehook = before

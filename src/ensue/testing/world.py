@@ -11,11 +11,11 @@ that a change of one does not move all others.
 """
 
 import asyncio
-import contextvars
 import heapq
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -62,6 +62,7 @@ class World:
         self.failures: list[str] = []
         """Exceptions that no code handled."""
         self.iterations = 0
+        self._closed = False
         self._random = self.generator("scheduler")
         self._hosts: dict[str, Host] = {}
         self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -102,6 +103,8 @@ class World:
 
     def record(self, host: Host, row: Row) -> None:
         """Take a row of the trace."""
+        if self._closed:
+            return
         self.rows.append(msgspec.structs.replace(row, true_ns=self.now_ns))
         host.nodes[row.node] = row.step
 
@@ -211,9 +214,19 @@ class World:
             process.loop.kill()
         self._running.clear()
         self._events.clear()
+        self._closed = True
+
+
+    def free(self) -> None:
+        """Free what dropped processes left; what their `finally` blocks attempt is ignored."""
         for tasks, _, _ in self._graveyard:
             for task in tasks:
                 task._log_destroy_pending = False  # noqa: SLF001 - it was dropped on purpose
+                with suppress(BaseException):
+                    task.get_coro().close()
+        self._graveyard.clear()
+        self.processes.clear()
+        self._hosts.clear()
 
 
 def _where(task: "asyncio.Task[Any]") -> str:
@@ -228,8 +241,3 @@ def _where(task: "asyncio.Task[Any]") -> str:
             places.append(f"{awaited.cr_code.co_name}:{awaited.cr_frame.f_lineno}")
         inner = awaited
     return f"{task.get_name()} {'done' if task.done() else 'waits in'} {' > '.join(places)}"
-
-
-def in_empty_context(call: Callable[[], Any]) -> Any:
-    """Call a function in a context without variables."""
-    return contextvars.Context().run(call)
