@@ -1,6 +1,6 @@
 """Swarms of the whole stack: clients, servers, journals and networks, one seed a run.
 
-A seed draws a program of several processes and the faults that strike them (`total`), runs it in a
+A seed draws a program of several processes and the faults that strike them (`program`), runs it in a
 simulated world, and judges what the applications got (`judge`).
 """
 
@@ -12,7 +12,7 @@ import msgspec
 from ensue.core.trace import Row
 from ensue.testing.simulation import simulate
 from ensue.testing.swarm.judge import judge
-from ensue.testing.swarm.total import SETTLE_S, Draw, Program, draw
+from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw
 from ensue.testing.world import World
 
 __all__ = ["StackRun", "draw", "run"]
@@ -44,7 +44,13 @@ def run(drawn: Draw) -> StackRun:
     simulated = simulate(main, seed=drawn.seed, until_s=600.0)
     program = programs[0]
     problems = list(program.problems)
-    problems += judge(simulated.rows, "total", settle_s=SETTLE_S / 2, durable=program.durable)
+    problems += judge(
+        simulated.rows,
+        drawn.order.label,
+        settle_s=SETTLE_S / 2,
+        durable=program.durable,
+        lossy=drawn.is_lossy,
+    )
     return StackRun(
         drawn=drawn,
         problems=problems,

@@ -22,7 +22,7 @@ SECOND_NS = 1_000_000_000
 
 
 def judge(
-    rows: Sequence[Row], order: str, *, settle_s: float, durable: Iterable[str] = ()
+    rows: Sequence[Row], order: str, *, settle_s: float, durable: Iterable[str] = (), lossy: bool = False
 ) -> list[str]:
     """Return what is wrong with a run, in words; nothing: it is valid."""
     problems: list[str] = []
@@ -34,7 +34,7 @@ def judge(
         )
         problems += _redeliveries(name, lives)
         kept += _one_life(name, lives)
-    report = check(kept, order, settle_ns=int(settle_s * SECOND_NS))
+    report = check(kept, order, settle_ns=int(settle_s * SECOND_NS), lossy=lossy)
     if report.verdict is Verdict.INVALID:
         for finding in report.findings:
             problems += [f"{finding.checker}: {each.because}" for each in finding.violations]

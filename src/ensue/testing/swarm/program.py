@@ -1,4 +1,4 @@
-"""Programs of total order: publishers, and subscriptions of every kind, drawn from a seed."""
+"""Programs on topics: publishers, and subscriptions of every kind, drawn from a seed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     """What a seed stands for."""
 
     seed: int
-    order: Order | None
+    order: Order
     servers: int
     sync_s: float
     topics: tuple[str, ...]
@@ -47,23 +47,39 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     """Events that each publisher publishes, about."""
     faults: Faults
 
+    @property
+    def is_lossy(self) -> bool:
+        """Whether events may be missing: by clocks and deadlines, what is late is dropped."""
+        return isinstance(self.order, ensue.Merged | ensue.Deadline)
 
-def draw(seed: int, order: Order | None = None, *, faults: list[str] | None = None) -> Draw:
+
+def draw(seed: int, order: str = "total", *, faults: list[str] | None = None) -> Draw:
     """Draw a program and its faults."""
-    random = Random(f"{seed}/draw")  # noqa: S311 - replays a seed
+    random = Random(f"{seed}/draw/{order}")  # noqa: S311 - replays a seed
+    value = _VALUES[order](random)
     return Draw(
         seed=seed,
-        order=ensue.Total() if order is None else order,
+        order=value,
         servers=random.choice((1, 1, 2, 3)),
         sync_s=random.choice((0.0, 0.0, 0.2)),
         topics=tuple("abcd"[: random.randint(1, 4)]),
         publishers=random.randint(1, 3),
         readers=random.randint(1, 3),
-        durable=random.choice((0, 1, 2)),
+        durable=random.choice((0, 1, 2)) if isinstance(value, ensue.Total) else 0,
         handlers=random.choice((0, 0, 1)),
         events=random.choice((5, 20, 60)),
         faults=draw_faults(random, allowed=faults),
     )
+
+
+_VALUES: dict[str, Callable[[Random], Order]] = {
+    "total": lambda _random: ensue.Total(),
+    "causal": lambda random: ensue.Causal(across_topics=random.random() < 0.7),
+    "merged": lambda random: ensue.Merged(
+        epsilon=random.choice((0.002, 0.05)), delta=random.choice((0.3, 1.0))
+    ),
+    "deadline": lambda random: ensue.Deadline(ms=random.choice((200, 1000, 5000))),
+}
 
 
 class Program:
