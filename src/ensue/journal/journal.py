@@ -35,7 +35,6 @@ again, which finds what survived.
 """
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -141,7 +140,9 @@ class Journal:
         self._appended = self._written = found.next_batch - 1
         self._durable = 0
         self._active_since_s: float | None = None
-        self._segments = found.segments or Segments(self._files, salt=platform.current().random_bits(32))
+        self._segments = found.segments or Segments(
+            self._files, salt=platform.current().random_bits(32)
+        )
         try:
             if found.segments is None:
                 self._create_segment()

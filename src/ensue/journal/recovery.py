@@ -22,7 +22,6 @@ A journal of a release without manifests gets one when it is opened.
 Memory: one whole segment at a time.
 """
 
-import os
 from pathlib import Path
 from typing import Literal
 

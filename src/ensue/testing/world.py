@@ -216,7 +216,6 @@ class World:
         self._events.clear()
         self._closed = True
 
-
     def free(self) -> None:
         """Free what dropped processes left; what their `finally` blocks attempt is ignored."""
         for tasks, _, _ in self._graveyard:

@@ -45,9 +45,7 @@ class Cluster:
         placed: dict[str, list[str]] = {name: [] for name in self.names}
         for number, topic in enumerate(topics):
             placed[self.names[number % count]].append(topic)
-        members = tuple(
-            Member(name, f"{name}:{PORT}", tuple(placed[name])) for name in self.names
-        )
+        members = tuple(Member(name, f"{name}:{PORT}", tuple(placed[name])) for name in self.names)
         self.configs = {
             name: ServerConfig(
                 data=str(DATA),

@@ -22,7 +22,12 @@ SECOND_NS = 1_000_000_000
 
 
 def judge(
-    rows: Sequence[Row], order: str, *, settle_s: float, durable: Iterable[str] = (), lossy: bool = False
+    rows: Sequence[Row],
+    order: str,
+    *,
+    settle_s: float,
+    durable: Iterable[str] = (),
+    lossy: bool = False,
 ) -> list[str]:
     """Return what is wrong with a run, in words; nothing: it is valid."""
     problems: list[str] = []

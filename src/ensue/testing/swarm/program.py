@@ -133,7 +133,9 @@ class Program:
         await self._end()
         self.cluster.close()
         self.faults = striker.log
-        self.problems += [f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()]
+        self.problems += [
+            f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
+        ]
 
     async def _end(self) -> None:
         """Wait for all clients: none may hang."""
