@@ -84,8 +84,8 @@ class Host(platform.Platform):
         self.disk = Disk(Random(random.getrandbits(64)))
         self.files = self.disk
         self.process: Process | None = None
-        self.nodes: dict[str, int] = {}
-        """The buses of its process, and the steps of their last rows."""
+        self.nodes: dict[str, None] = {}
+        """The buses of its process that the trace has rows of."""
         self.suspended_ns = 0
         """How long the machine was suspended, altogether."""
         self._offset_ns = 0

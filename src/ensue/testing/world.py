@@ -26,7 +26,7 @@ from ensue.testing.errors import SimulationFailed, Stuck
 from ensue.testing.network import Network, NetworkOptions
 from ensue.testing.process import Host, Main, Process
 
-__all__ = ["World"]
+__all__ = ["RUN", "World"]
 
 SECOND_NS = 1_000_000_000
 ITERATION_NS_MAX = 20_000
@@ -63,6 +63,8 @@ class World:
         """Exceptions that no code handled."""
         self.iterations = 0
         self._closed = False
+        self._steps: dict[str, int] = {}
+        """By node: the step of its last row."""
         self._random = self.generator("scheduler")
         self._hosts: dict[str, Host] = {}
         self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
@@ -101,25 +103,20 @@ class World:
         self._event_count += 1
         heapq.heappush(self._events, (when_ns, self._event_count, callback, args))
 
-    def record(self, host: Host, row: Row) -> None:
-        """Take a row of the trace."""
+    def record(self, host: Host | None, row: Row) -> None:
+        """Take a row of the trace; `host` is that of the process whose crash ends the node."""
         if self._closed:
             return
-        self.rows.append(msgspec.structs.replace(row, true_ns=self.now_ns))
-        host.nodes[row.node] = row.step
+        step = self._steps[row.node] = self._steps.get(row.node, 0) + 1
+        self.rows.append(msgspec.structs.replace(row, step=step, true_ns=self.now_ns))
+        if host is not None:
+            host.nodes[row.node] = None
 
     def crashed(self, host: Host) -> None:
         """Record that the buses of a killed process are gone."""
-        for node, step in host.nodes.items():
-            row = Row(
-                run=RUN,
-                node=node,
-                step=step + 1,
-                at_ns=host.wall_ns(),
-                true_ns=self.now_ns,
-                action="crashed",
-            )
-            self.rows.append(row)
+        for node in tuple(host.nodes):
+            at_ns = host.wall_ns()
+            self.record(None, Row(run=RUN, node=node, step=0, at_ns=at_ns, action="crashed"))
         host.nodes.clear()
 
     # -- For processes --------------------------------------------------------------------------

@@ -4,15 +4,18 @@ A seed draws a program of several processes and the faults that strike them (`pr
 simulated world, and judges what the applications got (`judge`).
 """
 
-import asyncio
-from typing import Any
-
 import msgspec
 
 from ensue.core.trace import Row
 from ensue.testing.simulation import simulate
 from ensue.testing.swarm.judge import judge
-from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw
+from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw_topics
+from ensue.testing.swarm.transactions import (
+    ContentDraw,
+    ContentProgram,
+    draw_content,
+    judge_content,
+)
 from ensue.testing.world import World
 
 __all__ = ["StackRun", "draw", "run"]
@@ -21,7 +24,7 @@ __all__ = ["StackRun", "draw", "run"]
 class StackRun(msgspec.Struct, frozen=True, kw_only=True):
     """What one seed came to."""
 
-    drawn: Draw
+    drawn: Draw | ContentDraw
     problems: list[str]
     """What is wrong, in words; nothing: the run is valid."""
     rows: list[Row]
@@ -31,26 +34,35 @@ class StackRun(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-def run(drawn: Draw) -> StackRun:
-    """Run what was drawn, and judge it."""
-    programs: list[Program] = []
+def draw(seed: int, order: str, *, faults: list[str] | None = None) -> Draw | ContentDraw:
+    """Draw the program of a seed and its faults."""
+    if order == "transactions":
+        return draw_content(seed, faults=faults)
+    return draw_topics(seed, order, faults=faults)
 
-    async def main(world: World) -> Any:
-        program = Program(world, drawn)
+
+def run(drawn: Draw | ContentDraw) -> StackRun:
+    """Run what was drawn, and judge it."""
+    programs: list[Program | ContentProgram] = []
+
+    async def main(world: World) -> None:
+        program = Program(world, drawn) if isinstance(drawn, Draw) else ContentProgram(world, drawn)
         programs.append(program)
         await program.run()
-        await asyncio.sleep(0)
 
     simulated = simulate(main, seed=drawn.seed, until_s=600.0)
     program = programs[0]
     problems = list(program.problems)
-    problems += judge(
-        simulated.rows,
-        drawn.order.label,
-        settle_s=SETTLE_S / 2,
-        durable=program.durable,
-        lossy=drawn.is_lossy,
-    )
+    if isinstance(program, Program):
+        problems += judge(
+            simulated.rows,
+            program.drawn.order.label,
+            settle_s=SETTLE_S / 2,
+            durable=program.durable,
+            lossy=program.drawn.is_lossy,
+        )
+    else:
+        problems += judge_content(simulated.rows)
     return StackRun(
         drawn=drawn,
         problems=problems,

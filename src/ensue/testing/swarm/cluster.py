@@ -7,10 +7,12 @@ from random import Random
 import msgspec
 
 from ensue.core.errors import LogDamaged
+from ensue.core.trace import Row
+from ensue.protocols.recorder import Recorder
 from ensue.server import Server, ServerConfig
 from ensue.server.config import Access
 from ensue.testing.process import Process
-from ensue.testing.world import World
+from ensue.testing.world import RUN, World
 from ensue.transports.tcp.messages import Member
 
 __all__ = ["DATA", "PORT", "Cluster"]
@@ -33,7 +35,10 @@ class Cluster:
         sync_s: float = 0.0,
         access: Access | None = None,
         topics: tuple[str, ...] = (),
+        records_brokers: bool = False,
     ) -> None:
+        self.records_brokers = records_brokers
+        """Whether content brokers write the trace too, as the checker of transactions needs it."""
         self.world, self.random = world, random
         self.sync_s = sync_s
         self.names = tuple(f"server-{number}" for number in range(1, count + 1))
@@ -76,7 +81,7 @@ class Cluster:
 
     def _start(self, name: str, **changes: object) -> None:
         config = msgspec.structs.replace(self.configs[name], **changes)
-        self.processes[name] = self.world.start(name, _serve, config)
+        self.processes[name] = self.world.start(name, self._serve, config)
 
     async def _supervise(self) -> None:
         while True:
@@ -92,11 +97,23 @@ class Cluster:
                     continue
                 process.restart()
 
+    async def _serve(self, config: ServerConfig) -> None:
+        recorder = None
+        if self.records_brokers:
+            recorder = Recorder(RUN, "none", sink=_BrokerSink(self.world))
+        server = Server(config, recorder=recorder)
+        await server.start()
+        try:
+            await server.wait()
+        finally:
+            await server.stop()
 
-async def _serve(config: ServerConfig) -> None:
-    server = Server(config)
-    await server.start()
-    try:
-        await server.wait()
-    finally:
-        await server.stop()
+
+class _BrokerSink:
+    """Takes the rows of brokers, which go on after a crash."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def append(self, row: Row, /) -> None:
+        self._world.record(None, row)

@@ -23,7 +23,7 @@ from ensue.testing.swarm.cluster import Cluster
 from ensue.testing.swarm.faults import Faults, Striker, draw_faults
 from ensue.testing.world import World
 
-__all__ = ["Draw", "Program", "draw"]
+__all__ = ["SETTLE_S", "Draw", "Program", "draw_topics"]
 
 BUSY_S = 20.0
 """How long faults strike, in virtual seconds."""
@@ -53,7 +53,7 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.order, ensue.Merged | ensue.Deadline)
 
 
-def draw(seed: int, order: str = "total", *, faults: list[str] | None = None) -> Draw:
+def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Draw:
     """Draw a program and its faults."""
     random = Random(f"{seed}/draw/{order}")  # noqa: S311 - replays a seed
     value = _VALUES[order](random)
@@ -96,6 +96,8 @@ class Program:
             topics=drawn.topics if drawn.servers > 1 else (),
         )
         self.clients: list[Process] = []
+        self.faults: list[str] = []
+        """What struck, and when."""
         self.problems: list[str] = []
         """What applications met that they must not meet."""
         self.durable: list[str] = []
