@@ -8,6 +8,7 @@ makes a new loop on the same host.
 
 import asyncio
 import contextvars
+import traceback
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
@@ -255,19 +256,48 @@ class Process:
             self.machine.suspended_ns += slept_ns
             self.loop.delay_timers(slept_ns)
 
+    def waits(self) -> list[str]:
+        """Return where its tasks wait, for people who look for what hangs."""
+        pending = sorted(
+            (task for task in self.loop.tasks if not task.done()), key=lambda task: task.get_name()
+        )
+        return [f"{task.get_name()} waits in {_where(task.get_coro())}" for task in pending]
+
     def __await__(self) -> Any:
         return self.wait().__await__()
 
-    async def wait(self) -> Any:
-        """Wait until it ends; return its result, or raise what it raised."""
+    async def ended(self) -> None:
+        """Wait until it ends, however it does."""
         while self.alive:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.append((cast("ProcessLoop", loop), waiter))
             await waiter
+
+    def error(self) -> str | None:
+        """Return the traceback of the exception that it ended with, if it did."""
+        if self.killed or not self.task.done() or self.task.cancelled():
+            return None
+        error = self.task.exception()
+        return None if error is None else "".join(traceback.format_exception(error)).strip()
+
+    async def wait(self) -> Any:
+        """Wait until it ends; return its result, or raise what it raised."""
+        await self.ended()
         if self.killed:
             raise ProcessKilled(self.name)
         return self.task.result()
+
+
+def _where(coroutine: Any) -> str:
+    """Return the functions that wait for each other, the outermost first."""
+    places = []
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
+        if frame is not None:
+            places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
+    return " > ".join(places)
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

@@ -201,7 +201,7 @@ class World:
         for process in self._running:
             if process.alive and not process.stopped:
                 lines.append(f"process {process.name}:")
-                lines += [f"  {_where(task)}" for task in list(process.loop.tasks)[:20]]
+                lines += [f"  {each}" for each in process.waits()]
         return "\n".join(lines)
 
     def close(self) -> None:
@@ -223,17 +223,3 @@ class World:
         self._graveyard.clear()
         self.processes.clear()
         self._hosts.clear()
-
-
-def _where(task: "asyncio.Task[Any]") -> str:
-    frames = task.get_stack(limit=None)
-    coroutine = task.get_coro()
-    places = [f"{frame.f_code.co_name}:{frame.f_lineno}" for frame in frames]
-    inner = coroutine
-    while (awaited := getattr(inner, "cr_await", None)) is not None and hasattr(
-        awaited, "cr_frame"
-    ):
-        if awaited.cr_frame is not None:
-            places.append(f"{awaited.cr_code.co_name}:{awaited.cr_frame.f_lineno}")
-        inner = awaited
-    return f"{task.get_name()} {'done' if task.done() else 'waits in'} {' > '.join(places)}"

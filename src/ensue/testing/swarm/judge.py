@@ -14,11 +14,14 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from ensue.checkers import Verdict, check
+from ensue.client.trace_rows import CLOSED
 from ensue.core.trace import Row
 
 __all__ = ["judge"]
 
 SECOND_NS = 1_000_000_000
+_GOES_ON = frozenset({CLOSED, "superseded"})
+"""Verdicts of `unsubscribed` after which a durable subscription goes on in another life."""
 
 
 def judge(
@@ -84,6 +87,8 @@ def _one_life(name: str, lives: Sequence[Row]) -> list[Row]:
                 continue
             joined.add(row.topic or "")
         elif row.action == "unsubscribed":
+            if row.verdict in _GOES_ON:
+                continue
             joined.discard(row.topic or "")
         else:
             continue

@@ -142,11 +142,16 @@ class Program:
     async def _end(self) -> None:
         """Wait for all clients: none may hang."""
         for client in self.clients:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(30.0):
-                    await client
-            except TimeoutError:
-                self.problems.append(f"liveness: {client.name} did not end within 30 s")
+                    await client.ended()
+            if client.alive:
+                waits = "; ".join(client.waits())
+                self.problems.append(
+                    f"liveness: {client.name} did not end within 30 s: {waits}"
+                )
+            elif (error := client.error()) is not None:
+                self.problems.append(f"{client.name} failed: {error}")
 
     def _topics(self) -> tuple[str, ...]:
         topics = self.drawn.topics

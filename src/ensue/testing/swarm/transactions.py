@@ -10,7 +10,13 @@ import msgspec
 
 import ensue
 from ensue.checkers import Verdict, check
-from ensue.core.errors import EventsInDoubt, LocalProtocolError, SubscriptionLost, TransportError
+from ensue.core.errors import (
+    EventsInDoubt,
+    LocalProtocolError,
+    SubscriptionLost,
+    TransactionPending,
+    TransportError,
+)
 from ensue.core.trace import Row
 from ensue.testing.process import Process
 from ensue.testing.swarm.cluster import Cluster
@@ -93,11 +99,16 @@ class ContentProgram:
         await asyncio.sleep(SETTLE_S)
         self.over = True
         for client in self.clients:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(60.0):
-                    await client
-            except TimeoutError:
-                self.problems.append(f"liveness: {client.name} did not end within 60 s")
+                    await client.ended()
+            if client.alive:
+                waits = "; ".join(client.waits())
+                self.problems.append(
+                    f"liveness: {client.name} did not end within 60 s: {waits}"
+                )
+            elif (error := client.error()) is not None:
+                self.problems.append(f"{client.name} failed: {error}")
         self.cluster.close()
         self.faults = striker.log
         self.problems += [
@@ -108,7 +119,11 @@ class ContentProgram:
         """Connect again after errors that applications have to expect."""
         while not self.over:
             try:
-                await self._connected(name, random)
+                try:
+                    await self._connected(name, random)
+                finally:
+                    # Plans of others may still name it: nothing is owed to it any more.
+                    self.world.crashed(self.world.host(name))
             except (TransportError, SubscriptionLost, EventsInDoubt):
                 await asyncio.sleep(0.5)
 
@@ -177,6 +192,8 @@ class ContentProgram:
             self.outcomes.append("committed")
         except ensue.TransactionAborted as error:
             self.outcomes.append(error.reason)
+        except TransactionPending:
+            self.outcomes.append("pending")
 
     async def _transact(self, bus: ensue.Bus, kind: str, other: str, random: Random) -> None:
         timeout_s = random.choice((2.0, 10.0))
@@ -201,6 +218,8 @@ class ContentProgram:
             except ensue.TransactionAborted as error:
                 if error.reason == "timeout":
                     self.problems.append(f"liveness: a {kind} transaction timed out: {error}")
+            except TransactionPending as error:
+                self.problems.append(f"liveness: a {kind} transaction is pending: {error}")
 
 
 def judge_content(rows: Sequence[Row]) -> list[str]:
