@@ -15,13 +15,17 @@ lost, or replaced by an older copy of itself.
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 __all__ = ["Disk"]
 
-Undo = Callable[[], None]
+WRITTEN_BACK = 0.7
+"""Probability that a file has more than what was synced after a power cut."""
+TORN = 0.5
+"""Probability that the last write that is there is torn."""
+ZEROED = 0.3
+"""Probability that a torn write has the length and not the data."""
 
 
 class _File:
@@ -50,11 +54,12 @@ class _File:
     def lose_power(self, random: Random) -> None:
         """Keep what was safe and a few writes more."""
         content = bytearray(self.safe)
-        kept = random.randint(0, len(self.writes)) if random.random() < 0.7 else 0
-        for place, (offset, data) in enumerate(self.writes[:kept]):
-            if place == kept - 1 and random.random() < 0.5:
-                data = data[: random.randint(0, len(data))]
-                if random.random() < 0.3:
+        kept = random.randint(0, len(self.writes)) if random.random() < WRITTEN_BACK else 0
+        for place, (offset, written) in enumerate(self.writes[:kept]):
+            data = written
+            if place == kept - 1 and random.random() < TORN:
+                data = written[: random.randint(0, len(written))]
+                if random.random() < ZEROED:
                     data = bytes(len(data))
             content.extend(bytes(max(0, offset - len(content))))
             content[offset : offset + len(data)] = data

@@ -20,7 +20,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -374,7 +374,7 @@ class Listener:
         """Accept connections."""
         self.network.open(self)
 
-    async def __aenter__(self) -> "Listener":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

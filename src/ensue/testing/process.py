@@ -82,7 +82,7 @@ class Host(platform.Platform):
 
     def __init__(self, world: "World", name: str, random: Random) -> None:
         self.world, self.name, self.random = world, name, random
-        self.disk = Disk(Random(random.getrandbits(64)))
+        self.disk = Disk(world.generator(f"disk {name}"))
         self.files = self.disk
         self.process: Process | None = None
         self.nodes: dict[str, None] = {}

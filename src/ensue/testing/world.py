@@ -10,7 +10,6 @@ cut writes, names, faults) come from generators derived from the seed too, one f
 that a change of one does not move all others.
 """
 
-import asyncio
 import heapq
 import logging
 import traceback
@@ -26,7 +25,7 @@ from ensue.testing.errors import SimulationFailed, Stuck
 from ensue.testing.network import Network, NetworkOptions
 from ensue.testing.process import Host, Main, Process
 
-__all__ = ["RUN", "World"]
+__all__ = ["MAIN", "RUN", "World"]
 
 SECOND_NS = 1_000_000_000
 ITERATION_NS_MAX = 20_000
@@ -40,7 +39,7 @@ _log = logging.getLogger("ensue.testing")
 
 
 class World:
-    """Processes, their hosts and the network between them. Made by `simulate`."""
+    """Processes, their hosts and the network between them."""
 
     def __init__(
         self,
@@ -142,9 +141,9 @@ class World:
 
     # -- Running --------------------------------------------------------------------------------
 
-    def run(self, main: Callable[["World"], Awaitable[Any]], *, until_s: float) -> Any:
+    def run(self, main: Callable[[], Awaitable[Any]], *, until_s: float) -> Any:
         """Run until the main process ends; return its result."""
-        process = self.start(MAIN, main, self)
+        process = self.start(MAIN, main)
         until_ns = int(until_s * SECOND_NS)
         while process.alive:
             if not self._step():
@@ -185,6 +184,11 @@ class World:
             return False
         self.now_ns = max(now_ns, due_ns)
         return True
+
+    def raise_failures(self) -> None:
+        """Raise if there was an exception that no code handled."""
+        if self.failures:
+            raise SimulationFailed("an exception was not handled: " + "\n".join(self.failures))
 
     def broken(self) -> list[tuple[Process, BaseException]]:
         """Return the processes that ended with an exception."""

@@ -7,7 +7,7 @@ simulated world, and judges what the applications got (`judge`).
 import msgspec
 
 from ensue.core.trace import Row
-from ensue.testing.simulation import simulate
+from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.judge import judge
 from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw_topics
 from ensue.testing.swarm.transactions import (
@@ -16,7 +16,6 @@ from ensue.testing.swarm.transactions import (
     draw_content,
     judge_content,
 )
-from ensue.testing.world import World
 
 __all__ = ["StackRun", "draw", "run"]
 
@@ -45,8 +44,12 @@ def run(drawn: Draw | ContentDraw) -> StackRun:
     """Run what was drawn, and judge it."""
     programs: list[Program | ContentProgram] = []
 
-    async def main(world: World) -> None:
-        program = Program(world, drawn) if isinstance(drawn, Draw) else ContentProgram(world, drawn)
+    async def main(simulation: Simulation) -> None:
+        program: Program | ContentProgram
+        if isinstance(drawn, Draw):
+            program = Program(simulation.world, drawn)
+        else:
+            program = ContentProgram(simulation.world, drawn)
         programs.append(program)
         await program.run()
 

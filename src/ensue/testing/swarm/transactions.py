@@ -18,9 +18,9 @@ from ensue.core.errors import (
     TransportError,
 )
 from ensue.core.trace import Row
+from ensue.testing.cluster import Cluster
+from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
-from ensue.testing.swarm.cluster import Cluster
-from ensue.testing.swarm.faults import Faults, Striker, draw_faults
 from ensue.testing.world import World
 
 __all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
@@ -65,8 +65,7 @@ class ContentProgram:
         self.world, self.drawn = world, drawn
         self.cluster = Cluster(
             world,
-            world.generator("cluster"),
-            count=drawn.servers,
+            names=[f"server-{number}" for number in range(1, drawn.servers + 1)],
             sync_s=drawn.sync_s,
             records_brokers=True,
         )
@@ -82,15 +81,12 @@ class ContentProgram:
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
         drawn, world = self.drawn, self.world
-        self.cluster.start()
-        await asyncio.sleep(1.0)
+        await self.cluster.start()
         for number in range(drawn.clients):
             name = f"client-{number}"
             random = Random(world.random.random())  # noqa: S311 - replays a seed
             self.clients.append(world.start(name, self._client, name, random))
-        striker = Striker(
-            world, self.cluster, lambda: self.clients, drawn.faults, world.generator("faults")
-        )
+        striker = Striker(world, [self.cluster], drawn.faults)
         await asyncio.sleep(1.0)
         striker.start()
         await asyncio.sleep(BUSY_S)
@@ -104,9 +100,7 @@ class ContentProgram:
                     await client.ended()
             if client.alive:
                 waits = "; ".join(client.waits())
-                self.problems.append(
-                    f"liveness: {client.name} did not end within 60 s: {waits}"
-                )
+                self.problems.append(f"liveness: {client.name} did not end within 60 s: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
         self.cluster.close()

@@ -1,16 +1,16 @@
 """Faults of a run: which ones there are, when they strike, and how they heal."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import msgspec
 
+from ensue.testing.cluster import Cluster
 from ensue.testing.process import Process
-from ensue.testing.swarm.cluster import Cluster
-from ensue.testing.world import World
+from ensue.testing.world import MAIN, World
 
-__all__ = ["Faults", "draw_faults"]
+__all__ = ["Faults", "Striker", "draw_faults"]
 
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
@@ -69,13 +69,11 @@ class Striker:
     def __init__(
         self,
         world: World,
-        cluster: Cluster,
-        clients: Callable[[], list[Process]],
+        clusters: Sequence[Cluster],
         faults: Faults,
-        random: Random,
     ) -> None:
-        self._world, self._cluster, self._clients = world, cluster, clients
-        self._faults, self._random = faults, random
+        self._world, self._clusters = world, clusters
+        self._faults, self._random = faults, world.generator("faults")
         self.log: list[str] = []
         """What struck, and when."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -96,7 +94,8 @@ class Striker:
         for process in self._world.processes.values():
             if process.stopped:
                 process.resume()
-        self._cluster.down.clear()
+        for cluster in self._clusters:
+            cluster.down.clear()
 
     async def _strike_on(self, name: str, mean_s: float) -> None:
         while True:
@@ -106,13 +105,23 @@ class Striker:
     def _note(self, what: str) -> None:
         self.log.append(f"{self._world.now_s:.3f} s: {what}")
 
-    def _server(self) -> Process | None:
-        alive = [each for each in self._cluster.processes.values() if each.alive]
+    def _servers(self) -> dict[str, Cluster]:
+        return {name: cluster for cluster in self._clusters for name in cluster.processes}
+
+    def _pick(self, *, servers: bool) -> Process | None:
+        known = self._servers()
+        alive = [
+            process
+            for name, process in self._world.processes.items()
+            if process.alive and name != MAIN and (name in known) == servers
+        ]
         return self._random.choice(alive) if alive else None
 
+    def _server(self) -> Process | None:
+        return self._pick(servers=True)
+
     def _client(self) -> Process | None:
-        alive = [each for each in self._clients() if each.alive]
-        return self._random.choice(alive) if alive else None
+        return self._pick(servers=False)
 
     async def _server_kills(self) -> None:
         if (server := self._server()) is not None:
@@ -121,13 +130,14 @@ class Striker:
 
     async def _power_cuts(self) -> None:
         server = self._server()
-        if server is None or self._cluster.sync_s > 0:
+        cluster = None if server is None else self._servers()[server.name]
+        if server is None or cluster is None or not cluster.loses_power_safely:
             return
         self._note(f"power cut {server.name}")
-        self._cluster.down[server.name] = None
+        cluster.down[server.name] = None
         server.kill(power=True)
         await asyncio.sleep(self._random.uniform(0.1, 3.0))
-        self._cluster.down.pop(server.name, None)
+        cluster.down.pop(server.name, None)
 
     async def _client_kills(self) -> None:
         client = self._client()
@@ -168,7 +178,7 @@ class Striker:
         await self._cut(one_way=True)
 
     async def _cut(self, *, one_way: bool) -> None:
-        hosts = [each for each in self._world.processes if each != "main"]
+        hosts = [each for each in self._world.processes if each != MAIN]
         self._random.shuffle(hosts)
         size = self._random.randint(1, max(1, len(hosts) - 1))
         self._note(f"cut {', '.join(hosts[:size])}{' one way' * one_way}")

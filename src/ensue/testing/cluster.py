@@ -1,16 +1,15 @@
-"""Servers of a chain in a simulated world, started again when they end."""
+"""Ensue servers in a simulated world: one, or a chain, started again when they end."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
-
-import msgspec
+from typing import Any
 
 from ensue.core.errors import LogDamaged
 from ensue.core.trace import Row
 from ensue.protocols.recorder import Recorder
 from ensue.server import Server, ServerConfig
-from ensue.server.config import Access
+from ensue.testing.errors import SimulationFailed
 from ensue.testing.process import Process
 from ensue.testing.world import RUN, World
 from ensue.transports.tcp.messages import Member
@@ -19,49 +18,51 @@ __all__ = ["DATA", "PORT", "Cluster"]
 
 DATA = Path("/data")
 PORT = 7400
+READY_S = 0.05
 BACK_S = (0.05, 3.0)
 """Bounds of the time that an operator or a supervisor takes to start a server again."""
 
 
 class Cluster:
-    """All servers of one bus."""
+    """All servers of one bus.
+
+    `options` are fields of `ServerConfig`. The topics of a chain are placed in turn.
+    """
 
     def __init__(
         self,
         world: World,
-        random: Random,
         *,
-        count: int,
-        sync_s: float = 0.0,
-        access: Access | None = None,
-        topics: tuple[str, ...] = (),
+        names: Sequence[str],
+        topics: Sequence[str] = (),
         records_brokers: bool = False,
+        **options: Any,
     ) -> None:
         self.records_brokers = records_brokers
         """Whether content brokers write the trace too, as the checker of transactions needs it."""
-        self.world, self.random = world, random
-        self.sync_s = sync_s
-        self.names = tuple(f"server-{number}" for number in range(1, count + 1))
+        self.world, self.random = world, world.generator(f"cluster {names[0]}")
+        self.names = tuple(names)
         self.processes: dict[str, Process] = {}
+        self._serving: dict[str, None] = {}
+        """Servers that have listened at least once."""
         self.down: dict[str, None] = {}
         """Servers that a fault keeps down."""
         self.damaged: dict[str, str] = {}
         """Servers that refuse to start, and why."""
         placed: dict[str, list[str]] = {name: [] for name in self.names}
         for number, topic in enumerate(topics):
-            placed[self.names[number % count]].append(topic)
-        members = tuple(Member(name, f"{name}:{PORT}", tuple(placed[name])) for name in self.names)
+            placed[self.names[number % len(names)]].append(topic)
+        members = tuple(Member(name, f"{name}:{PORT}", tuple(placed[name])) for name in names)
         self.configs = {
             name: ServerConfig(
                 data=str(DATA),
                 listen=f"0.0.0.0:{PORT}",
                 insecure=True,
                 name=name,
-                chain=members if count > 1 else (),
-                sync_s=sync_s,
-                access=Access() if access is None else access,
+                chain=members if len(names) > 1 else (),
+                **options,
             )
-            for name in self.names
+            for name in names
         }
 
     def url(self, name: str, *, token: str = "") -> str:
@@ -69,19 +70,25 @@ class Cluster:
         login = f"?token={token}" if token else ""
         return f"ensue://{name}:{PORT}{login}"
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Start all servers, and a supervisor that starts those again that end."""
         for name in self.names:
-            self._start(name)
+            self.processes[name] = self.world.start(name, self._serve, self.configs[name])
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
+        while len(self._serving) < len(self.names):
+            broken = [each.error() for each in self.processes.values() if each.error()]
+            if broken:
+                raise SimulationFailed(f"a server did not start: {broken[0]}")
+            await asyncio.sleep(READY_S)
 
     def close(self) -> None:
         """Stop supervising."""
         self._supervisor.cancel()
 
-    def _start(self, name: str, **changes: object) -> None:
-        config = msgspec.structs.replace(self.configs[name], **changes)
-        self.processes[name] = self.world.start(name, self._serve, config)
+    @property
+    def loses_power_safely(self) -> bool:
+        """Whether a power cut loses no event with a receipt: servers sync before each one."""
+        return all(config.sync_s == 0 for config in self.configs.values())
 
     async def _supervise(self) -> None:
         while True:
@@ -103,6 +110,7 @@ class Cluster:
             recorder = Recorder(RUN, "none", sink=_BrokerSink(self.world))
         server = Server(config, recorder=recorder)
         await server.start()
+        self._serving[config.name] = None
         try:
             await server.wait()
         finally:
