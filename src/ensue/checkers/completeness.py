@@ -2,11 +2,12 @@
 
 Rules, for each subscriber:
 
-- `lost`: an owed event was not delivered. An event is owed if it was published after the
-  subscription to its topic took effect, and the subscription lasted to the end of the trace. If the
-  subscription ended, an event is owed if it was published at least `settle_ns` before the end; and,
-  if `gaps` is set, if a later event of the same publisher and topic was delivered. Near the start
-  and the end of a subscription an event may or may not be delivered.
+- `lost`: an owed event was not delivered. An event is owed if its receipt came (`published`), it
+  was published after the subscription to its topic took effect, and the subscription lasted to the
+  end of the trace. If the subscription ended, an event is owed if its receipt came at least
+  `settle_ns` before the end; and, if `gaps` is set, if a later event of the same publisher and
+  topic was delivered. Near the start and the end of a subscription an event may or may not be
+  delivered.
 - `duplicate`: an event was delivered twice.
 - `phantom`: an event was delivered that no client published, or as another one than published.
 - `uninvited`: an event was delivered without a subscription to its topic.
@@ -63,11 +64,7 @@ class _Lane:
         """Return the events published after one time, up to and including another."""
         start = bisect_right(self.times, after_ns)
         end = len(self.times) if until_ns is None else bisect_right(self.times, until_ns)
-        return [
-            one
-            for one in self.by_time[start:end]
-            if until_ns is None or (one.confirmed_ns or one.time_ns) <= until_ns
-        ]
+        return self.by_time[start:end]
 
     def below(self, number: int, after_ns: int) -> list[Publication]:
         """Return the events with a smaller number that were published after a time."""
@@ -207,7 +204,8 @@ class _Debts:
         if settle_ns is not None:
             until_ns = interval.closed_ns - settle_ns - self._slack_ns
             for one in lane.between(after_ns, until_ns):
-                owed.setdefault(one.event, "stayed subscribed for long enough")
+                if one.confirmed_ns is not None and one.confirmed_ns <= until_ns:
+                    owed.setdefault(one.event, "stayed subscribed for long enough")
         if self._terms.gaps:
             furthest = self._furthest(interval, deliveries)
             excerpt = self._history.excerpt

@@ -31,7 +31,7 @@ _NAMED = frozenset({"submitted", "published", "delivered"})
 
 
 class Publication(msgspec.Struct, frozen=True, gc=False):
-    """A published event: where its `submitted` row stands, or `published` if there is no other."""
+    """A published event: its `submitted` row, or its `published` row if that is the only one."""
 
     event: str
     topic: str
@@ -186,8 +186,8 @@ def ordinal(number: int) -> str:
 
 def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
     """Return the first contradiction in the rows of a run, if any."""
-    published: dict[str, Row] = {}
-    numbers: dict[tuple[str | None, str | None, int | None], Row] = {}
+    published: dict[tuple[str, str], Row] = {}
+    numbers: dict[tuple[str, str | None, str | None, int | None], Row] = {}
     for rows in nodes:
         step = None
         restarted = False
@@ -199,10 +199,11 @@ def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
             problem = _missing(row)
             if problem is not None:
                 return f"{problem} (node {row.node}, step {step})"
-            if row.action != "published" or row.event is None:
+            if row.action not in {"submitted", "published"} or row.event is None:
                 continue
-            number = (row.publisher, row.topic, row.publisher_seq)
-            first = published.get(row.event)
+            event = (row.action, row.event)
+            number = (row.action, row.publisher, row.topic, row.publisher_seq)
+            first = published.get(event)
             if (
                 restarted
                 and first is not None
@@ -210,13 +211,13 @@ def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
                 and first is numbers.get(number)
             ):
                 continue  # Repeated by a publisher after its restart.
-            for earlier in (published.get(row.event), numbers.get(number)):
+            for earlier in (published.get(event), numbers.get(number)):
                 if earlier is not None:
                     return (
                         f"{earlier.event} (node {earlier.node}, step {earlier.step}) and "
                         f"{row.event} (node {row.node}, step {step}) were published as one event"
                     )
-            published[row.event] = row
+            published[event] = row
             numbers[number] = row
     return None
 

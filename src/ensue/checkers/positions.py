@@ -74,10 +74,9 @@ def judge(history: History, collector: Collector) -> None:
             if before is not None and delivery.stated != _next(before):
                 allowed = allowed or excuses(history, subscriber)
                 assert before.stated is not None
-                if _skipped(history, subscriber, before.stated, delivery.stated):
-                    before = delivery
-                    continue
-                if not allowed.allow(
+                if not _skipped(
+                    history, subscriber, before.stated, delivery.stated
+                ) and not allowed.allow(
                     (before.step, before.stated), (delivery.step, delivery.stated)
                 ):
                     explain = partial(

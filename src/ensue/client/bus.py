@@ -267,9 +267,7 @@ class Bus:
             check_content_event(key, headers)
             return await self._content.publish(topic, payload, by_s=by_s)
         if topic not in self._checked:
-            check_topics((topic,))
-            if len(self._checked) < CHECKED_MAX:
-                self._checked.add(topic)
+            self._check_topic(topic)
         if type(payload) is not bytes or len(payload) > hub.payload_bytes_max:
             payload = check_payload(payload, hub.payload_bytes_max)
         copied = None
@@ -296,11 +294,19 @@ class Bus:
         if settled is None:
             return event
         # Shielded: cancelling the caller must not make a settled event look lost.
-        if not settled.done():
-            await receipt_by(by_s, event, asyncio.shield(settled))
-        stamped = settled.result()
-        self._record_receipt(stamped)
+        stamped = (
+            settled.result()
+            if settled.done()
+            else await receipt_by(by_s, event, asyncio.shield(settled))
+        )
+        if hub.recorder is not None:
+            self._record_receipt(stamped)
         return stamped
+
+    def _check_topic(self, topic: str) -> None:
+        check_topics((topic,))
+        if len(self._checked) < CHECKED_MAX:
+            self._checked.add(topic)
 
     def _record_receipt(self, event: Event) -> None:
         """Record in the trace that a receipt came."""

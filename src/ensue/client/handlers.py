@@ -85,7 +85,7 @@ class _NotAsync(TypeError):
 class _Taken:
     """An event that was read."""
 
-    __slots__ = ("attempts", "begun", "event", "finished", "left", "recorded")
+    __slots__ = ("attempts", "begun", "event", "finished", "left")
 
     def __init__(self, event: ReceivedEvent) -> None:
         self.event = event
@@ -94,7 +94,6 @@ class _Taken:
         """Whether its turn has come."""
         self.left = False
         """Whether its topic was left before that."""
-        self.recorded = False
         self.finished = False
 
 
@@ -169,7 +168,7 @@ class Runner:
         pending_max: int = READ_AHEAD_MAX,
         progress: Progress | None = None,
         check: Callable[[ReceivedEvent], ReceivedEvent | None] | None = None,
-        on_first_call: Callable[[ReceivedEvent], None] | None = None,
+        on_call: Callable[[ReceivedEvent], None] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         check_handler(handler, "a handler", "an event")
@@ -198,7 +197,8 @@ class Runner:
         self._progress = Progress() if progress is None else progress
         self._check = check
         """Returns the event that the handler is called with; None: it is skipped."""
-        self._on_first_call = on_first_call
+        self._on_call = on_call
+        """Called before each call of the handler."""
         self._sleep = sleep
         self._window: deque[_Taken] = deque()
         """Events read, from the first unfinished one on."""
@@ -325,9 +325,8 @@ class Runner:
                     self._finish(lane)
                     continue
                 taken.event = checked
-            if self._on_first_call is not None and not taken.recorded:
-                taken.recorded = True
-                self._on_first_call(taken.event)
+            if self._on_call is not None:
+                self._on_call(taken.event)
             if lane.key in self._parked_keys:
                 self._park(lane, None)
             else:

@@ -195,6 +195,8 @@ class Share:
     def end(self, outcome: Refuse) -> None:
         """Pass on that nothing more comes."""
         self._on_outcome(outcome)
+        # The subscription has recorded the end: closing the share must not do it again.
+        self.joined.clear()
 
 
 class SharedNode:

@@ -30,7 +30,7 @@ events of a transaction, is over (`SubscriptionLost`).
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ from ensue.client.reader import Counts, NodeReader, Reader
 from ensue.client.received_event import CONTENT, ReceivedEvent
 from ensue.client.shared_node import SharedReader
 from ensue.client.topic_changes import Missed, TopicChanges
+from ensue.client.trace_rows import CLOSED, SubscriptionRows
 from ensue.client.validation import (
     Acknowledge,
     Start,
@@ -122,8 +123,8 @@ class Subscription:
         """Done when the server has forgotten it; made by `forget`."""
         self._closed = False
         self._rested = False
-        self._records_reads = hub.recorder is not None
-        """Whether `__anext__` writes what it hands out into the trace."""
+        self._rows: SubscriptionRows | None = None
+        """Made on entering, where there is a trace."""
         self._handlers: dict[type[Outcome], Callable[[Any], None]] = {
             Join: self._joined,
             Leave: self._has_left,
@@ -212,6 +213,14 @@ class Subscription:
         self._backpressure.slow.name = self._wanted_name or own_name
         reader = self._reader = self._make_reader(own_name)
         self._watches_handover = reader.watches_handover
+        if hub.recorder is not None:
+            self._rows = SubscriptionRows(
+                hub.recorder,
+                hub.clock,
+                client=self._client,
+                name=self.name,
+                deliveries=not reader.watches_handover,
+            )
         try:
             await reader.open(
                 client=self._client, subscription=self.name, on_outcomes=self._outcomes
@@ -361,7 +370,8 @@ class Subscription:
             self._topic_changes.give_up(topic, error)
         left = frozenset(topics)
         reader.leave_unread(self._queue.of(left), ended=False)
-        self._record_unread(self._queue.of(left))
+        if self._rows is not None:
+            self._rows.left(left, self._queue.of(left))
         self._queue.drop(left)
         for position in self._ahead.leave(left):
             self._handled(position)
@@ -373,10 +383,8 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedEvent:
-        if self._reader is None:
-            raise self._not_open()
-        if asyncio.get_running_loop() is not self._hub.loop:
-            self._hub.check_loop("this subscription")
+        if self._reader is None or asyncio.get_running_loop() is not self._hub.loop:
+            self._check_readable()
         queue, acknowledgements = self._queue, self._acknowledgements
         if queue.has_reader:
             raise LocalProtocolError(
@@ -399,28 +407,14 @@ class Subscription:
             if self._watches_handover:
                 delivery = self._hand_over(delivery)
         acknowledgements.hand_out(delivery.position)
-        if self._records_reads:
-            self._record(delivery)
+        if self._rows is not None:
+            self._rows.read(delivery)
         return ReceivedEvent(delivery.event, delivery.position, delivery.verdict, self)
 
-    def _record(self, delivery: Deliver) -> None:
-        """Write a delivery into the trace as the application gets it.
-
-        Readers that watch the hand-over do it themselves. What is read after the subscription was
-        closed is left out: nothing was owed any more.
-        """
-        recorder = self._hub.recorder
-        if recorder is not None and not self._watches_handover and not self._closed:
-            now_ns = self._hub.clock.now_ns()
-            recorder.handed_over(self._client, self.name, delivery, now_ns)
-
-    def _record_unread(self, deliveries: Iterable[Deliver]) -> None:
-        """Write into the trace which deliveries the application will not get."""
-        recorder = self._hub.recorder
-        if recorder is not None and not self._watches_handover:
-            now_ns = self._hub.clock.now_ns()
-            for delivery in deliveries:
-                recorder.unread(self._client, self.name, delivery, now_ns)
+    def _check_readable(self) -> None:
+        if self._reader is None:
+            raise self._not_open()
+        self._hub.check_loop("this subscription")
 
     async def _until_woken(self) -> None:
         if self._acknowledgements.lost is not None:
@@ -449,32 +443,31 @@ class Subscription:
         Cancelled, it cancels the handlers and waits for them. The next run begins with what this
         one leaves unfinished, unless it was acknowledged meanwhile.
         """
-        # Handlers that run side by side get events in the sequence in which they are read.
-        in_turn = self._records_reads and isinstance(concurrency, Sequential)
+        rows, in_turn = self._rows, isinstance(concurrency, Sequential)
         runner = Runner(
             self,
             handler,
             check=self._check_late if self._watches_handover else None,
-            on_first_call=self._record_call if in_turn else None,
+            on_call=rows.called if rows is not None and in_turn else None,
             concurrency=concurrency,
             on_failure=on_failure,
             pending_max=pending_max,
             progress=progress,
         )
-        if self._reader is None:
-            raise self._not_open()
-        self._hub.check_loop("this subscription")
+        self._check_readable()
         ahead, unacknowledged = self._ahead, self._acknowledgements.open
         if self._automatic:
             for position in tuple(unacknowledged):
                 self._handled(position)
             self._automatic = False
         ahead.left = [event for event in ahead.left if event.position in unacknowledged]
+        if rows is not None and not ahead.running:
+            rows.begin_run(in_turn=in_turn)
         try:
-            self._records_reads = self._records_reads and not in_turn
             done = await runner.run(ahead)
         finally:
-            self._records_reads = self._records_reads or in_turn
+            if rows is not None and not ahead.running:
+                rows.end_run()
             self._rest_if_done()
         await self.settle()
         return done
@@ -487,10 +480,6 @@ class Subscription:
     async def until_safe(self, position: int) -> None:
         """Wait until the acknowledgement of a position is safe; at once if nothing is kept."""
         await self._acknowledgements.until(position)
-
-    def _record_call(self, event: ReceivedEvent) -> None:
-        """Write an event into the trace when its handler is called for the first time."""
-        self._record(Deliver(event.event, event.position, event.verdict))
 
     def _hand_over(self, delivery: Deliver) -> Deliver | None:
         """Return a delivery as the application gets it; None: it is late by now."""
@@ -587,6 +576,9 @@ class Subscription:
 
     def _retire(self, reader: Reader) -> None:
         reader.leave_unread(self._queue.unread, ended=True)
+        if self._rows is not None:
+            kept = self.topics if self.durable else ()
+            self._rows.end(self._queue.unread, kept, CLOSED)
         if self._acknowledgements.lost is not None:
             reader.rest(silently=True)
         elif self.durable:
@@ -611,6 +603,8 @@ class Subscription:
             if type(outcome) is Deliver:
                 if not leaving or outcome.event.topic not in leaving:
                     unread.append(outcome)
+                elif self._rows is not None:
+                    self._rows.unread((outcome,))
             elif (handle := handlers.get(type(outcome))) is not None:
                 handle(outcome)
         if self.pending >= self.pending_max and not self._closed:
@@ -619,11 +613,10 @@ class Subscription:
             self._queue.wake()
 
     def _acknowledged(self, outcome: Acknowledged) -> None:
-        recorder, safe = self._hub.recorder, self._acknowledgements.safe
+        grown = self.durable and outcome.position > self._acknowledgements.safe
+        if grown and self._rows is not None:
+            self._rows.acknowledged(outcome.position)
         self._acknowledgements.reached(outcome.position)
-        if recorder is not None and self.durable and outcome.position > safe:
-            now_ns = self._hub.clock.now_ns()
-            recorder.acknowledged(self._client, self.name, outcome.position, now_ns)
 
     def _has_left(self, outcome: Leave) -> None:
         if self._content is not None:
@@ -642,6 +635,8 @@ class Subscription:
         self._topic_changes.joined(topic)
 
     def _has_resumed(self) -> None:
+        if self._rows is not None:
+            self._rows.resumed(self.topics)
         if self._reader is not None and not self._reader.resumed.done():
             self._reader.resumed.set_result(None)
 
@@ -666,10 +661,10 @@ class Subscription:
         error = outcome.error if isinstance(outcome, Failed) else None
         why = str(error) if isinstance(error, LogLost) else ""
         lost = self._acknowledgements.lose(self.name, outcome.reason, why)
-        if self._hub.recorder is not None and not self._closed:
-            now_ns = self._hub.clock.now_ns()
-            for topic in self.topics:
-                self._hub.recorder.ended(self._client, self.name, topic, now_ns, outcome.reason)
+        if self._reader is not None:
+            self._reader.leave_unread(self._queue.unread, ended=True)
+        if self._rows is not None:
+            self._rows.end(self._queue.unread, self.topics, outcome.reason)
         if isinstance(outcome, Failed):
             lost.__cause__ = outcome.error
         for topic in self._topic_changes.waiting():

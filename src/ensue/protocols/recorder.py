@@ -139,8 +139,12 @@ class Recorder:
             verdict="unread",
         )
 
+    def resumed(self, node: str, subscription: str, topic: str, at_ns: int) -> None:
+        """Record that an application resumed a durable subscription that has a topic."""
+        self._add("subscribed", node, at_ns, None, topic=topic, subscription=subscription)
+
     def ended(self, node: str, subscription: str, topic: str, at_ns: int, verdict: str) -> None:
-        """Record that a subscription to a topic ended without being left."""
+        """Record that a subscription to a topic ended without being left, and why."""
         self._add(
             "unsubscribed",
             node,
