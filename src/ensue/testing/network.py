@@ -179,8 +179,8 @@ class _Stream(asyncio.Transport):
         return self._protocol
 
     def is_closing(self) -> bool:
-        """Return whether the stream is closed or about to be."""
-        return self._closing
+        """Return whether the stream is closed or about to be, or its process gone."""
+        return self._closing or self.loop.dead
 
     def is_reading(self) -> bool:
         """Return whether what arrives is handed over."""
