@@ -42,7 +42,7 @@ def play(
     program: Callable[[Simulation, Process, list[str]], Awaitable[None]],
     *,
     seed: int = 1,
-    network: NetworkOptions = NetworkOptions(),
+    network: NetworkOptions | None = None,
 ) -> list[str]:
     seen: list[str] = []
 
@@ -51,7 +51,7 @@ def play(
         await asyncio.sleep(0.1)
         await program(simulation, server, seen)
 
-    simulate(main, seed=seed, network=network, until_s=100_000)
+    simulate(main, seed=seed, network=network or NetworkOptions(), until_s=100_000)
     return seen
 
 
@@ -136,11 +136,14 @@ def test_writer_waits_while_the_other_process_is_stopped() -> None:
     async def program(simulation: Simulation, server: Process, _seen: list[str]) -> None:
         _reader, writer = await asyncio.open_connection("server", PORT)
         server.pause()
+
+        async def fill() -> None:
+            while True:
+                writer.write(bytes(100_000))
+                await writer.drain()
+
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(60):
-                while True:
-                    writer.write(bytes(100_000))
-                    await writer.drain()
+            await asyncio.wait_for(fill(), 60)
         assert writer.transport.get_write_buffer_size() < 1_000_000
         server.resume()
         async with asyncio.timeout(60):

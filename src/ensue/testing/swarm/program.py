@@ -246,43 +246,47 @@ class Program:
     async def _read_durable(self, name: str, topics: tuple[str, ...], random: Random) -> None:
         order = self.drawn.order
         manual = random.random() < 0.5
-        async with ensue.connect(self._url(random), order=order, name=name) as bus:
-            async with bus.subscribe(
+        async with (
+            ensue.connect(self._url(random), order=order, name=name) as bus,
+            bus.subscribe(
                 *topics,
                 name=name,
                 durable=True,
                 acknowledge="manual" if manual else "auto",
                 pending_max=random.choice((2, 100)),
-            ) as events:
-                while not self.over:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(random.choice((0.01, 1.0))):
-                            async for event in events:
-                                if manual:
-                                    await event.ack()
-                    if not self.calm and random.random() < 0.02:
-                        return
+            ) as events,
+        ):
+            while not self.over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(random.choice((0.01, 1.0))):
+                        async for event in events:
+                            if manual:
+                                await event.ack()
+                if not self.calm and random.random() < 0.02:
+                    return
 
     async def _handle(self, topics: tuple[str, ...], random: Random) -> None:
         order = self.drawn.order
-        async with ensue.connect(self._url(random), order=order, name="handler") as bus:
-            async with bus.subscribe(*topics) as events:
 
-                async def handle(_event: ensue.ReceivedEvent) -> None:
-                    if random.random() < 0.1:
-                        await asyncio.sleep(random.choice((0.0, 0.01, 0.2)))
-                    if random.random() < 0.02:
-                        raise ValueError("a handler fails now and then")
+        async def handle(_event: ensue.ReceivedEvent) -> None:
+            if random.random() < 0.1:
+                await asyncio.sleep(random.choice((0.0, 0.01, 0.2)))
+            if random.random() < 0.02:
+                raise ValueError("a handler fails now and then")
 
-                async def close_at_end() -> None:
-                    while not self.over:
-                        await asyncio.sleep(0.5)
-                    events.close()
+        async with (
+            ensue.connect(self._url(random), order=order, name="handler") as bus,
+            bus.subscribe(*topics) as events,
+        ):
+            closing = asyncio.create_task(self._close_at_end(events))
+            try:
+                await events.run(handle, on_failure=ensue.Park())
+            except EnsueError as error:
+                self.problems.append(f"handler: {error!r}")
+            finally:
+                closing.cancel()
 
-                closing = asyncio.create_task(close_at_end())
-                try:
-                    await events.run(handle, on_failure=ensue.Park())
-                except EnsueError as error:
-                    self.problems.append(f"handler: {error!r}")
-                finally:
-                    closing.cancel()
+    async def _close_at_end(self, events: ensue.Subscription) -> None:
+        while not self.over:  # noqa: ASYNC110 - processes share no event
+            await asyncio.sleep(0.5)
+        events.close()

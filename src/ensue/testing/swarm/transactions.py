@@ -168,7 +168,7 @@ class ContentProgram:
                     pause_s = random.expovariate(1.0 / self.drawn.pause_s)
                     await asyncio.sleep(min(3.0, pause_s))
                 await self._prove_liveness(bus)
-                while not self.over:
+                while not self.over:  # noqa: ASYNC110 - processes share no event
                     await asyncio.sleep(0.5)
             finally:
                 reading.cancel()
