@@ -30,8 +30,9 @@ LAYERS = (
     ("transports", "journal", "checkers"),
     ("store",),
     ("runtime", "simulation"),
-    ("client", "server", "spark", "testing"),
+    ("client", "server", "spark"),
     ("",),  # the root package, from which users import
+    ("testing",),
     ("cli", "web"),
     ("__main__",),
 )

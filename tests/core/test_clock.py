@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 import ensue
-from ensue.core.clock import SLEW_FACTOR, SystemClock, system_clock
+from ensue.core import platform
+from ensue.core.clock import SLEW_FACTOR, SystemClock
 from ensue.transports import MemoryOptions, MemoryTransport
 
 MS = 1_000_000
@@ -164,9 +165,9 @@ def test_slow_drift_is_followed_and_not_logged(caplog: pytest.LogCaptureFixture)
 
 def test_all_buses_of_a_process_read_one_clock() -> None:
     async def main() -> None:
-        assert MemoryTransport(MemoryOptions()).clock is system_clock()
+        assert MemoryTransport(MemoryOptions()).clock is platform.current().clock
         async with ensue.connect("memory://", order=None) as bus:
             assert bus._hub is not None
-            assert bus._hub.clock is system_clock()
+            assert bus._hub.clock is platform.current().clock
 
     asyncio.run(main())

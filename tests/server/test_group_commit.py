@@ -379,7 +379,7 @@ def test_close_completes_if_the_last_sync_fails(
         await asyncio.wait_for(bench.close(), DEADLINE_S)
         assert [str(each) for each in bench.failures] == ["no space"]
         assert bench.done == ([] if sync_s == 0 else ["a"])
-        assert not bench.commit._thread.is_alive()
+        assert not bench.commit._worker._thread.is_alive()
 
     with caplog.at_level(logging.CRITICAL, logger="ensue"):
         run(main())
@@ -396,7 +396,7 @@ def test_thread_ends_after_a_sync_that_outlives_the_event_loop() -> None:
 
     run(main())
     (bench,) = benches
-    thread = bench.commit._thread
+    thread = bench.commit._worker._thread
     assert thread.is_alive()
     assert thread.daemon, "a process that ends does not wait for it"
     bench.journal.disk.release()

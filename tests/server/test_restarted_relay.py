@@ -31,7 +31,7 @@ from tests.server.test_relay_claims import (
 )
 
 import ensue
-from ensue.core.clock import system_clock
+from ensue.core import platform
 from ensue.core.event import Stamp
 from ensue.protocols.causal import frames as cube
 from ensue.protocols.deadline import frames as gossip
@@ -168,7 +168,7 @@ def test_counts_of_a_departed_client_lost_in_a_kill_are_trusted(
 
 def test_stamps_before_a_restart_are_trusted_up_to_the_sent_ones(tmp_path: Path) -> None:
     """A receiver drops a client's messages up to a stamp that a delivered message names."""
-    started_ns = system_clock().now_ns()
+    started_ns = platform.current().clock.now_ns()
     ahead_ns = started_ns + 3_600 * 10**9
     """By a clock that is an hour ahead of the server's."""
 
@@ -212,9 +212,9 @@ def test_stamps_lost_in_a_kill_are_trusted_up_to_the_restart(
             assert people.server._commit is not None
             await people.server._commit.sync()
             shutil.copytree(tmp_path / "d", tmp_path / "killed")
-            before_ns = system_clock().now_ns()
+            before_ns = platform.current().clock.now_ns()
         async with again(tmp_path / "killed", DEADLINE, epoch, READER, EVIL) as people:
-            now_ns = system_clock().now_ns()
+            now_ns = platform.current().clock.now_ns()
             await people.is_refused(EVIL, READER, after(now_ns, now_ns + 1))
             await people.passes(EVIL, READER, after(before_ns, now_ns + 1))
 

@@ -11,10 +11,8 @@ from tests.transports.suite import take
 
 import ensue
 from ensue.checkers import Verdict, check
-from ensue.core import trace
-from ensue.core.clock import system_clock
+from ensue.core import platform, trace
 from ensue.protocols.merged.counts import MergedCounts
-from ensue.runtime import hub_remote
 
 MERGED = ensue.Merged(epsilon=0.002, delta=1.0)
 """Longer than any delivery on a busy machine; each test waits for it once or twice."""
@@ -166,7 +164,7 @@ class Ahead:
     """A clock that is an hour ahead."""
 
     def now_ns(self) -> int:
-        return system_clock().now_ns() + 3_600_000_000_000
+        return platform.Machine().clock.now_ns() + 3_600_000_000_000
 
 
 class RemoteClockedSuite(ClockedSuite):
@@ -265,7 +263,7 @@ class RemoteClockedSuite(ClockedSuite):
             url = self.url()
             order = ensue.Merged(epsilon=0.002, delta=1.0, late=late)
             async with ensue.connect(url, order=order, trace=str(tmp_path), name="desk") as reading:
-                monkeypatch.setattr(hub_remote, "system_clock", Ahead)
+                monkeypatch.setattr(platform.Machine, "clock", Ahead())
                 async with (
                     ensue.connect(url, order=order, name="shop") as bus,
                     reading.subscribe("m-ahead", name="all") as events,

@@ -2,11 +2,12 @@
 
 Rules, for each subscriber:
 
-- `lost`: an owed event was not delivered. An event is owed if it was published after the
-  subscription to its topic took effect, and the subscription lasted to the end of the trace. If the
-  subscription ended, an event is owed if it was published at least `settle_ns` before the end; and,
-  if `gaps` is set, if a later event of the same publisher and topic was delivered. Near the start
-  and the end of a subscription an event may or may not be delivered.
+- `lost`: an owed event was not delivered. An event is owed if its receipt came (`published`), it
+  was published after the subscription to its topic took effect, and the subscription lasted to the
+  end of the trace. If the subscription ended, an event is owed if its receipt came at least
+  `settle_ns` before the end; and, if `gaps` is set, if a later event of the same publisher and
+  topic was delivered. Near the start and the end of a subscription an event may or may not be
+  delivered.
 - `duplicate`: an event was delivered twice.
 - `phantom`: an event was delivered that no client published, or as another one than published.
 - `uninvited`: an event was delivered without a subscription to its topic.
@@ -145,7 +146,7 @@ class _Debts:
         topics: dict[str, list[Publication]] = {}
         lanes: dict[tuple[str, str], list[Publication]] = {}
         for publication in history.published.values():
-            if publication.event in history.void:
+            if publication.event in history.void or publication.confirmed_ns is None:
                 continue
             if publication.node in history.down and publication.event not in came:
                 self.doubtful_count += 1
@@ -203,7 +204,8 @@ class _Debts:
         if settle_ns is not None:
             until_ns = interval.closed_ns - settle_ns - self._slack_ns
             for one in lane.between(after_ns, until_ns):
-                owed.setdefault(one.event, "stayed subscribed for long enough")
+                if one.confirmed_ns is not None and one.confirmed_ns <= until_ns:
+                    owed.setdefault(one.event, "stayed subscribed for long enough")
         if self._terms.gaps:
             furthest = self._furthest(interval, deliveries)
             excerpt = self._history.excerpt

@@ -26,12 +26,12 @@ from ensue.core.trace import ACTIONS, Row
 
 __all__ = ["Delivery", "Excerpt", "History", "Interval", "Publication", "histories", "ordinal"]
 
-_TIMED = frozenset({"published", "subscribed", "unsubscribed", "crashed"})
-_NAMED = frozenset({"published", "delivered"})
+_TIMED = frozenset({"submitted", "published", "subscribed", "unsubscribed", "crashed"})
+_NAMED = frozenset({"submitted", "published", "delivered"})
 
 
 class Publication(msgspec.Struct, frozen=True, gc=False):
-    """A `published` row."""
+    """A published event: its `submitted` row, or its `published` row if that is the only one."""
 
     event: str
     topic: str
@@ -40,6 +40,8 @@ class Publication(msgspec.Struct, frozen=True, gc=False):
     node: str
     step: int
     time_ns: int
+    confirmed_ns: int | None
+    """When its receipt came; None: it never did, and the event is not owed."""
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
@@ -101,6 +103,8 @@ class History:
     """By subscriber and topic, in step order."""
     discarded: dict[tuple[str, str], str] = field(default_factory=dict)
     """By node and event: why the node discarded it."""
+    unread: dict[Subscriber, set[int]] = field(default_factory=dict)
+    """By subscriber: positions of events that its application discarded unread."""
     void: set[str] = field(default_factory=set)
     """Events that the node that published them discarded as void."""
     down: set[str] = field(default_factory=set)
@@ -182,8 +186,8 @@ def ordinal(number: int) -> str:
 
 def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
     """Return the first contradiction in the rows of a run, if any."""
-    published: dict[str, Row] = {}
-    numbers: dict[tuple[str | None, str | None, int | None], Row] = {}
+    published: dict[tuple[str, str], Row] = {}
+    numbers: dict[tuple[str, str | None, str | None, int | None], Row] = {}
     for rows in nodes:
         step = None
         restarted = False
@@ -195,10 +199,11 @@ def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
             problem = _missing(row)
             if problem is not None:
                 return f"{problem} (node {row.node}, step {step})"
-            if row.action != "published" or row.event is None:
+            if row.action not in {"submitted", "published"} or row.event is None:
                 continue
-            number = (row.publisher, row.topic, row.publisher_seq)
-            first = published.get(row.event)
+            event = (row.action, row.event)
+            number = (row.action, row.publisher, row.topic, row.publisher_seq)
+            first = published.get(event)
             if (
                 restarted
                 and first is not None
@@ -206,13 +211,13 @@ def _contradiction(nodes: Iterable[Sequence[Row]]) -> str | None:
                 and first is numbers.get(number)
             ):
                 continue  # Repeated by a publisher after its restart.
-            for earlier in (published.get(row.event), numbers.get(number)):
+            for earlier in (published.get(event), numbers.get(number)):
                 if earlier is not None:
                     return (
                         f"{earlier.event} (node {earlier.node}, step {earlier.step}) and "
                         f"{row.event} (node {row.node}, step {step}) were published as one event"
                     )
-            published[row.event] = row
+            published[event] = row
             numbers[number] = row
     return None
 
@@ -261,9 +266,12 @@ class _Reader:
         self._crash: Row | None = None
         self._down = False
         self._open: dict[tuple[Subscriber, str], Interval] = {}
+        self._receipts: dict[str, int] = {}
+        """By event: when its `published` row was written."""
 
     def read(self, rows: Sequence[Row]) -> None:
         handlers = {
+            "submitted": self._submitted,
             "published": self._published,
             "delivered": self._delivered,
             "subscribed": self._subscribed,
@@ -273,6 +281,9 @@ class _Reader:
             "restarted": self._restarted,
         }
         for row in rows:
+            if row.action == "published" and row.event is not None:
+                self._receipts.setdefault(row.event, self._time_ns(row))
+        for row in rows:
             handler = handlers.get(row.action)
             if handler is not None:
                 handler(row)
@@ -281,12 +292,25 @@ class _Reader:
             for interval in self._open.values():
                 interval.closed_ns = self._time_ns(self._crash)
 
+    def _submitted(self, row: Row) -> None:
+        self._publish(row, self._receipts.get(row.event or ""))
+
     def _published(self, row: Row) -> None:
+        self._publish(row, self._time_ns(row))
+
+    def _publish(self, row: Row, confirmed_ns: int | None) -> None:
         event, topic, publisher, publisher_seq = _identity(row)
         if event in self._history.published:
-            return  # Repeated after a restart: the first row counts.
+            return  # Submitted before, or repeated after a restart.
         publication = Publication(
-            event, topic, publisher, publisher_seq, row.node, row.step, self._time_ns(row)
+            event,
+            topic,
+            publisher,
+            publisher_seq,
+            row.node,
+            row.step,
+            self._time_ns(row),
+            confirmed_ns,
         )
         self._history.published[event] = publication
         self._history.publications_at.setdefault(row.node, []).append(publication)
@@ -344,6 +368,8 @@ class _Reader:
         """Keep the verdict; `void` is final."""
         if row.event is None:
             return
+        if row.position is not None:
+            self._history.unread.setdefault(self._subscriber(row), set()).add(row.position)
         key = (self._node, row.event)
         if self._history.discarded.get(key) != "void":
             self._history.discarded[key] = row.verdict

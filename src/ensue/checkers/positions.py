@@ -5,6 +5,7 @@ plus one. Tagged deliveries count. Exceptions:
 
 * The node restarted, or the subscription opened again: any position may follow.
 * The subscription left a topic: positions may jump forward, over events that it discarded unread.
+* The application discarded events unread, and the trace says so: their positions are skipped.
 
 The first delivery may have any position: a durable subscription resumes. Deliveries without a
 position are skipped.
@@ -73,7 +74,9 @@ def judge(history: History, collector: Collector) -> None:
             if before is not None and delivery.stated != _next(before):
                 allowed = allowed or excuses(history, subscriber)
                 assert before.stated is not None
-                if not allowed.allow(
+                if not _skipped(
+                    history, subscriber, before.stated, delivery.stated
+                ) and not allowed.allow(
                     (before.step, before.stated), (delivery.step, delivery.stated)
                 ):
                     explain = partial(
@@ -85,6 +88,12 @@ def judge(history: History, collector: Collector) -> None:
                     events = (before.event, delivery.event)
                     collector.violation("position", (subscriber,), events, explain)
             before = delivery
+
+
+def _skipped(history: History, subscriber: Subscriber, before: int, after: int) -> bool:
+    """Return whether the application discarded everything between two positions unread."""
+    unread = history.unread.get(subscriber, set())
+    return after > before and all(each in unread for each in range(before + 1, after))
 
 
 def _next(delivery: Delivery) -> int:

@@ -1,12 +1,12 @@
 """Statistics of a run, computed from its trace alone.
 
-- Latency is the time from `published` to `delivered`, for each delivery: simulated time if both
-  rows have it, otherwise by the clocks of the nodes. HAZARD: the difference of these clocks is an
-  error of the latency.
+- Latency is the time from `submitted` to `delivered`, for each delivery, or from `published` where
+  no application submitted the event: simulated time if both rows have it, otherwise by the clocks
+  of the nodes. HAZARD: the difference of these clocks is an error of the latency.
 - An event is held back at a subscriber if an event that was received later was delivered before it.
   Only traces with frames (`received`) show this; in others it is unknown.
 - The cost of a stamp is the size of the event when first sent, less that of the bare event: `bytes`
-  of `sent` less `bytes` of `published`, at the node that published it.
+  of `sent` less `bytes` of `published`, or of `node_published` where an application published.
 
 Percentiles are by nearest rank: the smallest value that at least so many percent do not exceed.
 """
@@ -108,10 +108,10 @@ def _key(row: Row) -> Key:
 
 
 def _published(rows: Iterable[Row]) -> dict[Key, Row]:
-    """Return the publication of each event: the first, if a restarted publisher repeated it."""
+    """Return the first row of each event that was published: a restarted node may repeat it."""
     first: dict[Key, Row] = {}
     for row in rows:
-        if row.action == "published":
+        if row.action in ("submitted", "published"):
             known = first.setdefault(_key(row), row)
             if row.step < known.step:
                 first[_key(row)] = row
@@ -180,8 +180,13 @@ def _stamps(published: Mapping[Key, Row], rows: Sequence[Row]) -> tuple[list[int
             first[_key(row)] = row
     entries = [len(row.stamp or ()) for row in first.values()]
     extra = []
+    bare_bytes = {
+        _key(row): row.bytes
+        for row in rows
+        if row.action in ("published", "node_published") and row.bytes is not None
+    }
     for key, row in first.items():
-        bare = published[key].bytes
+        bare = bare_bytes.get(key)
         if row.bytes is not None and bare is not None:
             extra.append(row.bytes - bare)
     return entries, extra

@@ -211,7 +211,7 @@ class Bus:
         if self._hub is not None:
             raise LocalProtocolError("a bus is entered once: make another with ensue.connect(…)")
         hub = await self._join_hub()
-        self._receipts = Receipts()
+        self._receipts = Receipts(None if hub.recorder is None else self._record_receipt)
         try:
             self._driver = await self._drive(hub)
         except BaseException:
@@ -267,9 +267,7 @@ class Bus:
             check_content_event(key, headers)
             return await self._content.publish(topic, payload, by_s=by_s)
         if topic not in self._checked:
-            check_topics((topic,))
-            if len(self._checked) < CHECKED_MAX:
-                self._checked.add(topic)
+            self._check_topic(topic)
         if type(payload) is not bytes or len(payload) > hub.payload_bytes_max:
             payload = check_payload(payload, hub.payload_bytes_max)
         copied = None
@@ -285,6 +283,8 @@ class Bus:
         try:
             event = node.publish(topic, payload, now_ns=now_ns, key=key, headers=copied)
             settled = receipts.expect(event, wanted=receipt)
+            if hub.recorder is not None:
+                hub.recorder.submitted(self._name, event, now_ns)
         finally:
             driver.end()
         self._burst += 1
@@ -294,9 +294,24 @@ class Bus:
         if settled is None:
             return event
         # Shielded: cancelling the caller must not make a settled event look lost.
-        if settled.done():
-            return settled.result()
-        return await receipt_by(by_s, event, asyncio.shield(settled))
+        stamped = (
+            settled.result()
+            if settled.done()
+            else await receipt_by(by_s, event, asyncio.shield(settled))
+        )
+        if hub.recorder is not None:
+            self._record_receipt(stamped)
+        return stamped
+
+    def _check_topic(self, topic: str) -> None:
+        check_topics((topic,))
+        if len(self._checked) < CHECKED_MAX:
+            self._checked.add(topic)
+
+    def _record_receipt(self, event: Event) -> None:
+        """Record in the trace that a receipt came."""
+        if self._hub is not None and self._hub.recorder is not None:
+            self._hub.recorder.confirmed(self._name, event, self._hub.clock.now_ns())
 
     async def _wait_for_room(self, hub: Hub, topic: str) -> None:
         """Wait while subscriptions have no room, or too many events lack a receipt."""

@@ -166,6 +166,7 @@ class Runner:
         pending_max: int = READ_AHEAD_MAX,
         progress: Progress | None = None,
         check: Callable[[ReceivedEvent], ReceivedEvent | None] | None = None,
+        on_call: Callable[[ReceivedEvent], None] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         check_handler(handler, "a handler", "an event")
@@ -194,6 +195,8 @@ class Runner:
         self._progress = Progress() if progress is None else progress
         self._check = check
         """Returns the event that the handler is called with; None: it is skipped."""
+        self._on_call = on_call
+        """Called before each call of the handler."""
         self._sleep = sleep
         self._window: deque[_Taken] = deque()
         """Events read, from the first unfinished one on."""
@@ -320,6 +323,8 @@ class Runner:
                     self._finish(lane)
                     continue
                 taken.event = checked
+            if self._on_call is not None:
+                self._on_call(taken.event)
             if lane.key in self._parked_keys:
                 self._park(lane, None)
             else:

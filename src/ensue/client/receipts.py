@@ -41,9 +41,11 @@ Receipt = asyncio.Future[Event]
 class Receipts:
     """The events of one bus without a receipt."""
 
-    __slots__ = ("_failure", "_flushes", "_loop", "_room", "_room_at", "open")
+    __slots__ = ("_failure", "_flushes", "_loop", "_on_unwanted", "_room", "_room_at", "open")
 
-    def __init__(self) -> None:
+    def __init__(self, on_unwanted: Callable[[Event], None] | None = None) -> None:
+        self._on_unwanted = on_unwanted
+        """Called with each settled event that was published with `receipt=False`."""
         self._loop = asyncio.get_running_loop()
         self.open: dict[Key, Receipt | None] = {}
         """None: published with `receipt=False`; `flush` raises its failure."""
@@ -77,7 +79,10 @@ class Receipts:
                 self._failure = self._failure or error
             else:
                 fail(receipt, error)
-        elif receipt is not None and not receipt.done():
+        elif receipt is None:
+            if self._on_unwanted is not None:
+                self._on_unwanted(outcome.stamped)
+        elif not receipt.done():
             receipt.set_result(outcome.stamped)
         if self._room is not None:
             self._wake_for_room()

@@ -167,7 +167,10 @@ class Share:
 
     def _record(self, outcome: Deliver | Discard, now_ns: int) -> None:
         if not self._ended:
-            self._shared.record(self._subscription, outcome, now_ns)
+            if isinstance(outcome, Deliver):
+                self._shared.record_handover(self._subscription, outcome, now_ns)
+            else:
+                self._shared.record(self._subscription, outcome, now_ns)
 
     def _count(self, outcome: Deliver | Arrive | Discard) -> None:
         counts = self.counts
@@ -192,6 +195,8 @@ class Share:
     def end(self, outcome: Refuse) -> None:
         """Report that no more events follow."""
         self._on_outcome(outcome)
+        # The subscription has recorded the end: closing the share must not do it again.
+        self.joined.clear()
 
 
 class SharedNode:
@@ -301,6 +306,11 @@ class SharedNode:
         if self._recorder is not None:
             now_ns = self._clock.now_ns() if now_ns is None else now_ns
             self._recorder.outcome(self.node.name, subscription, outcome, now_ns)
+
+    def record_handover(self, subscription: str, delivery: Deliver, now_ns: int) -> None:
+        """Write into the trace that the application was handed an event."""
+        if self._recorder is not None:
+            self._recorder.handed_over(self.node.name, subscription, delivery, now_ns)
 
 
 class SharedReader(Reader):

@@ -45,6 +45,7 @@ from ensue.client.reader import Counts, NodeReader, Reader
 from ensue.client.received_event import CONTENT, ReceivedEvent
 from ensue.client.shared_node import SharedReader
 from ensue.client.topic_changes import Missed, TopicChanges
+from ensue.client.trace_rows import CLOSED, SubscriptionRows
 from ensue.client.validation import (
     Acknowledge,
     Start,
@@ -122,12 +123,14 @@ class Subscription:
         """Done when the server has forgotten it; made by `forget`."""
         self._closed = False
         self._rested = False
+        self._rows: SubscriptionRows | None = None
+        """Made on entering, where there is a trace."""
         self._handlers: dict[type[Outcome], Callable[[Any], None]] = {
             Join: self._joined,
             Leave: self._has_left,
             Refuse: self._was_refused,
             Failed: self._was_refused,
-            Acknowledged: lambda outcome: self._acknowledgements.reached(outcome.position),
+            Acknowledged: self._acknowledged,
             Resumed: lambda _outcome: self._has_resumed(),
         }
 
@@ -210,6 +213,14 @@ class Subscription:
         self._backpressure.slow.name = self._wanted_name or own_name
         reader = self._reader = self._make_reader(own_name)
         self._watches_handover = reader.watches_handover
+        if hub.recorder is not None:
+            self._rows = SubscriptionRows(
+                hub.recorder,
+                hub.clock,
+                client=self._client,
+                name=self.name,
+                deliveries=not reader.watches_handover,
+            )
         try:
             await reader.open(
                 client=self._client, subscription=self.name, on_outcomes=self._outcomes
@@ -362,6 +373,8 @@ class Subscription:
             self._topic_changes.give_up(topic, error)
         left = frozenset(topics)
         reader.leave_unread(self._queue.of(left), ended=False)
+        if self._rows is not None:
+            self._rows.left(left, self._queue.of(left))
         self._queue.drop(left)
         for position in self._ahead.leave(left):
             self._handled(position)
@@ -373,10 +386,8 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedEvent:
-        if self._reader is None:
-            raise self._not_open()
-        if asyncio.get_running_loop() is not self._hub.loop:
-            self._hub.check_loop("this subscription")
+        if self._reader is None or asyncio.get_running_loop() is not self._hub.loop:
+            self._check_readable()
         queue, acknowledgements = self._queue, self._acknowledgements
         if queue.has_reader:
             raise LocalProtocolError(
@@ -399,7 +410,14 @@ class Subscription:
             if self._watches_handover:
                 delivery = self._hand_over(delivery)
         acknowledgements.hand_out(delivery.position)
+        if self._rows is not None:
+            self._rows.read(delivery)
         return ReceivedEvent(delivery.event, delivery.position, delivery.verdict, self)
+
+    def _check_readable(self) -> None:
+        if self._reader is None:
+            raise self._not_open()
+        self._hub.check_loop("this subscription")
 
     async def _until_woken(self) -> None:
         if self._acknowledgements.lost is not None:
@@ -428,27 +446,31 @@ class Subscription:
         cancelled, it cancels the handlers and waits for them. The next run begins with the events
         that this one left unfinished and that were not acknowledged since.
         """
+        rows, in_turn = self._rows, isinstance(concurrency, Sequential)
         runner = Runner(
             self,
             handler,
             check=self._check_late if self._watches_handover else None,
+            on_call=rows.called if rows is not None and in_turn else None,
             concurrency=concurrency,
             on_failure=on_failure,
             pending_max=pending_max,
             progress=progress,
         )
-        if self._reader is None:
-            raise self._not_open()
-        self._hub.check_loop("this subscription")
+        self._check_readable()
         ahead, unacknowledged = self._ahead, self._acknowledgements.open
         if self._automatic:
             for position in tuple(unacknowledged):
                 self._handled(position)
             self._automatic = False
         ahead.left = [event for event in ahead.left if event.position in unacknowledged]
+        if rows is not None and not ahead.running:
+            rows.begin_run(in_turn=in_turn)
         try:
             done = await runner.run(ahead)
         finally:
+            if rows is not None and not ahead.running:
+                rows.end_run()
             self._rest_if_done()
         await self.settle()
         return done
@@ -557,6 +579,9 @@ class Subscription:
 
     def _retire(self, reader: Reader) -> None:
         reader.leave_unread(self._queue.unread, ended=True)
+        if self._rows is not None:
+            kept = self.topics if self.durable else ()
+            self._rows.end(self._queue.unread, kept, CLOSED)
         if self._acknowledgements.lost is not None:
             reader.rest(silently=True)
         elif self.durable:
@@ -581,12 +606,20 @@ class Subscription:
             if type(outcome) is Deliver:
                 if not leaving or outcome.event.topic not in leaving:
                     unread.append(outcome)
+                elif self._rows is not None:
+                    self._rows.unread((outcome,))
             elif (handle := handlers.get(type(outcome))) is not None:
                 handle(outcome)
         if self.pending >= self.pending_max and not self._closed:
             self._backpressure.engage(self._reader)
         if unread:
             self._queue.wake()
+
+    def _acknowledged(self, outcome: Acknowledged) -> None:
+        grown = self.durable and outcome.position > self._acknowledgements.safe
+        if grown and self._rows is not None:
+            self._rows.acknowledged(outcome.position)
+        self._acknowledgements.reached(outcome.position)
 
     def _has_left(self, outcome: Leave) -> None:
         if self._content is not None:
@@ -605,6 +638,8 @@ class Subscription:
         self._topic_changes.joined(topic)
 
     def _has_resumed(self) -> None:
+        if self._rows is not None:
+            self._rows.resumed(self.topics)
         if self._reader is not None and not self._reader.resumed.done():
             self._reader.resumed.set_result(None)
 
@@ -629,6 +664,10 @@ class Subscription:
         error = outcome.error if isinstance(outcome, Failed) else None
         why = str(error) if isinstance(error, LogLost) else ""
         lost = self._acknowledgements.lose(self.name, outcome.reason, why)
+        if self._reader is not None:
+            self._reader.leave_unread(self._queue.unread, ended=True)
+        if self._rows is not None:
+            self._rows.end(self._queue.unread, self.topics, outcome.reason)
         if isinstance(outcome, Failed):
             lost.__cause__ = outcome.error
         for topic in self._topic_changes.waiting():

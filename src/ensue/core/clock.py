@@ -19,13 +19,12 @@ timeout judged by this clock ends early; during a slew it takes up to twice as l
 import logging
 import time
 from collections.abc import Callable
-from functools import cache
 from threading import Lock
 from typing import Protocol
 
 from ensue.core.errors import BadInput
 
-__all__ = ["SLEW_FACTOR", "Clock", "ManualClock", "SystemClock", "system_clock"]
+__all__ = ["SLEW_FACTOR", "Clock", "ManualClock", "SystemClock"]
 
 SLEW_FACTOR = 2
 """A step back by D is corrected within this many times D."""
@@ -157,12 +156,6 @@ def _machine_boot_ns() -> Callable[[], int] | None:
     """Return a reader of the clock that counts suspensions, if there is one."""
     clock_id = getattr(time, "CLOCK_BOOTTIME", None)
     return None if clock_id is None else lambda: time.clock_gettime_ns(clock_id)
-
-
-@cache
-def system_clock() -> SystemClock:
-    """Return the clock shared by all buses and servers of this process."""
-    return SystemClock()
 
 
 class ManualClock:

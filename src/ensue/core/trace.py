@@ -37,9 +37,11 @@ __all__ = [
 ]
 
 ACTIONS = (
+    "submitted",
     "published",
     "received",
     "delivered",
+    "acknowledged",
     "discarded",
     "subscribed",
     "unsubscribed",
@@ -50,6 +52,8 @@ ACTIONS = (
     "restarted",
     "sent",
     "held",
+    "node_published",
+    "node_delivered",
 )
 
 

@@ -17,16 +17,17 @@ HAZARD: the file system must keep locks between processes and must not lie about
 network mount without locks two processes would write into one journal and destroy it.
 """
 
-import fcntl
+import contextlib
 import os
 from pathlib import Path
 from struct import Struct
 from zlib import crc32
 
+from ensue.core import platform
 from ensue.core.errors import BadInput, EnsueError, LogDamaged, LogInUse
 from ensue.journal.format import Manifest, decode_manifest, encode_manifest
 
-__all__ = ["Files", "JournalFailed", "damaged", "missing", "sync_folder", "write_all"]
+__all__ = ["Files", "JournalFailed", "damaged", "missing"]
 
 _UNFINISHED = ".unfinished"
 _CREATED = b"made\n"
@@ -48,24 +49,6 @@ def missing(path: Path) -> LogDamaged:
     return LogDamaged(f"{path} is missing, but it is part of the journal", path=str(path))
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all bytes; the system may need several writes for many of them."""
-    written = os.write(descriptor, data)
-    if written < len(data):
-        view = memoryview(data)
-        while written < len(data):
-            written += os.write(descriptor, view[written:])
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that its file names survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class Files:
     """The directory of one journal, locked while it is open.
 
@@ -74,28 +57,29 @@ class Files:
 
     def __init__(self, root: Path, *, replace_lock: bool = False) -> None:
         self.root = root
-        new = [each for each in (root, *root.parents) if not each.exists()]
+        system = self.system = platform.current().files
+        new = [each for each in (root, *root.parents) if not system.exists(each)]
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            system.make_folder(root)
         except (FileExistsError, NotADirectoryError):
             raise BadInput(f"{root} is a file: name a directory for the journal") from None
-        self.lock_missing = not self.lock.exists() and self._holds_journal()
+        self.lock_missing = not system.exists(self.lock) and self._holds_journal()
         """Whether the last synced batch is unknown, because the file that records it is gone."""
         if self.lock_missing and not replace_lock:
             raise missing(self.lock)
-        if not self.lock_missing and not self.lock.exists() and any(root.iterdir()):
+        if not self.lock_missing and not system.exists(self.lock) and system.names(root):
             raise BadInput(f"{root} is not empty and holds no journal; name a new directory")
-        self._lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = system.open(self.lock, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock(self._lock)
         except BlockingIOError:
-            os.close(self._lock)
+            system.close(self._lock)
             raise LogInUse(
                 f"{root} is open in another process: stop that process, or name another directory",
                 path=str(root),
             ) from None
         for each in new:
-            sync_folder(each.parent)
+            system.sync_folder(each.parent)
 
     def _holds_journal(self) -> bool:
         return bool(self.numbers(".log") or self.numbers(".next"))
@@ -125,7 +109,7 @@ class Files:
     def read_manifest(self) -> Manifest | None:
         """Return the manifest, or None if it does not exist; raise `LogDamaged`."""
         try:
-            data = self.manifest.read_bytes()
+            data = self.system.read(self.manifest)
         except FileNotFoundError:
             return None
         found = decode_manifest(data)
@@ -141,18 +125,18 @@ class Files:
     @property
     def created(self) -> bool:
         """Whether this directory ever held a journal."""
-        return os.fstat(self._lock).st_size > 0
+        return self.system.size(self._lock) > 0
 
     def set_created(self) -> None:
         """Record that this directory holds a journal."""
         if not self.created:
-            os.pwrite(self._lock, _CREATED, 0)
-            os.fsync(self._lock)
+            self.system.write_at(self._lock, _CREATED, 0)
+            self.system.sync(self._lock)
 
     @property
     def synced(self) -> int:
         """The last batch that was recorded as synced; 0 for none."""
-        data = os.pread(self._lock, _SYNCED.size, len(_CREATED))
+        data = self.system.read_at(self._lock, _SYNCED.size, len(_CREATED))
         if len(data) < _SYNCED.size:
             return 0
         number, checksum = _SYNCED.unpack(data)
@@ -161,20 +145,21 @@ class Files:
     def set_synced(self, number: int) -> None:
         """Record that a batch was synced. The record itself is not synced."""
         data = number.to_bytes(8, "little")
-        os.pwrite(self._lock, data + crc32(data).to_bytes(4, "little"), len(_CREATED))
+        record = data + crc32(data).to_bytes(4, "little")
+        self.system.write_at(self._lock, record, len(_CREATED))
 
     def numbers(self, suffix: str) -> list[int]:
         """Return the numbers of the files with a suffix, sorted."""
         return sorted(
             int(path.stem)
-            for path in self.root.iterdir()
+            for path in map(Path, self.system.names(self.root))
             if path.suffix == suffix and path.stem.isdecimal()
         )
 
     def read_sidecar(self, number: int) -> bytes:
         """Return the bytes of a sidecar, empty if the file does not exist."""
         try:
-            return self.index(number).read_bytes()
+            return self.system.read(self.index(number))
         except FileNotFoundError:
             return b""
 
@@ -185,48 +170,71 @@ class Files:
     def _replace(self, path: Path, data: bytes) -> None:
         """Replace a file atomically. Its name is durable after the next `sync`."""
         unfinished = path.with_suffix(_UNFINISHED)
-        descriptor = os.open(
-            unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644
-        )
+        descriptor = self.system.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)
+            self.write_all(descriptor, data)
+            self.system.sync(descriptor)
         finally:
-            os.close(descriptor)
-        unfinished.replace(path)
+            self.system.close(descriptor)
+        self.system.rename(unfinished, path)
+
+    def write_all(self, descriptor: int, data: bytes) -> None:
+        """Write all bytes. The system may write fewer if they are many or the disk is full."""
+        written = self.system.write(descriptor, data)
+        if written < len(data):
+            view = memoryview(data)
+            while written < len(data):
+                written += self.system.write(descriptor, view[written:])
 
     def confirm(self, number: int) -> None:
         """Rename a segment from `.next` to `.log`: its predecessors are durable."""
-        self.next(number).rename(self.log(number))
+        self.system.rename(self.next(number), self.log(number))
         self.sync()
 
     def remove(self, number: int) -> None:
         """Remove a segment and its sidecar. This is durable after the next `sync`."""
         # In this order: a segment may lack its sidecar, but not the other way round.
-        self.index(number).unlink(missing_ok=True)
-        self.log(number).unlink()
+        self.discard(self.index(number))
+        self.system.remove(self.log(number))
+
+    def discard(self, path: Path) -> None:
+        """Remove a file, if it exists."""
+        with contextlib.suppress(FileNotFoundError):
+            self.system.remove(path)
+
+    def read_start(self, path: Path, size: int) -> bytes:
+        """Return the first bytes of a file."""
+        descriptor = self.system.open(path, os.O_RDONLY)
+        try:
+            return self.system.read_at(descriptor, size, 0)
+        finally:
+            self.system.close(descriptor)
+
+    def keep_copy(self, path: Path, data: bytes) -> None:
+        """Keep the content of a file that is about to be truncated, as `.lost`."""
+        self._replace(path.with_name(f"{path.name}.lost"), data)
 
     def set_aside(self, path: Path) -> None:
         """Rename a file that the journal no longer uses to `.lost`."""
-        if path.exists():
-            path.rename(path.with_name(f"{path.name}.lost"))
+        if self.system.exists(path):
+            self.system.rename(path, path.with_name(f"{path.name}.lost"))
 
     def remove_garbage(self) -> None:
         """Remove files that a killed process left half written or half removed."""
         logs = set(self.numbers(".log"))
-        for path in list(self.root.iterdir()):
+        for path in [self.root / name for name in self.system.names(self.root)]:
             orphan = (
                 path.suffix == ".index" and path.stem.isdecimal() and int(path.stem) not in logs
             )
             if orphan or path.suffix == _UNFINISHED:
-                path.unlink()
+                self.system.remove(path)
 
     def sync(self) -> None:
         """Sync the directory, so that its file names survive a power cut."""
-        sync_folder(self.root)
+        self.system.sync_folder(self.root)
 
     def close(self) -> None:
         """Release the lock."""
         if self._lock >= 0:
-            os.close(self._lock)
+            self.system.close(self._lock)
             self._lock = -1

@@ -35,18 +35,17 @@ again, which finds what survived.
 """
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from secrets import randbits, token_hex
 from types import MappingProxyType
 from typing import NoReturn, Self
 
 import msgspec
 
+from ensue.core import platform
 from ensue.core.errors import BadInput, ConfigurationError, LimitReached, LogDamaged
-from ensue.journal.files import Files, JournalFailed, write_all
+from ensue.journal.files import Files, JournalFailed
 from ensue.journal.format import (
     BATCH,
     FRAME_BYTES,
@@ -103,7 +102,7 @@ class Journal:
         directory: Path,
         *,
         segment_bytes: int = SEGMENT_BYTES,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         accept_loss: Accept = "nothing",
     ) -> None:
         if segment_bytes < 1:
@@ -113,7 +112,7 @@ class Journal:
         self.on_damage: Callable[[LogDamaged], None] | None = None
         """Called once, when an event can't be read; the journal has then failed."""
         self._segment_bytes = segment_bytes
-        self._clock = clock
+        self._clock = clock or platform.current().wall_s
         self._closed = False
         self._syncing = threading.Lock()
         """Held during a sync; `append` and `write` never wait for it."""
@@ -134,14 +133,16 @@ class Journal:
         self.lost = tuple(found.lost)
         self._manifest = found.manifest
         known = found.manifest if accept_loss == "nothing" else None
-        self.identity = token_hex(8) if known is None else known.identity
+        self.identity = platform.current().token_hex(8) if known is None else known.identity
         self._index = found.index
         self._records = found.records
         self.records: Mapping[str, bytes] = MappingProxyType(self._records)
         self._appended = self._written = found.next_batch - 1
         self._durable = 0
         self._active_since_s: float | None = None
-        self._segments = found.segments or Segments(self._files, salt=randbits(32))
+        self._segments = found.segments or Segments(
+            self._files, salt=platform.current().random_bits(32)
+        )
         try:
             if found.segments is None:
                 self._create_segment()
@@ -208,7 +209,7 @@ class Journal:
         if self._buffer:
             data = b"".join(self._buffer)
             try:
-                write_all(segment.descriptor, data)
+                self._files.write_all(segment.descriptor, data)
             except BaseException as error:
                 self.failed = error
                 raise

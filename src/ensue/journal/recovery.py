@@ -22,13 +22,13 @@ A journal of a release without manifests gets one when it is opened.
 Memory: one whole segment at a time.
 """
 
-import os
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from ensue.core.errors import BadInput, LogDamaged
+from ensue.core.platform import FileSystem
 from ensue.journal.files import Files, damaged, missing
 from ensue.journal.format import (
     FORMAT,
@@ -70,9 +70,10 @@ class _LoadedSegment(msgspec.Struct, frozen=True):
     snapshot: Snapshot
     body: int
 
-    def segment(self) -> Segment:
+    def segment(self, system: FileSystem) -> Segment:
         """Return the segment, without its batches."""
         return Segment(
+            system,
             number=self.head.segment,
             path=self.path,
             base=self.head.base,
@@ -147,7 +148,7 @@ class Recovery:
             nexts.clear()
             files.set_aside(files.log(logs.pop()))
             if logs:
-                files.index(logs[-1]).unlink(missing_ok=True)
+                files.discard(files.index(logs[-1]))
         return None
 
     def _start_empty(self, nexts: list[int]) -> None:
@@ -161,10 +162,10 @@ class Recovery:
         if absent and not self.lost:
             self._report_loss(missing(files.log(absent)), tail=True)
         self.manifest = None
-        files.manifest.unlink(missing_ok=True)
+        files.discard(files.manifest)
         files.sync()  # First: a manifest without a segment counts as a loss.
         for number in nexts:
-            files.next(number).unlink()
+            files.system.remove(files.next(number))
 
     def _check_manifest(self, last: "_LoadedSegment") -> None:
         """Check that the log has its own manifest."""
@@ -200,12 +201,12 @@ class Recovery:
         """Check that the last segments exist."""
         files, manifest = self._files, self.manifest
         sidecar, following = files.index(logs[-1]), logs[-1] + 1
-        sealed = sidecar.exists() and following not in nexts
+        sealed = files.system.exists(sidecar) and following not in nexts
         end = None if manifest is None else manifest.end
         if (sealed and manifest is not None) or (end is not None and logs[-1] < end.segment):
             self._report_loss(missing(files.log(following)), tail=True)
         if sealed:
-            sidecar.unlink()
+            files.system.remove(sidecar)
         return logs
 
     def _check_sealed(self, logs: list[int]) -> list[int]:
@@ -239,11 +240,12 @@ class Recovery:
         else:
             floor = self.segments.all[0].base if self.segments.all else sidecar.base
             self.index.restore(sidecar.parts, floor=floor)
-        size = path.stat().st_size
+        size = self._files.system.size_of(path)
         if size != sidecar.size:
             why = f"it has {size} bytes instead of {sidecar.size}"
             raise damaged(path, min(size, sidecar.size), why)
         segment = Segment(
+            self._files.system,
             number=number,
             path=path,
             base=sidecar.base,
@@ -257,7 +259,7 @@ class Recovery:
     def _scan(self, path: Path, *, closed_s: float) -> Sidecar:
         """Rebuild a sidecar from its segment."""
         found = self._load(path)
-        segment = found.segment()
+        segment = found.segment(self._files.system)
         segment.size, next_batch = self._replay(found, {})
         if segment.size != len(found.data):
             raise damaged(path, segment.size, "a batch can't be read, and segments follow")
@@ -279,7 +281,7 @@ class Recovery:
         while True:
             self.records = found.snapshot.records
             self.index.reserve(found.snapshot.next_slots)
-            segment = found.segment()
+            segment = found.segment(self._files.system)
             segment.size, next_batch = self._replay(found, self.records)
             self._add(segment, next_batch=next_batch)
             taken.append(segment)
@@ -311,24 +313,24 @@ class Recovery:
         salt, end, number = self.segments.salt, segment.size, self.next_batch
         lost = proves_durable(data, end, base=segment.base, salt=salt, number=number)
         for each in later:
-            following = self._files.next(each).read_bytes()
+            following = self._files.system.read(self._files.next(each))
             head = read_frame(following, 0, HEAD, start=0)
             if head is not None:
                 base = decode_head(head.payload).base
                 lost = lost or head.durable >= number
                 lost = lost or proves_durable(following, 0, base=base, salt=salt, number=number)
         self._check_truncation(segment, lost=lost)
-        self._files.index(segment.number).unlink(missing_ok=True)
+        self._files.discard(self._files.index(segment.number))
         self._files.sync()  # First: the sidecar shows that another segment follows.
         for each in reversed(later):
             if self.tail_lost:
                 self._files.set_aside(self._files.next(each))
             else:
-                self._files.next(each).unlink()
+                self._files.system.remove(self._files.next(each))
         if end < len(data):
             if self.tail_lost:
-                segment.path.with_name(f"{segment.path.name}.lost").write_bytes(data)
-            os.truncate(segment.path, end)
+                self._files.keep_copy(segment.path, data)
+            self._files.system.truncate(segment.path, end)
         # Before any write: no removed segment may reappear after the truncated one.
         self._files.sync()
 
@@ -372,19 +374,18 @@ class Recovery:
         return at, number
 
     def _head(self, path: Path) -> Head:
-        with path.open("rb") as file:
-            return _checked_head(path, file.read(_HEAD_READ_BYTES))[0]
+        return _checked_head(path, self._files.read_start(path, _HEAD_READ_BYTES))[0]
 
     def _load(self, path: Path) -> _LoadedSegment:
         found = self._read(path)
         if found is None:
-            _, end = _checked_head(path, path.read_bytes()[:_HEAD_READ_BYTES])
+            _, end = _checked_head(path, self._files.read_start(path, _HEAD_READ_BYTES))
             raise damaged(path, end, "its snapshot can't be read")
         return found
 
     def _read(self, path: Path) -> _LoadedSegment | None:
         """Read a segment; None if its head or snapshot is torn."""
-        data = path.read_bytes()
+        data = self._files.system.read(path)
         frame = read_frame(data, 0, HEAD, start=0)
         if frame is None:
             return None

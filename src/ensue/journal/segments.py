@@ -11,7 +11,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
-from ensue.journal.files import Files, damaged, write_all
+from ensue.core.platform import FileSystem
+from ensue.journal.files import Files, damaged
 from ensue.journal.format import (
     BATCH,
     HEAD,
@@ -52,11 +53,21 @@ class Segment:
         "path",
         "sidecar",
         "size",
+        "system",
     )
 
     def __init__(
-        self, *, number: int, path: Path, base: int, size: int, body: int, first_batch: int
+        self,
+        system: FileSystem,
+        *,
+        number: int,
+        path: Path,
+        base: int,
+        size: int,
+        body: int,
+        first_batch: int,
     ) -> None:
+        self.system = system
         self.number = number
         self.path = path
         self.base = base
@@ -78,13 +89,13 @@ class Segment:
         """Return the file descriptor; open the file if needed."""
         if self.descriptor < 0:
             flags = os.O_RDWR | os.O_APPEND if writable else os.O_RDONLY
-            self.descriptor = os.open(self.path, flags | os.O_CLOEXEC)
+            self.descriptor = self.system.open(self.path, flags)
         return self.descriptor
 
     def close(self) -> None:
         """Close the file."""
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            self.system.close(self.descriptor)
             self.descriptor = -1
 
     def seal(self, *, parts: dict[str, Part], next_batch: int, salt: int, closed_s: float) -> None:
@@ -160,6 +171,7 @@ class Segments:
         place = salted(self.salt, base + len(lead))
         header = frame_header(SNAPSHOT, payload, start=place, number=first_batch, durable=durable)
         segment = Segment(
+            self.files.system,
             number=number,
             path=self.files.next(number),
             base=base,
@@ -167,11 +179,11 @@ class Segments:
             body=len(lead) + len(header) + len(payload),
             first_batch=first_batch,
         )
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        segment.descriptor = os.open(segment.path, flags, 0o644)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        segment.descriptor = self.files.system.open(segment.path, flags)
         try:
-            write_all(segment.descriptor, lead + header)
-            write_all(segment.descriptor, payload)  # Apart: it may be too large to copy.
+            self.files.write_all(segment.descriptor, lead + header)
+            self.files.write_all(segment.descriptor, payload)  # Apart: it may be too large to copy.
         except BaseException:
             segment.close()
             raise
@@ -200,7 +212,7 @@ class Segments:
         Afterwards the caller removes all but the last of them from `unsynced`.
         """
         for segment, following in zip(segments, (*segments[1:], None), strict=True):
-            os.fsync(segment.descriptor)
+            self.files.system.sync(segment.descriptor)
             if segment.path.suffix == ".next":
                 self.files.confirm(segment.number)
                 segment.path = self.files.log(segment.number)
@@ -252,10 +264,10 @@ class Segments:
         segment = self._find(offset)
         descriptor = self._descriptor(segment)
         at = offset - segment.base
-        data = os.pread(descriptor, ahead, at)
+        data = self.files.system.read_at(descriptor, ahead, at)
         missing = min(frame_length(data, 0), segment.size - at) - len(data)
         if missing > 0:
-            data += os.pread(descriptor, missing, at + len(data))
+            data += self.files.system.read_at(descriptor, missing, at + len(data))
         self._window, self._window_at = data, offset
 
     def _descriptor(self, segment: Segment) -> int:

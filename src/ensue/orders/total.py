@@ -1,9 +1,9 @@
 """Total order: a chain of sequencer nodes stamps every event."""
 
 from collections.abc import Mapping
-from secrets import randbits
 from typing import TYPE_CHECKING, Any
 
+from ensue.core import platform
 from ensue.core.order import Order, Total
 from ensue.orders.base import Guarantee, PublisherNode, Wanted
 from ensue.protocols.interface import Frame
@@ -93,7 +93,13 @@ class TotalOrder(Guarantee):
         if not wanted.durable:
             return build({}, now_ns)
         store = hub.placement.state_store(wanted.name)
-        return RemoteState(build, name=wanted.name, store=store, number=randbits(53), now_ns=now_ns)
+        return RemoteState(
+            build,
+            name=wanted.name,
+            store=store,
+            number=platform.current().random_bits(53),
+            now_ns=now_ns,
+        )
 
     def deployment(self) -> "type[Deployment]":
         """Return a chain, its topic logs, and clients."""

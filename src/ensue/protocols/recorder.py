@@ -21,6 +21,17 @@ Which effect becomes which row:
 | `Refuse`, `Alert` | none |
 | `Notification` | its own row; on a bus, events by content when the application gets them |
 
+On a bus the application stands above the nodes, and a loss between them is a loss. There the rows
+`published` and `delivered` are the application's (`application=True`), written by the client:
+
+| what happened | row |
+|---|---|
+| `publish` was called | `submitted`: the event's causal place |
+| its receipt came | `published`: from now on it is owed |
+| the application was handed an event | `delivered` |
+| an acknowledgement is safe | `acknowledged` with the last position that is |
+| a node's `Publish` or `Deliver` | `node_published`, `node_delivered` |
+
 The sink decides what to do with rows and how many it holds; the default is a list in memory.
 """
 
@@ -58,7 +69,7 @@ class Recorder:
     between peers as well, as `sent` and `received`. `rows` holds the rows unless `sink` is given.
     """
 
-    __slots__ = ("_append", "_steps", "order", "peer_frames", "rows", "run")
+    __slots__ = ("_append", "_steps", "application", "order", "peer_frames", "rows", "run")
 
     def __init__(
         self,
@@ -67,9 +78,12 @@ class Recorder:
         *,
         sink: Sink | None = None,
         peer_frames: bool = False,
+        application: bool = False,
     ) -> None:
         self.run = run
         self.order = order
+        self.application = application
+        """Whether the client records what the application does and gets."""
         self.peer_frames = peer_frames
         self.rows: list[Row] = []
         self._append = self.rows.append if sink is None else sink.append
@@ -84,7 +98,62 @@ class Recorder:
         bytes: int | None = None,  # noqa: A002 — the name of the trace's column
     ) -> None:
         """Record that a node's application published an event."""
-        self._event("published", node, event, at_ns, true_ns, size=bytes)
+        action = "node_published" if self.application else "published"
+        self._event(action, node, event, at_ns, true_ns, size=bytes)
+
+    def submitted(self, node: str, event: Event, at_ns: int) -> None:
+        """Record that an application called `publish`."""
+        self._event("submitted", node, event, at_ns, None)
+
+    def confirmed(self, node: str, event: Event, at_ns: int) -> None:
+        """Record that an application got the receipt of an event."""
+        self._event("published", node, event, at_ns, None)
+
+    def handed_over(self, node: str, subscription: str, delivery: Deliver, at_ns: int) -> None:
+        """Record that an application was handed an event."""
+        self._event(
+            "delivered",
+            node,
+            delivery.event,
+            at_ns,
+            None,
+            subscription=subscription,
+            position=delivery.position,
+            verdict=delivery.verdict,
+        )
+
+    def acknowledged(self, node: str, subscription: str, position: int, at_ns: int) -> None:
+        """Record that everything up to a position is acknowledged, and never comes again."""
+        self._add("acknowledged", node, at_ns, None, subscription=subscription, position=position)
+
+    def unread(self, node: str, subscription: str, delivery: Deliver, at_ns: int) -> None:
+        """Record that an application left a topic before it read an event of it."""
+        self._event(
+            "discarded",
+            node,
+            delivery.event,
+            at_ns,
+            None,
+            subscription=subscription,
+            position=delivery.position,
+            verdict="unread",
+        )
+
+    def resumed(self, node: str, subscription: str, topic: str, at_ns: int) -> None:
+        """Record that an application resumed a durable subscription that has a topic."""
+        self._add("subscribed", node, at_ns, None, topic=topic, subscription=subscription)
+
+    def ended(self, node: str, subscription: str, topic: str, at_ns: int, verdict: str) -> None:
+        """Record that a subscription to a topic ended without being left, and why."""
+        self._add(
+            "unsubscribed",
+            node,
+            at_ns,
+            None,
+            topic=topic,
+            subscription=subscription,
+            verdict=verdict,
+        )
 
     def sent(
         self,
@@ -124,7 +193,7 @@ class Recorder:
         """Record an outcome for a node's application."""
         if isinstance(effect, Deliver):
             self._event(
-                "delivered",
+                "node_delivered" if self.application else "delivered",
                 node,
                 effect.event,
                 at_ns,
@@ -237,5 +306,10 @@ class AlongsideRecorder(Recorder):
     __slots__ = ()
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder.run, recorder.order, peer_frames=recorder.peer_frames)
+        super().__init__(
+            recorder.run,
+            recorder.order,
+            peer_frames=recorder.peer_frames,
+            application=recorder.application,
+        )
         self._append, self._steps = recorder._append, recorder._steps  # noqa: SLF001 - same class

@@ -23,7 +23,7 @@ from ensue.core.order import Order, Total, order_name, written
 from ensue.core.wire import Codec
 from ensue.orders import PublisherNode
 from ensue.protocols.interface import Frame, Node
-from ensue.protocols.recorder import Recorder
+from ensue.protocols.recorder import Recorder, Sink
 from ensue.protocols.topic_log.frames import Put
 from ensue.protocols.topic_log.log import TopicLog, TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
@@ -362,11 +362,11 @@ class MemoryHub(Hub):
             driver.fail(error)
 
 
-def recorder_to(sink: ParquetSink | None, run: str, order: Order | None) -> Recorder | None:
+def recorder_to(sink: Sink | None, run: str, order: Order | None) -> Recorder | None:
     """Return a recorder that writes to a sink, if there is one."""
     if sink is None:
         return None
-    return Recorder(run, order_name(order), sink=sink)
+    return Recorder(run, order_name(order), sink=sink, application=True)
 
 
 def dated_directory(parent: Path) -> Path:

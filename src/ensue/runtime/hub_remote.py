@@ -13,13 +13,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from secrets import token_hex
 from typing import Any
 
 import msgspec
 
 from ensue import orders
-from ensue.core.clock import system_clock
+from ensue.core import platform
 from ensue.core.errors import (
     AccessDenied,
     BadInput,
@@ -88,7 +87,9 @@ class RemoteHub(Hub):
         self.server = server
         self.sink = None if trace is None else ParquetSink(trace)
         super().__init__(
-            order=order, clock=system_clock(), recorder=recorder_to(self.sink, RUN, order)
+            order=order,
+            clock=platform.current().clock,
+            recorder=recorder_to(self.sink or platform.current().trace_sink, RUN, order),
         )
         self.transport = transport
         message_bytes = transport.capabilities.message_bytes_max
@@ -100,7 +101,7 @@ class RemoteHub(Hub):
         if described is not None:
             self._find_stations(described, order)
         self.users = 1
-        self._suffix = token_hex(6)
+        self._suffix = platform.current().token_hex(6)
         self._given = 0
         self._refusal = ""
         """Why a server rejects this client permanently."""

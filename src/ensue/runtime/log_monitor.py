@@ -10,8 +10,8 @@ unsynced events and stores as many new ones at once is not noticed.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from secrets import token_hex
 
+from ensue.core import platform
 from ensue.core.errors import LogLost
 from ensue.core.lineage import DAMAGED, Lineage, contradiction, lost_text
 from ensue.protocols.interface import Frame
@@ -52,7 +52,7 @@ class LogMonitor:
         self._on_ask = on_ask
         self._number = 0
         self._goes_on = continues
-        self.name = f"log{EPHEMERAL}{token_hex(6)}"
+        self.name = f"log{EPHEMERAL}{platform.current().token_hex(6)}"
         self._port: FramedPort | None = None
         self._task: asyncio.Task[None] | None = None
 

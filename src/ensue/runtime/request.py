@@ -6,9 +6,9 @@ Carriers lose messages, so a request is retransmitted. The receiver of the answe
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from secrets import token_hex
 from typing import Any
 
+from ensue.core import platform
 from ensue.protocols.interface import Frame
 from ensue.protocols.total.station import EPHEMERAL
 from ensue.transports.base import Receiver
@@ -43,7 +43,7 @@ async def inbox(
     transport: FramedTransport, stem: str, receive: Receiver
 ) -> AsyncIterator[FramedPort]:
     """Open a port under a unique name, while the block runs."""
-    name = f"{stem}{EPHEMERAL}{token_hex(6)}"
+    name = f"{stem}{EPHEMERAL}{platform.current().token_hex(6)}"
     await transport.enter(name)
     port = transport.open(name, receive)
     try:

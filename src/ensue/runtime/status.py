@@ -9,12 +9,12 @@ server knows it.
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from secrets import token_hex
 from typing import Any
 
 import msgspec
 
 from ensue import orders
+from ensue.core import platform
 from ensue.core.errors import AccessDenied, BadInput, RemoteProtocolError, TransportError
 from ensue.core.wire import Codec
 from ensue.protocols.interface import Frame
@@ -72,7 +72,7 @@ class _Asker:
     def __init__(self, transport: FramedTransport, answer_s: float) -> None:
         self.transport = transport
         self._answer_s = answer_s
-        self._name = f"status{EPHEMERAL}{token_hex(6)}"
+        self._name = f"status{EPHEMERAL}{platform.current().token_hex(6)}"
         self._number = 0
         self._waiting: dict[int, asyncio.Future[StatusReply]] = {}
 

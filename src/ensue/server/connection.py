@@ -17,9 +17,9 @@ import asyncio
 import logging
 from collections import deque
 from hmac import compare_digest
-from secrets import token_bytes
 from typing import Protocol
 
+from ensue.core import platform
 from ensue.core.errors import LogDamaged, LogLost, RemoteProtocolError
 from ensue.core.lineage import REPLACED
 from ensue.server.admission import source_of
@@ -115,7 +115,7 @@ class Connection(Peer, asyncio.Protocol):
         super().__init__()
         self.server = server
         self.hello: Hello | None = None
-        self.session = token_bytes(SESSION_BYTES)
+        self.session = platform.current().token_bytes(SESSION_BYTES)
         """Random id of this connection: a replayed Begin names another session."""
         self.established = False
         """Whether Begin has named the session; before, no other message is accepted."""

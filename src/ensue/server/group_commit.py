@@ -10,12 +10,10 @@ A failure of the journal is final: `on_failure` is called once, and no waiting c
 
 import asyncio
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 
+from ensue.core import platform
 from ensue.core.errors import LimitReached, LogDamaged
 from ensue.journal import Journal
 from ensue.protocols.interface import Persist
@@ -53,12 +51,8 @@ class GroupCommit:
         self._sync_s = sync_s
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._wanted: SimpleQueue[bool] = SimpleQueue()
-        """True requests a sync; False ends the thread."""
-        # A daemon: a process that exits without `close` need not wait for the disk, because no
-        # callback of an unfinished sync has run.
-        self._thread = threading.Thread(target=self._run_syncs, name="ensue-sync", daemon=True)
-        self._thread.start()  # At once: a server that can't start the thread must not start.
+        self._platform = platform.current()
+        self._worker = self._platform.worker(self._sync_journal, self._synced)
         self._unwritten: deque[Callable[[], None]] = deque()
         """Callbacks of batches that are not written."""
         self._unsynced: deque[tuple[int, Callable[[], None]]] = deque()
@@ -86,7 +80,9 @@ class GroupCommit:
     @property
     def syncing_s(self) -> float:
         """Duration so far of the current sync; 0 if there is none."""
-        return 0.0 if self._sync_started_s is None else time.monotonic() - self._sync_started_s
+        if self._sync_started_s is None:
+            return 0.0
+        return self._platform.monotonic_s() - self._sync_started_s
 
     def write(self, writes: Sequence[Persist], done: Callable[[], None]) -> None:
         """Persist a batch, then call `done`."""
@@ -140,8 +136,7 @@ class GroupCommit:
                 self._start_sync()
             self._sync_done.clear()
             await self._sync_done.wait()
-        self._wanted.put(False)
-        self._thread.join()
+        self._worker.close()
 
     def _write(self) -> None:
         self._scheduled = False
@@ -177,23 +172,12 @@ class GroupCommit:
 
     def _start_sync(self) -> None:
         self._syncing = True
-        self._sync_started_s = time.monotonic()
-        self._wanted.put(True)
+        self._sync_started_s = self._platform.monotonic_s()
+        self._worker.request()
 
-    def _run_syncs(self) -> None:
-        """Sync on request, in the thread.
-
-        Not with an executor: its futures would cost as much as a sync.
-        """
-        while self._wanted.get():
-            try:
-                outcome: int | BaseException = self._journal.sync()
-            except BaseException as error:  # noqa: BLE001 - handled in the event loop
-                outcome = error
-            try:
-                self._loop.call_soon_threadsafe(self._synced, outcome)
-            except RuntimeError:  # The event loop is closed.
-                return
+    def _sync_journal(self) -> int:
+        """Sync, in the worker's thread; return the number of the last synced batch."""
+        return self._journal.sync()
 
     def _synced(self, outcome: int | BaseException) -> None:
         self._syncing = False

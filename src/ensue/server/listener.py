@@ -27,7 +27,7 @@ from typing import Protocol
 
 import msgspec
 
-from ensue.core.clock import system_clock
+from ensue.core import platform
 from ensue.core.errors import RemoteProtocolError, TransportError, limit_in
 from ensue.core.lineage import Lineage
 from ensue.core.wire import Codec, bundle
@@ -140,7 +140,7 @@ class Listener:
         """By inbox: the function that returns the admitted frames and the answers to the others."""
         self.claim_checkers: dict[str, ClaimChecker] = {}
         """By registry: the checker of frames between its clients, on a server with users."""
-        self._clock = system_clock()
+        self._clock = platform.current().clock
         self._current: Connection | None = None
         """The sender of the bundle being processed."""
         self._message = b""

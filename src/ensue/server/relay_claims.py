@@ -51,7 +51,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ensue.core.clock import system_clock
+from ensue.core import platform
 from ensue.core.event import CLOCK
 from ensue.protocols.causal import frames as cube
 from ensue.protocols.deadline import frames as gossip
@@ -103,7 +103,7 @@ class ClaimChecker:
         self._marks = HighWaterMarks(
             epoch=registry.epoch,
             restored=len(registry.names),
-            started_ns=system_clock().now_ns(),
+            started_ns=platform.current().clock.now_ns(),
             prefix=self._prefix,
             records=records,
         )

@@ -11,11 +11,11 @@ import resource
 import ssl
 from collections.abc import Callable
 from functools import partial
-from secrets import token_bytes
 
 import msgspec
 
 from ensue import orders
+from ensue.core import platform
 from ensue.core.errors import (
     AccessDenied,
     BadInput,
@@ -320,7 +320,7 @@ def _seal_key(journal: Journal, commit: GroupCommit) -> bytes:
     """Return the sealing key, which stays the same across restarts."""
     key = journal.records.get(KEY)
     if key is None:
-        key = token_bytes(KEY_BYTES)
+        key = platform.current().token_bytes(KEY_BYTES)
         commit.write([Persist(KEY, key)], lambda: None)
     return key
 

@@ -2,13 +2,12 @@
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
-from ensue.core.clock import system_clock
+from ensue.core import platform
 from ensue.core.errors import BadInput, ConfigurationError, LogLost
 from ensue.core.lineage import Lineage, contradiction, lost_text
 from ensue.core.wire import FRAME_BYTES_MAX, Codec, Records
@@ -106,7 +105,9 @@ def begin_incarnation(journal: Journal, begun: int) -> Lineage:
     """Persist a new incarnation of a log that has `begun` events; return its lineage."""
     known = journal.records.get(LINEAGE_RECORD)
     incarnations = () if known is None else _LINEAGE.decode(known).incarnations
-    lineage = Lineage(journal.identity, incarnations).begin(token=secrets.randbits(48), begun=begun)
+    lineage = Lineage(journal.identity, incarnations).begin(
+        token=platform.current().random_bits(48), begun=begun
+    )
     journal.append([Persist(LINEAGE_RECORD, _LINEAGE.encode(lineage))])
     journal.write()
     journal.sync()
@@ -247,7 +248,7 @@ async def retain(
     """Drop events beyond the retention, at intervals, until the disk fails."""
     while True:
         await asyncio.sleep(RETAIN_EVERY_S)
-        now_s = system_clock().now_ns() / SECOND_NS
+        now_s = platform.current().wall_s()
         try:
             if retention.age_s is not None:
                 journal.seal(age_s=retention.age_s / PIECES_OF_AGE, now_s=now_s)

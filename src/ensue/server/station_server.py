@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ensue import orders
-from ensue.core.clock import system_clock
+from ensue.core import platform
 from ensue.core.errors import InternalError, LogDamaged
 from ensue.core.event import Event
 from ensue.core.lineage import Lineage
@@ -63,7 +63,7 @@ class StationServer(ABC):
         """The lineage of its log, as sent to clients."""
         self.status: Status | None = None
         self.admin: Admin | None = None
-        self._clock = system_clock()
+        self._clock = platform.current().clock
         self._commit: GroupCommit | None = None
         self._driver: Driver[Node] | None = None
         self._registries: list[Driver[Registry]] = []

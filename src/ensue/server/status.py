@@ -14,7 +14,6 @@ servers it returns the progress (`elsewhere`); the client that queries all serve
 """
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from heapq import nlargest
@@ -23,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ensue.core.clock import system_clock
+from ensue.core import platform
 from ensue.journal import Journal
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import matches
@@ -81,10 +80,10 @@ class _Cached(Generic[T]):
 
     def get(self) -> T:
         """Return the value, computed again if it is too old."""
-        started_s = time.monotonic()
+        started_s = platform.current().monotonic_s()
         if self._value is None or started_s >= self._due_s:
             self._value = self._make()
-            took_s = time.monotonic() - started_s
+            took_s = platform.current().monotonic_s() - started_s
             self._due_s = started_s + took_s + max(FRESH_S, took_s / SHARE_MAX)
         return self._value
 
@@ -131,7 +130,7 @@ class Status:
         self.stopping = False
         self.unmeasured = 0
         """Durable names whose lag was not computed: there are too many records."""
-        self._started_s = time.monotonic()
+        self._started_s = platform.current().monotonic_s()
         self._start_batches = journal.batch_count
         self._start_bytes = journal.end_bytes
         self._start_placed = station.log.placed
@@ -145,7 +144,7 @@ class Status:
     @property
     def uptime_s(self) -> float:
         """Time since the start."""
-        return time.monotonic() - self._started_s
+        return platform.current().monotonic_s() - self._started_s
 
     @property
     def events(self) -> int:
@@ -268,7 +267,7 @@ class Status:
         return known.get()
 
     def _encoded(self, readable: tuple[str, ...] | None) -> bytes:
-        names_max, now_ns = TOPICS_MAX, system_clock().now_ns()
+        names_max, now_ns = TOPICS_MAX, platform.current().clock.now_ns()
         while True:
             encoded = msgspec.json.encode(self._state(readable, now_ns, names_max))
             if len(encoded) <= ANSWER_BYTES_MAX or names_max <= 1:

@@ -1,9 +1,10 @@
 """A log throttle: one line of a kind per period, with the number of lines left out."""
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable
+
+from ensue.core import platform
 
 __all__ = ["Throttle"]
 
@@ -20,12 +21,12 @@ class Throttle:
         *,
         period_s: float = PERIOD_S,
         keys_max: int = KEYS_MAX,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._logger = logger
         self._period_s = period_s
         self._keys_max = keys_max
-        self._clock = clock
+        self._clock = clock or platform.current().monotonic_s
         self._logged: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """By kind: when it was last logged, and how many lines were left out since."""
 

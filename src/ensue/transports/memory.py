@@ -26,7 +26,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ensue.core.clock import Clock, system_clock
+from ensue.core import platform
+from ensue.core.clock import Clock
 from ensue.core.errors import BadInput
 from ensue.protocols.interface import Attach, Broadcast, Detach, Frame, Multicast
 from ensue.transports.base import Capabilities, Receiver
@@ -124,7 +125,7 @@ class MemoryTransport:
     ) -> None:
         self.options = options
         self.home = home
-        self.clock = clock or system_clock()
+        self.clock = clock or platform.current().clock
         self.capabilities = options.capabilities
         self.on_closed: Callable[[str], None] | None = None
         """Called with the name of a node whose port was closed."""

@@ -6,8 +6,9 @@ grow up to `BACKOFF_S_MAX`. A connection that is lost within `STABLE_S` counts a
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from random import uniform
 from typing import TypeVar
+
+from ensue.core import platform
 
 __all__ = ["BACKOFF_S_MAX", "BACKOFF_S_MIN", "STABLE_S", "keep_connected", "pause"]
 
@@ -21,7 +22,7 @@ C = TypeVar("C")
 async def pause(attempt: int) -> None:
     """Wait before an attempt to connect; each failed attempt doubles the pause."""
     pause_s = min(BACKOFF_S_MIN * 2 ** min(attempt, 10), BACKOFF_S_MAX)
-    await asyncio.sleep(uniform(pause_s / 2, pause_s))  # noqa: S311 - no secret
+    await asyncio.sleep(platform.current().uniform(pause_s / 2, pause_s))
 
 
 async def keep_connected(

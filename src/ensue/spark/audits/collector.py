@@ -23,6 +23,7 @@ from ensue.spark.audits.common_order import Numbers
 from ensue.spark.audits.facts import NEVER, SEQ_BITS, SEQ_MAX, Facts, Lanes, RunFacts, Span
 
 __all__ = [
+    "PUBLICATIONS",
     "Gathered",
     "Sizes",
     "canonical",
@@ -41,7 +42,9 @@ BUCKETS_A_UNIT = 2
 """Buckets of time per unit, from which units of equal size are formed."""
 
 _CHANGES = ("subscribed", "unsubscribed", "crashed", "restarted")
-_TIMED = ("published", "subscribed", "unsubscribed", "crashed")
+_TIMED = ("submitted", "published", "subscribed", "unsubscribed", "crashed")
+PUBLICATIONS = ("submitted", "published")
+"""Rows that publish an event: the first counts, and a `published` row confirms it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,8 @@ class Gathered:
     """By index."""
     voids: Sequence[Mapping[str, Any]]
     """Void events whose rows lack a publisher: run, event, name."""
+    relabeled: Sequence[Mapping[str, Any]]
+    """Events submitted under one label and published under another: run, event, name."""
 
 
 def subscriber_hash() -> Column:
@@ -140,7 +145,7 @@ def gather(
     changes, owners = _changes(trace)
     lanes, topics = _lanes(trace, overviews, unit_counts)
     named = any(one.named for one in overviews)
-    ambiguous = _ambiguous(trace) if named else set()
+    ambiguous, relabeled = _ambiguous(trace) if named else (set(), [])
     runs: list[RunFacts] = []
     malformed: set[int] = set()
     for index, (one, units) in enumerate(zip(overviews, unit_counts, strict=True)):
@@ -166,12 +171,13 @@ def gather(
         nodes={(one.run, one.node): node for one, (_, node) in owners.items()},
         topics={index: name for (_, name), index in topics.items()},
         voids=_voids(trace) if any(one.nameless_voids for one in overviews) else (),
+        relabeled=relabeled,
     )
 
 
 def _overviews(trace: DataFrame) -> list[_Overview]:
     action, true_ns = f.col("action"), f.col("true_ns")
-    is_published = action == "published"
+    is_published = action.isin(*PUBLICATIONS)
     label = [f.col(name).isNull() for name in ("event", "topic", "publisher", "publisher_seq")]
     bad = (
         (is_published & (label[0] | label[1] | label[2] | label[3]))
@@ -191,7 +197,7 @@ def _overviews(trace: DataFrame) -> list[_Overview]:
         .groupBy("run")
         .agg(
             f.count("*").alias("rows"),
-            f.count_if(is_published).alias("published"),
+            f.greatest(*(f.count_if(action == one) for one in PUBLICATIONS)).alias("published"),
             f.count_if(timed & true_ns.isNull()).alias("untrue"),
             f.count_if(is_published & (~canonical() | f.col("publisher").contains("/"))).alias(
                 "named"
@@ -235,17 +241,37 @@ def _nameless_void() -> Column:
     return void & f.col("event").isNotNull() & (nameless[0] | nameless[1] | nameless[2])
 
 
-def _ambiguous(trace: DataFrame) -> set[str]:
-    """Return the runs in which two events share an id."""
+def _ambiguous(trace: DataFrame) -> tuple[set[str], list[dict[str, Any]]]:
+    """Return the runs in which two events share an id, and the events with two labels.
+
+    An event that is submitted under one label and published under another is judged by the first.
+    """
     label = f.struct("publisher", "topic", "publisher_seq")
-    ids = trace.where("action = 'published' AND event IS NOT NULL").groupBy("run", "event")
-    two = ids.agg(f.min(label).alias("one"), f.max(label).alias("other")).where("one != other")
-    return {row["run"] for row in two.select("run").distinct().collect()}
+    submitted, published = (f.when(f.col("action") == one, label) for one in PUBLICATIONS)
+    differ = [f.min(one) != f.max(one) for one in (submitted, published)]
+    ids = trace.where(f.col("action").isin(*PUBLICATIONS) & f.col("event").isNotNull())
+    two = (
+        ids.groupBy("run", "event")
+        .agg(
+            f.min(label).alias("one"),
+            f.max(label).alias("other"),
+            f.greatest(*differ).alias("ambiguous"),
+        )
+        .where("one != other")
+    )
+    runs = {row["run"] for row in two.where("ambiguous").select("run").distinct().collect()}
+    others = two.where(~f.col("run").isin(*runs)) if runs else two
+    return runs, _named_rows(others)
 
 
 def _voids(trace: DataFrame) -> list[dict[str, Any]]:
-    rows = trace.where(_nameless_void()).select("run", "event", name_hash().alias("name"))
-    found: list[dict[str, Any]] = rows.distinct().toArrow().to_pylist()
+    return _named_rows(trace.where(_nameless_void()))
+
+
+def _named_rows(rows: DataFrame) -> list[dict[str, Any]]:
+    """Return the events of these rows: run, event, name."""
+    named = rows.select("run", "event", name_hash().alias("name"))
+    found: list[dict[str, Any]] = named.distinct().toArrow().to_pylist()
     return [{**row, "unlabelled": False} for row in found]
 
 
@@ -381,7 +407,7 @@ def _lanes(
     # As floats: clocks may differ by more than 64 bits can hold.
     share = (time.cast("double") - f.col("first_ns")) / f.col("span_ns")
     table = (
-        trace.where((f.col("action") == "published") & f.col("publisher_seq").isNotNull())
+        trace.where(f.col("action").isin(*PUBLICATIONS) & f.col("publisher_seq").isNotNull())
         .join(f.broadcast(spark.createDataFrame(runs)), "run")
         .withColumn("bucket", f.floor(f.least(share, f.lit(1.0)) * f.col("buckets")))
         .groupBy("index", "run", "publisher", "topic", "bucket")

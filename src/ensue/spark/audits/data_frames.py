@@ -61,6 +61,11 @@ def _deliveries(trace: DataFrame, gathered: g.Gathered) -> DataFrame:
 def _publications(trace: DataFrame, gathered: g.Gathered) -> DataFrame:
     action = f.col("action")
     is_void = (action == "discarded") & (f.col("verdict") == "void")
+    kind = (
+        f.when(action == "published", delivery_scan.PUBLISHED)
+        .when(action == "submitted", delivery_scan.SUBMITTED)
+        .otherwise(delivery_scan.VOID)
+    )
     time = f.when(f.col("simulated"), f.col("true_ns")).otherwise(f.col("at_ns"))
     runs = gathered.facts.runs
     times = trace.sparkSession.createDataFrame(
@@ -72,14 +77,14 @@ def _publications(trace: DataFrame, gathered: g.Gathered) -> DataFrame:
         )
     )
     return (
-        trace.where((action == "published") | is_void)
+        trace.where(action.isin(*g.PUBLICATIONS) | is_void)
         .join(f.broadcast(times), "run")
         .select(
             g.node_hash().alias("owner"),
             *_label(gathered),
             _odd(gathered).cast("byte").alias("flags"),
             time.alias("time"),
-            is_void.cast("byte").alias("void"),
+            kind.cast("byte").alias("kind"),
         )
     )
 

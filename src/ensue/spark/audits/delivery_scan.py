@@ -34,6 +34,7 @@ __all__ = [
     "POSITIONS",
     "PUBLISHED",
     "STRAYS",
+    "SUBMITTED",
     "TAGGED",
     "TILE_BITS",
     "UNPLACED",
@@ -49,7 +50,7 @@ __all__ = [
 
 Columns = dict[str, Numbers]
 
-DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS, POSITIONS = range(7)
+DELIVERED, PUBLISHED, VOID, FRAGMENT, OUTLIERS, STRAYS, POSITIONS, SUBMITTED = range(8)
 """Kinds of packed rows."""
 TAGGED, ODD = 1, 2
 """Flags of a delivery: it is tagged with a verdict; its name or label has no code."""
@@ -347,7 +348,10 @@ def _in_place(units: Numbers) -> tuple[npt.NDArray[np.bool_], Numbers]:
 def pack_publications(
     fragments: Iterable[Columns], facts: Facts, reach: Reach
 ) -> Iterator[pa.RecordBatch]:
-    """Pack publications and voids: the columns of deliveries, plus time and void."""
+    """Pack publications and voids: the columns of deliveries, plus time and kind.
+
+    The kind is `PUBLISHED`, `SUBMITTED` or `VOID`.
+    """
     packer = _Packer(facts, reach)
     for fragment in fragments:
         fragment["lane"], fragment["code"], good = _coded(fragment, facts)
@@ -367,14 +371,12 @@ def pack_publications(
 
 
 def _pack_run(packer: _Packer, run: int, rows: Columns, units: Numbers) -> None:
-    is_void, event_codes = rows["void"] != 0, rows["code"]
+    kinds, event_codes = rows["kind"], rows["code"]
     names = rows.get("name")
     for tile, home, chosen in packer.tiles(event_codes, units):
         key = (run << TILE_BITS) | tile
-        for kind, mine in (
-            (PUBLISHED, chosen[~is_void[chosen]]),
-            (VOID, chosen[is_void[chosen]]),
-        ):
+        for kind in (PUBLISHED, SUBMITTED, VOID):
+            mine = chosen[kinds[chosen] == kind]
             if len(mine):
                 nodes_and_times = np.concatenate([rows["owner"][mine], rows["time"][mine]])
                 packer.add(

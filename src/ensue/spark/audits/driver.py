@@ -260,7 +260,8 @@ class _Auditor:
                 rows += [{**base, "name": name} for name in hashes]
             else:
                 rows += [{**base, "event": event} for event in self._events(codes)]
-        for row in [*self._strays(found), *self._gathered.voids]:
+        unclear = (*self._gathered.voids, *self._gathered.relabeled)
+        for row in [*self._strays(found), *unclear]:
             if row["event"] is None or row["unlabelled"]:
                 malformed.add(row["run"])
             elif self._gathered.named:
@@ -387,7 +388,7 @@ class _Auditor:
         )
         named = self._trace.withColumn("name", g.name_hash())
         rows = (
-            named.where(f.col("action").isin("published", "delivered", "discarded"))
+            named.where(f.col("action").isin(*g.PUBLICATIONS, "delivered", "discarded"))
             .join(f.broadcast(wanted), ["run", by])
             .where(f.col("run").isin(*runs))
             .select("tile", *verdicts.ROW_COLUMNS)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from ensue.checkers.completeness import Terms
 from ensue.checkers.history import Excerpt
-from ensue.spark.audits.collector import Gathered, lane_hash, subscriber_hash
+from ensue.spark.audits.collector import PUBLICATIONS, Gathered, lane_hash, subscriber_hash
 from ensue.spark.audits.facts import RunFacts
 
 __all__ = ["excerpt", "with_furthest"]
@@ -47,7 +47,7 @@ def with_furthest(trace: DataFrame, gathered: Gathered, terms: Terms) -> Gathere
     )
     step = f.col("step")
     same = ["run", "event", "publisher", "topic", "publisher_seq"]
-    published = trace.where(f.col("action") == "published").select(*same)
+    published = trace.where(f.col("action").isin(*PUBLICATIONS)).select(*same)
     table = (
         trace.where(f.col("action") == "delivered")
         .withColumn("owner", subscriber_hash())

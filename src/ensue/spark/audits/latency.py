@@ -45,7 +45,8 @@ def judge_times(
     )
     time = f.when(f.col("simulated"), f.coalesce("true_ns", "at_ns")).otherwise(f.col("at_ns"))
     published = (
-        named.where("action = 'published'")
+        # Submitted, or if no row says so, published.
+        named.where("action IN ('submitted', 'published')")
         .groupBy("run", "event")
         .agg(f.min_by(f.struct("node", time.alias("time"), "simulated"), "step").alias("p"))
         .select("run", "event", "p.node", "p.time", "p.simulated")

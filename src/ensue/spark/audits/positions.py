@@ -2,7 +2,8 @@
 
 The scan finds adjacent deliveries of a subscriber whose positions are not consecutive. A valid
 trace has almost none, so the driver checks them one by one: it excuses those at restarts and
-subscription changes, and fetches the events of the others.
+subscription changes, and those over positions that the application discarded unread, and fetches
+the events of the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ def judge_positions(
     if not unexcused:
         return untold
     every = judge.subscribers_of(trace.where(~f.col("run").isin(*unreadable)))
-    breaks = _named(unexcused, every, trace)
+    breaks = _without_unread(trace, _named(unexcused, every, trace))
     events = _events(trace, breaks)
     tables = [untold]
     for run, subscribers in sorted(every.items()):
@@ -138,6 +139,52 @@ def _named(
     return named
 
 
+def _without_unread(
+    trace: DataFrame, breaks: Mapping[Subscriber, Sequence[Break]]
+) -> dict[Subscriber, list[Break]]:
+    """Leave out the breaks over positions that were all discarded unread."""
+    skipping = [
+        (one.run, one.node, one.subscription, position, next_position)
+        for one, found in breaks.items()
+        for _, _, position, next_position in found
+        if next_position > position + 1
+    ]
+    if not skipping:
+        return {one: list(found) for one, found in breaks.items()}
+    who = ("run", "node", "subscription")
+    wanted = trace.sparkSession.createDataFrame(
+        _table((*who, "low", "high"), skipping, (pa.string(),) * 3 + (pa.int64(),) * 2)
+    )
+    between = (f.col("position") > f.col("low")) & (f.col("position") < f.col("high"))
+    counted = (
+        trace.where("action = 'discarded' AND event IS NOT NULL AND position IS NOT NULL")
+        .withColumn("subscription", f.coalesce("subscription", f.lit("")))
+        .join(f.broadcast(wanted.distinct()), list(who))
+        .where(between)
+        .groupBy(*who, "low", "high")
+        .agg(f.count_distinct("position").alias("count"))
+    )
+    unread = {
+        (Subscriber(*row[:3]), row["low"], row["high"])
+        for row in counted.collect()
+        if row["count"] == row["high"] - row["low"] - 1
+    }
+    return {
+        one: [two for two in found if (one, two[2], two[3]) not in unread]
+        for one, found in breaks.items()
+    }
+
+
+def _table(
+    names: Sequence[str], rows: Sequence[Sequence[object]], types: Sequence[pa.DataType]
+) -> pa.Table:
+    """Return rows as a table; there may be none."""
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    return pa.table(
+        {name: pa.array(one, kind) for name, one, kind in zip(names, columns, types, strict=True)}
+    )
+
+
 def _events(trace: DataFrame, breaks: Mapping[Subscriber, Sequence[Break]]) -> dict[Place, str]:
     """Fetch the events of both deliveries of each break."""
     places = sorted(
@@ -148,17 +195,9 @@ def _events(trace: DataFrame, breaks: Mapping[Subscriber, Sequence[Break]]) -> d
             for step in two[:2]
         }
     )
-    columns = list(zip(*places, strict=True)) if places else [(), (), (), ()]
-    types = (pa.string(), pa.string(), pa.string(), pa.int64())
     names = ("run", "node", "subscription", "step")
-    wanted = trace.sparkSession.createDataFrame(
-        pa.table(
-            {
-                name: pa.array(one, kind)
-                for name, one, kind in zip(names, columns, types, strict=True)
-            }
-        )
-    )
+    types = (pa.string(), pa.string(), pa.string(), pa.int64())
+    wanted = trace.sparkSession.createDataFrame(_table(names, places, types))
     rows = (
         trace.where("action = 'delivered'")
         .withColumn("subscription", f.coalesce("subscription", f.lit("")))

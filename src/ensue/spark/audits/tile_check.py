@@ -49,7 +49,7 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class Publications:
-    """Publications, in any order."""
+    """`submitted` and `published` rows, in any order."""
 
     codes: Numbers
     times: Numbers
@@ -58,6 +58,8 @@ class Publications:
     home: Flags
     """Whether the event is this tile's own, not shared with the tile before it."""
     names: Numbers | None = None
+    submitted: Flags | None = None
+    """Which rows say `submitted`; None: no row does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +162,10 @@ class _Search:
         codes = published.codes[order]
         first = np.ones(len(codes), dtype=np.bool_)
         first[1:] = codes[1:] != codes[:-1]
-        nodes = published.nodes[order]
+        confirms, repeats = _receipts(published, order, first)
         if not first.all():
-            again = np.flatnonzero(~first)
-            restarts = [self._run.restarted.get(node, NEVER) for node in nodes[again].tolist()]
-            honest = published.steps[order[again]] > np.array(restarts, dtype=np.int64)
-            honest &= nodes[again] == nodes[again - 1]
-            if published.names is not None:
-                names = published.names[order]
-                honest &= names[again] == names[again - 1]
-                self._doubts.names.update(names[again[~honest]].tolist())
-            self._doubts.add(codes[again[~honest]])
+            self._doubt_repeated(published, order[repeats])
+            self._doubt_strangers(published, order, np.flatnonzero(~first))
         keep = order[first]
         self._codes = codes[first]
         self._index = _Index(self._codes)
@@ -181,6 +176,42 @@ class _Search:
         self._ghosts = self._nodes == GHOST
         self._names = None if published.names is None else published.names[keep]
         self._void = self._void_flags()
+        self._confirm(published, order, first, confirms)
+
+    def _doubt_repeated(self, published: Publications, rows: Numbers) -> None:
+        """Doubt events that were submitted or published again without a restart before."""
+        restarts = [self._run.restarted.get(node, NEVER) for node in published.nodes[rows].tolist()]
+        unexplained = published.steps[rows] <= np.array(restarts, dtype=np.int64)
+        self._doubt_rows(published, rows[unexplained])
+
+    def _doubt_strangers(self, published: Publications, order: Numbers, again: Numbers) -> None:
+        """Doubt events whose rows are of two nodes, or name two events."""
+        rows, before = order[again], order[again - 1]
+        strange = published.nodes[rows] != published.nodes[before]
+        if published.names is not None:
+            strange |= published.names[rows] != published.names[before]
+        self._doubt_rows(published, rows[strange])
+
+    def _doubt_rows(self, published: Publications, rows: Numbers) -> None:
+        if published.names is not None:
+            self._doubts.names.update(published.names[rows].tolist())
+        self._doubts.add(published.codes[rows])
+
+    def _confirm(
+        self, published: Publications, order: Numbers, first: Flags, confirms: Flags
+    ) -> None:
+        """Find which events are owed: those with a receipt, and from when on."""
+        self._confirmed = np.ones(len(self._codes), dtype=np.bool_)
+        self._settled = self._times
+        if published.submitted is None:
+            return
+        rows, events = order[confirms], (np.cumsum(first) - 1)[confirms]
+        same = published.nodes[rows] == self._nodes[events]
+        rows, events = rows[same], events[same]
+        self._settled = self._times.copy()
+        self._settled[events] = np.maximum(self._times[events], published.times[rows])
+        self._confirmed[:] = False
+        self._confirmed[events] = True
 
     def _void_flags(self) -> Flags:
         """Mark events that their publishing node discarded as void."""
@@ -230,10 +261,10 @@ class _Search:
         A crashed publisher may never have sent them.
         """
         down = np.isin(self._nodes, np.array(sorted(self._run.down), dtype=np.int64))
-        in_doubt = down & ~came & ~self._void
+        in_doubt = down & ~came & ~self._void & self._confirmed
         self._doubts.events = int(np.count_nonzero(self._home & ~self._ghosts))
         self._doubts.in_doubt = int(np.count_nonzero(in_doubt & self._home))
-        owing = ~self._void & ~in_doubt & ~self._ghosts
+        owing = ~self._void & ~in_doubt & ~self._ghosts & self._confirmed
         self._owing = [events[owing[events]] for events in self._events_of]
         self._earliest = [
             int(self._times[events].min()) if len(events) else 0 for events in self._owing
@@ -305,7 +336,7 @@ class _Search:
         owed = np.zeros(len(events), dtype=np.bool_)
         settle_ns = self._terms.settle_ns
         if settle_ns is not None:
-            owed |= after & (times <= span.closed_ns - settle_ns - self._slack_ns)
+            owed |= after & (self._settled[events] <= span.closed_ns - settle_ns - self._slack_ns)
         if self._terms.gaps and span.furthest:
             codes = self._codes[events]
             lane_of = codes >> SEQ_BITS
@@ -420,7 +451,26 @@ def _with_ghosts(published: Publications, ghosts: Numbers) -> Publications:
         nodes=np.concatenate([published.nodes, nothing + GHOST]),
         home=np.concatenate([published.home, nothing == 1]),
         names=None if names is None else np.concatenate([names, nothing]),
+        submitted=None
+        if published.submitted is None
+        else np.concatenate([published.submitted, nothing == 1]),
     )
+
+
+def _receipts(published: Publications, order: Numbers, first: Flags) -> tuple[Flags, Flags]:
+    """Mark the first `published` row of each event, and rows that repeat one of their action.
+
+    `first` marks the first row of each event, in this order.
+    """
+    if published.submitted is None:
+        return first, ~first
+    submitted = published.submitted[order]
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))
+    begins: list[Flags] = []
+    for says in (~submitted, submitted):
+        before: Numbers = np.cumsum(says) - says
+        begins.append(says & (before == before[starts]))
+    return begins[0], ~(begins[0] | begins[1])
 
 
 def _out_of_place(events: Numbers) -> Numbers:

@@ -139,7 +139,9 @@ def _doubt_row(run: int, tile: int, doubts: Doubts) -> Row:
 def _unpack(table: pa.Table) -> Tile:
     """Assemble a tile from its packed rows."""
     rows = table.to_pylist()
-    published = [row for row in rows if row["kind"] == delivery_scan.PUBLISHED]
+    kinds = (delivery_scan.PUBLISHED, delivery_scan.SUBMITTED)
+    published = [row for row in rows if row["kind"] in kinds]
+    submitted = [row["kind"] == delivery_scan.SUBMITTED for row in published]
     voids = [row for row in rows if row["kind"] == delivery_scan.VOID]
     named = any(row["names"] is not None for row in rows)
     half = [_numbers(row, "more").reshape(2, -1) for row in published]
@@ -148,12 +150,8 @@ def _unpack(table: pa.Table) -> Tile:
         steps=_joined(_numbers(row, "steps") for row in published),
         nodes=_joined(both[0] for both in half),
         times=_joined(both[1] for both in half),
-        home=np.concatenate(
-            [
-                np.zeros(0, dtype=np.bool_),
-                *(np.full(len(row["codes"]) // 8, row["home"]) for row in published),
-            ]
-        ),
+        home=_repeated(published, [row["home"] for row in published]),
+        submitted=_repeated(published, submitted) if any(submitted) else None,
         names=_joined(_numbers(row, "names") for row in published) if named else None,
     )
     pieces: dict[int, list[dict[str, bytes]]] = {}
@@ -188,6 +186,14 @@ def _flags(row: dict[str, bytes]) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]
     if row["more"] is None:
         return np.zeros(len(row["codes"]) // 8, dtype=np.bool_)
     return np.frombuffer(row["more"], dtype=np.bool_)
+
+
+def _repeated(
+    rows: list[dict[str, bytes]], flags: list[bool]
+) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Return the flag of each row once for each of its events."""
+    counts = [len(row["codes"]) // 8 for row in rows]
+    return np.repeat(np.array(flags, dtype=np.bool_), counts)
 
 
 def _joined(arrays: Iterable[Numbers]) -> Numbers:

@@ -66,7 +66,7 @@ def judge_topics(
 
     of_subscriber = Window.partitionBy("run", "node", "subscription", "action").orderBy("step")
     rows = (
-        named.where("action IN ('published', 'delivered') AND topic IS NOT NULL")
+        named.where("action IN ('submitted', 'published', 'delivered') AND topic IS NOT NULL")
         .where(~f.col("run").isin(*unreadable))
         .withColumn("position", f.row_number().over(of_subscriber))
         .select(*verdicts.ROW_COLUMNS)

@@ -114,7 +114,8 @@ def _pack_piece(
     void = (action.numbers == action.number("discarded")) & (
         verdict.numbers == verdict.number("void")
     )
-    published = np.flatnonzero(void | (action.numbers == action.number("published")))
+    submitted = action.numbers == action.number("submitted")
+    published = np.flatnonzero(void | submitted | (action.numbers == action.number("published")))
     if len(delivered):
         rows = _Rows(_taken(table, delivered), names)
         tagged = verdict.numbers[delivered] != verdict.number("")
@@ -124,7 +125,11 @@ def _pack_piece(
     if len(published):
         rows = _Rows(_taken(table, published), names)
         fragment = rows.columns(rows.nodes(), np.zeros(len(published), dtype=np.int64))
-        fragment["void"] = void[published].astype(np.int64)
+        fragment["kind"] = np.select(
+            [void[published], submitted[published]],
+            [delivery_scan.VOID, delivery_scan.SUBMITTED],
+            delivery_scan.PUBLISHED,
+        )
         fragment["time"] = _times(file, piece, facts, rows, published)
         yield from delivery_scan.pack_publications([fragment], facts, reach)
 

@@ -18,11 +18,11 @@ import asyncio
 import math
 import socket
 from collections.abc import Collection, Sequence
-from secrets import token_hex
 from typing import Any
 
 import msgspec
 
+from ensue.core import platform
 from ensue.core.errors import BadInput, HandshakeFailed, MissingExtra, TransportError
 from ensue.transports.brokers.address import Address, escape, read_url
 from ensue.transports.brokers.base import PENDING_BYTES_MAX, BrokerCarrier, Place, Session
@@ -164,7 +164,7 @@ class MqttCarrier(BrokerCarrier):
             address.port,
             username=address.user or None,
             password=address.password or None,
-            identifier=f"ensue-{token_hex(8)}",
+            identifier=f"ensue-{platform.current().token_hex(8)}",
             protocol=ProtocolVersion.V5,
             tls_context=address.tls.context(),
             clean_start=True,

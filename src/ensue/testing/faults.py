@@ -1,0 +1,201 @@
+"""Faults of a run: which ones there are, when they strike, and how they heal."""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+import msgspec
+
+from ensue.testing.cluster import Cluster
+from ensue.testing.process import Process
+from ensue.testing.world import MAIN, World
+
+__all__ = ["Faults", "Striker", "draw_faults"]
+
+SECOND_NS = 1_000_000_000
+MILLISECOND_NS = 1_000_000
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """How often each fault strikes, in times per virtual minute. Zero: never."""
+
+    server_kills: float = 0.0
+    power_cuts: float = 0.0
+    """Of servers, with what their disks had not synced."""
+    server_pauses: float = 0.0
+    client_kills: float = 0.0
+    client_pauses: float = 0.0
+    resets: float = 0.0
+    """Of all connections of a host."""
+    partitions: float = 0.0
+    one_way_partitions: float = 0.0
+    clock_steps: float = 0.0
+    clock_step_ms: float = 500.0
+    slow_disks: float = 0.0
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """The faults that strike, by name."""
+        named = {name: getattr(self, name) for name in self.__struct_fields__}
+        del named["clock_step_ms"]
+        return {name: rate for name, rate in named.items() if rate > 0}
+
+
+def draw_faults(random: Random, *, allowed: Sequence[str] | None = None) -> Faults:
+    """Draw which faults strike: none at all, one kind, or several."""
+    names = list(Faults(**dict.fromkeys(_NAMES, 1.0)).rates) if allowed is None else list(allowed)
+    count = random.choice((0, 1, 1, 2, 3, len(names)))
+    chosen = random.sample(names, min(count, len(names)))
+    return Faults(**{name: random.choice((2.0, 6.0, 15.0)) for name in chosen})
+
+
+_NAMES = (
+    "server_kills",
+    "power_cuts",
+    "server_pauses",
+    "client_kills",
+    "client_pauses",
+    "resets",
+    "partitions",
+    "one_way_partitions",
+    "clock_steps",
+    "slow_disks",
+)
+
+
+class Striker:
+    """Lets faults strike until it is stopped, and heals them."""
+
+    def __init__(
+        self,
+        world: World,
+        clusters: Sequence[Cluster],
+        faults: Faults,
+    ) -> None:
+        self._world, self._clusters = world, clusters
+        self._faults, self._random = faults, world.generator("faults")
+        self.log: list[str] = []
+        """What struck, and when."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ending: dict[asyncio.Task[None], None] = {}
+
+    def start(self) -> None:
+        """Let faults strike from now on."""
+        loop = asyncio.get_running_loop()
+        for name, rate in self._faults.rates.items():
+            self._tasks.append(loop.create_task(self._strike_on(name, 60.0 / rate)))
+
+    async def stop(self) -> None:
+        """Heal everything, and let no more faults strike."""
+        for task in (*self._tasks, *self._ending):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._ending, return_exceptions=True)
+        self._world.network.heal()
+        for process in self._world.processes.values():
+            if process.stopped:
+                process.resume()
+        for cluster in self._clusters:
+            cluster.down.clear()
+
+    async def _strike_on(self, name: str, mean_s: float) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(1.0 / mean_s))
+            await getattr(self, f"_{name}")()
+
+    def _note(self, what: str) -> None:
+        self.log.append(f"{self._world.now_s:.3f} s: {what}")
+
+    def _servers(self) -> dict[str, Cluster]:
+        return {name: cluster for cluster in self._clusters for name in cluster.processes}
+
+    def _pick(self, *, servers: bool) -> Process | None:
+        known = self._servers()
+        alive = [
+            process
+            for name, process in self._world.processes.items()
+            if process.alive and name != MAIN and (name in known) == servers
+        ]
+        return self._random.choice(alive) if alive else None
+
+    def _server(self) -> Process | None:
+        return self._pick(servers=True)
+
+    def _client(self) -> Process | None:
+        return self._pick(servers=False)
+
+    async def _server_kills(self) -> None:
+        if (server := self._server()) is not None:
+            self._note(f"kill {server.name}")
+            server.kill()
+
+    async def _power_cuts(self) -> None:
+        server = self._server()
+        cluster = None if server is None else self._servers()[server.name]
+        if server is None or cluster is None or not cluster.loses_power_safely:
+            return
+        self._note(f"power cut {server.name}")
+        cluster.down[server.name] = None
+        server.kill(power=True)
+        await asyncio.sleep(self._random.uniform(0.1, 3.0))
+        cluster.down.pop(server.name, None)
+
+    async def _client_kills(self) -> None:
+        client = self._client()
+        if client is None:
+            return
+        self._note(f"kill {client.name}")
+        client.kill()
+        try:
+            await asyncio.sleep(self._random.uniform(0.05, 4.0))
+        finally:
+            client.restart()
+
+    async def _server_pauses(self) -> None:
+        await self._pause(self._server())
+
+    async def _client_pauses(self) -> None:
+        await self._pause(self._client())
+
+    async def _pause(self, process: Process | None) -> None:
+        if process is None or process.stopped:
+            return
+        self._note(f"pause {process.name}")
+        process.pause()
+        try:
+            await asyncio.sleep(self._random.choice((0.1, 1.0, 4.0, 15.0)))
+        finally:
+            process.resume()
+
+    async def _resets(self) -> None:
+        process = self._random.choice(list(self._world.processes.values()))
+        self._note(f"reset {process.name}")
+        self._world.network.reset(process.host)
+
+    async def _partitions(self) -> None:
+        await self._cut(one_way=False)
+
+    async def _one_way_partitions(self) -> None:
+        await self._cut(one_way=True)
+
+    async def _cut(self, *, one_way: bool) -> None:
+        hosts = [each for each in self._world.processes if each != MAIN]
+        self._random.shuffle(hosts)
+        size = self._random.randint(1, max(1, len(hosts) - 1))
+        self._note(f"cut {', '.join(hosts[:size])}{' one way' * one_way}")
+        self._world.network.cut(hosts[:size], hosts[size:], one_way=one_way)
+        await asyncio.sleep(self._random.choice((0.2, 2.0, 8.0)))
+        self._world.network.heal()
+
+    async def _clock_steps(self) -> None:
+        process = self._random.choice(list(self._world.processes.values()))
+        by_ms = self._random.uniform(-1.0, 1.0) * self._faults.clock_step_ms
+        self._note(f"step the clock of {process.name} by {by_ms:.0f} ms")
+        process.machine.step_clock(int(by_ms * MILLISECOND_NS))
+
+    async def _slow_disks(self) -> None:
+        self._note("slow disks")
+        before, self._world.disk_sync_ms = self._world.disk_sync_ms, (50.0, 800.0)
+        try:
+            await asyncio.sleep(self._random.uniform(0.5, 5.0))
+        finally:
+            self._world.disk_sync_ms = before

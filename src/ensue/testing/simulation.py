@@ -1,0 +1,154 @@
+"""`simulate`: run a program of several processes in a simulated world."""
+
+import gc
+import sys
+import traceback
+import warnings
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+
+from ensue.core.trace import Row, digest
+from ensue.testing.cluster import Cluster
+from ensue.testing.faults import Faults, Striker
+from ensue.testing.guard import guarded
+from ensue.testing.loop import install_generator_hooks
+from ensue.testing.network import NetworkOptions
+from ensue.testing.process import Main, Process
+from ensue.testing.world import World
+
+__all__ = ["Simulated", "Simulation", "simulate"]
+
+UNTIL_S = 600.0
+
+
+class Simulated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a simulated run came to."""
+
+    seed: int
+    result: Any
+    """What the program returned."""
+    rows: list[Row]
+    """The trace of all buses: what applications published and got."""
+    seconds: float
+    """Virtual time that passed."""
+    iterations: int
+    """Iterations of event loops that ran."""
+
+    @property
+    def digest(self) -> str:
+        """A hash of the trace: the same seed gives the same one."""
+        return digest(self.rows)
+
+
+class Simulation:
+    """What a simulated program is given: its world, with servers and faults."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self.world = world
+        self._clusters: list[Cluster] = []
+        self._striker = Striker(world, self._clusters, faults)
+
+    @property
+    def random(self) -> Random:
+        """Random choices of the program itself, from the seed."""
+        return self.world.random
+
+    @property
+    def now_s(self) -> float:
+        """Virtual time since the beginning, in seconds."""
+        return self.world.now_s
+
+    @property
+    def rows(self) -> list[Row]:
+        """The trace so far."""
+        return self.world.rows
+
+    def start(self, name: str, main: Main, *args: Any) -> Process:
+        """Start a process on a host of its own, which runs `await main(*args)`."""
+        return self.world.start(name, main, *args)
+
+    async def serve(self, *names: str, topics: Sequence[str] = (), **options: Any) -> Cluster:
+        """Start an Ensue server, or a chain of them, each a process on a host of that name.
+
+        Return when they listen. A server that ends is started again after a while. `options` are
+        those of `ensue.server.ServerConfig`, such as `sync_s`; `topics` places topics in a chain.
+        """
+        cluster = Cluster(self.world, names=names or ("server",), topics=topics, **options)
+        self._clusters.append(cluster)
+        await cluster.start()
+        return cluster
+
+    def strike(self) -> None:
+        """Let the faults strike from now on."""
+        self._striker.start()
+
+    async def heal(self) -> None:
+        """Heal everything, and let no more faults strike."""
+        await self._striker.stop()
+
+
+def simulate(
+    main: Callable[[Simulation], Awaitable[Any]],
+    *,
+    seed: int = 0,
+    faults: Faults = Faults(),  # noqa: B008 - a frozen value
+    network: NetworkOptions = NetworkOptions(),  # noqa: B008 - a frozen value
+    disk_sync_ms: tuple[float, float] = (0.1, 5.0),
+    until_s: float = UNTIL_S,
+) -> Simulated:
+    """Run `await main(simulation)` in a simulated world; return what it came to.
+
+    The program starts servers with `await simulation.serve()` and processes with
+    `simulation.start(name, main)`. These are ordinary programs: `async with
+    ensue.connect("ensue://server:7400") as bus`. `faults` strike between `simulation.strike()` and
+    `await simulation.heal()`. The same seed gives the same run. Raises what `main` raises, and `SimulationFailed` if a process had an exception
+    that no code handled, or if the run does not end within `until_s` virtual seconds.
+    """
+    world = World(seed, network=network, disk_sync_ms=disk_sync_ms)
+    collecting = gc.isenabled()
+    # A collection would run finalizers at a moment that depends on what ran before.
+    gc.disable()
+    hooks = install_generator_hooks()
+    try:
+        with guarded():
+            result = world.run(lambda: main(Simulation(world, faults)), until_s=until_s)
+        world.raise_failures()
+        return Simulated(
+            seed=seed,
+            result=result,
+            rows=world.rows,
+            seconds=world.now_s,
+            iterations=world.iterations,
+        )
+    except BaseException as error:
+        for process, ended in world.broken():
+            if ended is not error:
+                error.add_note(f"process {process.name} ended: {_last_lines(ended)}")
+        error.add_note(f"replay it with seed={seed}")
+        raise
+    finally:
+        _bury(world)
+        sys.set_asyncgen_hooks(*hooks)
+        if collecting:
+            gc.enable()
+
+
+def _last_lines(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).strip()
+
+
+def _bury(world: World) -> None:
+    """Free what processes left, without a word of what their `finally` blocks attempt."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda _unraisable: None
+    try:
+        world.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            world.free()
+            gc.collect()
+    finally:
+        sys.unraisablehook = before

@@ -1,0 +1,76 @@
+"""Swarms of the whole stack: clients, servers, journals and networks, one seed a run.
+
+A seed draws a program of several processes and the faults that strike them (`program`), runs it in a
+simulated world, and judges what the applications got (`judge`).
+"""
+
+import msgspec
+
+from ensue.core.trace import Row
+from ensue.testing.simulation import Simulation, simulate
+from ensue.testing.swarm.judge import judge
+from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw_topics
+from ensue.testing.swarm.transactions import (
+    ContentDraw,
+    ContentProgram,
+    draw_content,
+    judge_content,
+)
+
+__all__ = ["StackRun", "draw", "run"]
+
+
+class StackRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What one seed came to."""
+
+    drawn: Draw | ContentDraw
+    problems: list[str]
+    """What is wrong, in words; nothing: the run is valid."""
+    rows: list[Row]
+    faults: list[str]
+    """What struck, and when."""
+    seconds: float
+    digest: str
+
+
+def draw(seed: int, order: str, *, faults: list[str] | None = None) -> Draw | ContentDraw:
+    """Draw the program of a seed and its faults."""
+    if order == "transactions":
+        return draw_content(seed, faults=faults)
+    return draw_topics(seed, order, faults=faults)
+
+
+def run(drawn: Draw | ContentDraw) -> StackRun:
+    """Run what was drawn, and judge it."""
+    programs: list[Program | ContentProgram] = []
+
+    async def main(simulation: Simulation) -> None:
+        program: Program | ContentProgram
+        if isinstance(drawn, Draw):
+            program = Program(simulation.world, drawn)
+        else:
+            program = ContentProgram(simulation.world, drawn)
+        programs.append(program)
+        await program.run()
+
+    simulated = simulate(main, seed=drawn.seed, until_s=600.0)
+    program = programs[0]
+    problems = list(program.problems)
+    if isinstance(program, Program):
+        problems += judge(
+            simulated.rows,
+            program.drawn.order.label,
+            settle_s=SETTLE_S / 2,
+            durable=program.durable,
+            lossy=program.drawn.is_lossy,
+        )
+    else:
+        problems += judge_content(simulated.rows)
+    return StackRun(
+        drawn=drawn,
+        problems=problems,
+        rows=simulated.rows,
+        faults=program.faults,
+        seconds=simulated.seconds,
+        digest=simulated.digest,
+    )

@@ -1,0 +1,241 @@
+"""Programs by content: subscriptions that move between clients in transactions of three kinds."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+import msgspec
+
+import ensue
+from ensue.checkers import Verdict, check
+from ensue.core.errors import (
+    EventsInDoubt,
+    LocalProtocolError,
+    SubscriptionLost,
+    TransactionPending,
+    TransportError,
+)
+from ensue.core.trace import Row
+from ensue.testing.cluster import Cluster
+from ensue.testing.faults import Faults, Striker, draw_faults
+from ensue.testing.process import Process
+from ensue.testing.world import World
+
+__all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
+
+BUSY_S = 15.0
+SETTLE_S = 40.0
+KINDS = ("serializable", "atomic", "planned")
+FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
+
+
+class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
+    """What a seed stands for."""
+
+    seed: int
+    servers: int
+    sync_s: float
+    clients: int
+    kinds: tuple[str, ...]
+    pause_s: float
+    """The mean time between two operations of a client."""
+    faults: Faults
+
+
+def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
+    """Draw a program and its faults."""
+    random = Random(f"{seed}/draw/transactions")  # noqa: S311 - replays a seed
+    return ContentDraw(
+        seed=seed,
+        servers=random.choice((1, 2, 3)),
+        sync_s=random.choice((0.0, 0.0, 0.2)),
+        clients=random.randint(2, 4),
+        kinds=tuple(random.sample(KINDS, random.randint(1, 3))),
+        pause_s=random.choice((0.3, 1.0)),
+        faults=draw_faults(random, allowed=faults),
+    )
+
+
+class ContentProgram:
+    """One run of a draw."""
+
+    def __init__(self, world: World, drawn: ContentDraw) -> None:
+        self.world, self.drawn = world, drawn
+        self.cluster = Cluster(
+            world,
+            names=[f"server-{number}" for number in range(1, drawn.servers + 1)],
+            sync_s=drawn.sync_s,
+            records_brokers=True,
+        )
+        self.clients: list[Process] = []
+        self.problems: list[str] = []
+        self.outcomes: list[str] = []
+        self.faults: list[str] = []
+        self.calm = False
+        self.over = False
+        self._names: dict[str, str] = {}
+        """By process: the present name of its bus."""
+
+    async def run(self) -> None:
+        """Start servers and clients, let faults strike, heal, and let everything arrive."""
+        drawn, world = self.drawn, self.world
+        await self.cluster.start()
+        for number in range(drawn.clients):
+            name = f"client-{number}"
+            random = Random(world.random.random())  # noqa: S311 - replays a seed
+            self.clients.append(world.start(name, self._client, name, random))
+        striker = Striker(world, [self.cluster], drawn.faults)
+        await asyncio.sleep(1.0)
+        striker.start()
+        await asyncio.sleep(BUSY_S)
+        await striker.stop()
+        self.calm = True
+        await asyncio.sleep(SETTLE_S)
+        self.over = True
+        for client in self.clients:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(60.0):
+                    await client.ended()
+            if client.alive:
+                waits = "; ".join(client.waits())
+                self.problems.append(f"liveness: {client.name} did not end within 60 s: {waits}")
+            elif (error := client.error()) is not None:
+                self.problems.append(f"{client.name} failed: {error}")
+        self.cluster.close()
+        self.faults = striker.log
+        self.problems += [
+            f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
+        ]
+
+    async def _client(self, name: str, random: Random) -> None:
+        """Connect again after errors that applications have to expect."""
+        while not self.over:
+            try:
+                try:
+                    await self._connected(name, random)
+                finally:
+                    # Plans of others may still name it: nothing is owed to it any more.
+                    self.world.crashed(self.world.host(name))
+            except (TransportError, SubscriptionLost, EventsInDoubt):
+                await asyncio.sleep(0.5)
+
+    async def _connected(self, name: str, random: Random) -> None:
+        url = self.cluster.url(random.choice(self.cluster.names))
+        async with ensue.connect(url, order=None, name=name) as bus:
+            self._names[name] = bus.name
+            held: list[ensue.Subscription] = []
+            readers: list[asyncio.Task[None]] = []
+
+            def take(events: ensue.Subscription) -> None:
+                held.append(events)
+                readers.append(asyncio.create_task(self._read(events)))
+
+            async def invited(tx: ensue.InvitedTransaction) -> None:
+                """Give up a subscription, or make one."""
+                if held and random.random() < 0.5:
+                    given = held.pop(random.randrange(len(held)))
+                    if given.topics:
+                        await tx.unsubscribe(given)
+                        return
+                take(await tx.subscribe(random.choice(FILTERS)))
+
+            async def planned(events: ensue.Subscription) -> None:
+                take(events)
+
+            await bus.on_invitation(invited)
+            await bus.on_subscription(planned)
+            await bus.advertise(where="x exists")
+            try:
+                await self._act(bus, name, random)
+            finally:
+                for task in readers:
+                    task.cancel()
+                await asyncio.gather(*readers, return_exceptions=True)
+
+    async def _read(self, events: ensue.Subscription) -> None:
+        with suppress(SubscriptionLost):
+            async for _ in events:
+                pass
+
+    async def _act(self, bus: ensue.Bus, name: str, random: Random) -> None:
+        async with bus.subscribe(where=random.choice(FILTERS)) as events:
+            reading = asyncio.create_task(self._read(events))
+            try:
+                while not self.calm:
+                    await self._operate(bus, name, random)
+                    pause_s = random.expovariate(1.0 / self.drawn.pause_s)
+                    await asyncio.sleep(min(3.0, pause_s))
+                await self._prove_liveness(bus)
+                while not self.over:  # noqa: ASYNC110 - processes share no event
+                    await asyncio.sleep(0.5)
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+    async def _operate(self, bus: ensue.Bus, name: str, random: Random) -> None:
+        others = [each for other, each in self._names.items() if other != name]
+        with suppress(EventsInDoubt, LocalProtocolError):
+            if random.random() < 0.5 or not others:
+                await bus.publish({"x": random.randint(0, 4)}, b"plain", timeout=20.0)
+                return
+        kind = random.choice(self.drawn.kinds)
+        try:
+            await self._transact(bus, kind, random.choice(others), random)
+            self.outcomes.append("committed")
+        except ensue.TransactionAborted as error:
+            self.outcomes.append(error.reason)
+        except TransactionPending:
+            self.outcomes.append("pending")
+
+    async def _transact(self, bus: ensue.Bus, kind: str, other: str, random: Random) -> None:
+        timeout_s = random.choice((2.0, 10.0))
+        if kind == "planned":
+            async with bus.transaction(isolation="planned", timeout=timeout_s) as plan:
+                await plan.publish({"x": random.randint(0, 4)}, b"plan 1")
+                await plan.client(other).subscribe(random.choice(FILTERS))
+                await plan.publish({"x": random.randint(0, 4)}, b"plan 2")
+            return
+        async with bus.transaction(isolation=kind, timeout=timeout_s) as tx:
+            await tx.publish({"x": random.randint(0, 4)}, b"first")
+            await tx.invite(other)
+            await tx.publish({"x": random.randint(0, 4)}, b"second")
+
+    async def _prove_liveness(self, bus: ensue.Bus) -> None:
+        """Commit a transaction of each kind: none may be blocked by what happened before."""
+        await asyncio.sleep(SETTLE_S / 4)
+        for kind in KINDS:
+            try:
+                async with bus.transaction(isolation=kind, timeout=SETTLE_S / 4) as tx:
+                    await tx.publish({"x": 0}, b"last")
+            except ensue.TransactionAborted as error:
+                if error.reason == "timeout":
+                    self.problems.append(f"liveness: a {kind} transaction timed out: {error}")
+            except TransactionPending as error:
+                self.problems.append(f"liveness: a {kind} transaction is pending: {error}")
+
+
+def judge_content(rows: Sequence[Row]) -> list[str]:
+    """Return what is wrong with a run, in words; nothing: it is valid."""
+    kept: dict[Any, Row] = {}
+    for row in rows:
+        # A broker that restarts may record again what it was not certain to have recorded.
+        key: Any = (
+            (row.node, row.action, row.event, row.transaction, row.subscription, row.publisher)
+            if row.node.startswith("server-")
+            else (row.node, row.step)
+        )
+        kept.setdefault(key, row)
+        if row.action == "crashed":
+            # Brokers know a bus by the name of its content session.
+            session = msgspec.structs.replace(row, node=f"{row.node}.content", step=1)
+            kept[session.node, "crashed"] = session
+    report = check(list(kept.values()), order="transactions")
+    if report.verdict is not Verdict.INVALID:
+        return [reason for reason in report.reasons if "malformed" in reason]
+    return [
+        f"{finding.checker}: {each.because}"
+        for finding in report.findings
+        for each in finding.violations
+    ]
