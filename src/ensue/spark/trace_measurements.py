@@ -3,15 +3,15 @@
 The definitions are those of `ensue.checkers.statistics`, written for Spark; `trace_metrics` sums
 up.
 
-- A *latency* runs from `published` to `delivered`: by simulated time where both rows have it, by
-  the nodes' own clocks where not. Of an event that its publisher, restarted, said to have published
-  again, the first such row counts. HAZARD: clocks that differ make a latency wrong by their
-  difference, even negative.
+- A *latency* runs from `submitted` to `delivered`, or from `published` where no application
+  submitted the event: by simulated time where both rows have it, by the nodes' own clocks where
+  not. Of an event that its publisher, restarted, said to have published again, the first such row
+  counts. HAZARD: clocks that differ make a latency wrong by their difference, even negative.
 - A *wait* is that of a delivery since its event was first received at that node. The delivery was
   *held back* if an event that the node received later was delivered before it, to the same
   subscription. Runs without `received` rows say nothing of it.
 - A *stamp* is that of an event as the node that published it first sent it. It costs the `bytes` of
-  that sending less those of `published`.
+  that sending less those of `published`, or of `node_published` where an application published.
 
 Time within a run is counted from its first publication or delivery, and cut into buckets of one
 width a run: the shortest of `WIDTHS_NS` that makes at most `BUCKETS_MAX` of them. HAZARD: one node
@@ -57,7 +57,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     runs: DataFrame
     """`run`, `begin_ns`, `end_ns`, `width_ns`: the time in which a run published and delivered."""
     actions: DataFrame
-    """`action`: of every publication and delivery."""
+    """`action`: of every row that says `published` or `delivered`."""
     latencies: DataFrame
     """`latency_ns`: of every delivery of an event whose publication is known."""
     waits: DataFrame
@@ -115,7 +115,7 @@ def _runs(trace: DataFrame) -> DataFrame:
     # The last bucket ends behind the run's last moment, so that this moment is within it.
     wide_enough = f.filter(widths, lambda width: width * BUCKETS_MAX > span)
     return (
-        trace.where("action in ('published', 'delivered')")
+        trace.where("action in ('submitted', 'published', 'delivered')")
         .groupBy("run")
         .agg(f.min(_time()).alias("begin_ns"), f.max(_time()).alias("end_ns"))
         .withColumn("width_ns", f.coalesce(f.get(wide_enough, f.lit(0)), f.lit(WIDTHS_NS[-1])))
@@ -137,13 +137,15 @@ def _in_buckets(measured: DataFrame, runs: DataFrame, *columns: str) -> DataFram
 
 
 def _published(trace: DataFrame) -> DataFrame:
-    """Return the first publication of each event."""
-    first = f.min(f.struct("step", "node", "order", "topic", "at_ns", "true_ns", "bytes"))
+    """Return the first publication of each event: submitted or, if no row says so, published."""
+    columns = f.struct("step", "node", "order", "topic", "at_ns", "true_ns")
+    begins = f.col("action") != "node_published"
     return (
-        trace.where("action = 'published' and event is not null")
+        trace.where("action in ('submitted', 'published', 'node_published') and event is not null")
         .groupBy("run", "event")
-        .agg(first.alias("first"))
-        .select("run", "event", "first.*")
+        .agg(f.min(f.when(begins, columns)).alias("first"), f.max("bytes").alias("bytes"))
+        .where("first is not null")
+        .select("run", "event", "first.*", "bytes")
     )
 
 
