@@ -175,7 +175,7 @@ def test_run_writes_a_trace_that_the_checkers_accept(tmp_path: Path) -> None:
     assert report.event_count == 40
     assert report.delivery_count == 80
     sent = [row for row in rows if row.action == "sent"]
-    published = {row.event: row for row in rows if row.action == "published"}
+    published = {row.event: row for row in rows if row.action == "node_published"}
     for row in sent:
         size, before = row.bytes, published[row.event].bytes
         assert size is not None

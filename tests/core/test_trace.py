@@ -212,7 +212,7 @@ def test_unwritable_column_is_named(
 
 def test_an_unknown_action_is_named(tmp_path: Path) -> None:
     write([msgspec.structs.replace(FULL, action="devoured")], tmp_path)
-    with pytest.raises(BadInput, match="column 'action' holds 'devoured'; expected one of publ"):
+    with pytest.raises(BadInput, match="column 'action' holds 'devoured'; expected one of subm"):
         read(tmp_path)
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from ensue.core import platform
 from ensue.core.errors import LimitReached
 from ensue.journal import Journal
 from ensue.protocols.interface import Persist
@@ -77,6 +78,13 @@ class Bench:
         self.commit = GroupCommit(
             cast("Journal", journal), sync_s=sync_s, on_failure=self.failures.append
         )
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread that syncs."""
+        worker = self.commit._worker
+        assert isinstance(worker, platform._Thread)
+        return worker._thread
 
     def write(self, *keys: str, name: str = "") -> None:
         name = name or "+".join(keys)
@@ -379,7 +387,7 @@ def test_close_completes_if_the_last_sync_fails(
         await asyncio.wait_for(bench.close(), DEADLINE_S)
         assert [str(each) for each in bench.failures] == ["no space"]
         assert bench.done == ([] if sync_s == 0 else ["a"])
-        assert not bench.commit._worker._thread.is_alive()
+        assert not bench.thread.is_alive()
 
     with caplog.at_level(logging.CRITICAL, logger="ensue"):
         run(main())
@@ -396,7 +404,7 @@ def test_thread_ends_after_a_sync_that_outlives_the_event_loop() -> None:
 
     run(main())
     (bench,) = benches
-    thread = bench.commit._worker._thread
+    thread = bench.thread
     assert thread.is_alive()
     assert thread.daemon, "a process that ends does not wait for it"
     bench.journal.disk.release()

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.checkers.generator import generate
 from tests.checkers.helpers import Script
+from tests.spark.audits.application_rows import LABEL, Application, random_application
 
 import ensue
 from ensue.checkers.statistics import percentile, statistics
@@ -45,6 +46,16 @@ def published_again() -> list[Row]:
     return script.deliver("s", "a").rows
 
 
+def application() -> list[Row]:
+    """Two events are submitted, and one of them is confirmed and delivered; nodes tell sizes."""
+    script = Application().subscribe("s", "x").submit("p", "a", "b")
+    a = {name: getattr(script.rows[1], name) for name in LABEL}
+    script.row("p", "node_published", **a, bytes=100)
+    script.row("p", "sent", **a, bytes=130, stamp={"x": 1})
+    script.confirm("p", "a").row("s", "node_delivered", **a)
+    return script.hand_over("s", "a").rows
+
+
 def demo(folder: Path) -> list[Row]:
     workload = demo_workload.Workload(seconds=0.4)
     demo_workload.run(workload, ensue.Total(), str(folder), lambda *_: None)
@@ -64,7 +75,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
         "again": published_again(),
         "nothing received": Script().subscribe("s", "x").publish("p", "a").deliver("s", "a").rows,
         "nothing delivered": Script().publish("p", "a").rows,
+        "application": application(),
         **{f"random {seed}": generate(seed) for seed in range(12)},
+        **{f"random application {seed}": random_application(seed) for seed in range(1, 9)},
     }
     return {
         name: [msgspec.structs.replace(row, run=name) for row in rows]
@@ -107,7 +120,8 @@ def test_totals_are_those_of_the_checkers(tables: Tables, runs: dict[str, list[R
         told = {
             (row["action"], row["verdict"]): row["count"] for row in of(tables["verdicts"], name)
         }
-        told = {key: count for key, count in told.items() if key[0] != "subscribed"}
+        changed = ("subscribed", "unsubscribed")
+        told = {key: count for key, count in told.items() if key[0] not in changed}
         assert told == {
             **{("discarded", verdict): count for verdict, count in wanted.discarded.items()},
             **{("delivered", verdict): count for verdict, count in wanted.tagged.items()},
@@ -122,11 +136,21 @@ def test_the_runs_hold_what_the_figures_are_about(runs: dict[str, list[Row]]) ->
     assert sum(row.action == "published" for row in runs["again"]) == 2
 
 
+def test_an_application_waits_from_its_submission_on(tables: Tables) -> None:
+    """Row by row, a nanosecond each: submitted second, delivered eighth."""
+    latency = one(tables["latency"], "application")
+    assert (latency["count"], latency["max_ms"]) == (1, 6 / MS_NS)
+    assert one(tables["totals"], "application")["events"] == 2
+    assert one(tables["stamps"], "application")["max_bytes"] == 30
+    (counts,) = [row for row in of(tables["throughput"], "application") if row["topic"] is None]
+    assert (counts["published"], counts["delivered"]) == (1, 1)
+
+
 def latencies_ms(rows: Sequence[Row]) -> list[tuple[str, float]]:
     """By topic, in a second way: straight from the definition."""
     published: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.step):
-        if row.action == "published":
+        if row.action in ("submitted", "published"):
             published.setdefault(row.event or "", row)
     found = []
     for row in rows:

@@ -3,14 +3,15 @@
 The definitions are those of `ensue.checkers.statistics`, written for Spark; `trace_metrics`
 aggregates them.
 
-- A *latency* runs from `published` to `delivered`: by simulated time if both rows have it, else by
-  the nodes' own clocks. If a restarted publisher published an event again, the first row counts.
-  HAZARD: clocks that differ make a latency wrong by their difference, even negative.
+- A *latency* runs from `submitted` to `delivered`, or from `published` if no application submitted
+  the event: by simulated time if both rows have it, else by the nodes' own clocks. If a restarted
+  publisher published an event again, the first row counts. HAZARD: clocks that differ make a
+  latency wrong by their difference, even negative.
 - A *wait* runs from the first reception of an event at a node to its delivery. The delivery was
   *held back* if an event that the node received later was delivered before it, to the same
   subscription. Runs without `received` rows have no waits.
 - A *stamp* is that of the first frame in which its publisher sent an event. It costs the `bytes` of
-  that frame minus those of `published`.
+  that frame minus those of `published`, or of `node_published` if an application published it.
 
 Time within a run starts at its first publication or delivery. It is divided into buckets of one
 width per run: the shortest of `WIDTHS_NS` that gives at most `BUCKETS_MAX` buckets. HAZARD: one
@@ -114,7 +115,7 @@ def _runs(trace: DataFrame) -> DataFrame:
     # The last bucket ends after the last action, so that it contains that action.
     wide_enough = f.filter(widths, lambda width: width * BUCKETS_MAX > span)
     return (
-        trace.where("action in ('published', 'delivered')")
+        trace.where("action in ('submitted', 'published', 'delivered')")
         .groupBy("run")
         .agg(f.min(_time()).alias("begin_ns"), f.max(_time()).alias("end_ns"))
         .withColumn("width_ns", f.coalesce(f.get(wide_enough, f.lit(0)), f.lit(WIDTHS_NS[-1])))
@@ -136,13 +137,15 @@ def _in_buckets(measured: DataFrame, runs: DataFrame, *columns: str) -> DataFram
 
 
 def _published(trace: DataFrame) -> DataFrame:
-    """Return the first publication of each event."""
-    first = f.min(f.struct("step", "node", "order", "topic", "at_ns", "true_ns", "bytes"))
+    """Return the first publication of each event: submitted or, if no row says so, published."""
+    columns = f.struct("step", "node", "order", "topic", "at_ns", "true_ns")
+    begins = f.col("action") != "node_published"
     return (
-        trace.where("action = 'published' and event is not null")
+        trace.where("action in ('submitted', 'published', 'node_published') and event is not null")
         .groupBy("run", "event")
-        .agg(first.alias("first"))
-        .select("run", "event", "first.*")
+        .agg(f.min(f.when(begins, columns)).alias("first"), f.max("bytes").alias("bytes"))
+        .where("first is not null")
+        .select("run", "event", "first.*", "bytes")
     )
 
 

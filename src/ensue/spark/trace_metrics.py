@@ -84,7 +84,8 @@ TABLES: Mapping[str, Table] = {
         },
     ),
     "verdicts": Table(
-        description="Rows with a verdict, such as events discarded, by action and verdict.",
+        description="Rows with a verdict, such as events discarded, by action and verdict; those "
+        "of nodes below an application are left out.",
         columns={
             **_RUN,
             "action": ("string", "what the row says happened"),
@@ -93,7 +94,8 @@ TABLES: Mapping[str, Table] = {
         },
     ),
     "latency": Table(
-        description="How long events took from publication to delivery.",
+        description="How long events took from publication to delivery: from `submitted` where "
+        "an application published, else from `published`.",
         columns={
             **_TOPIC,
             "count": ("bigint", "deliveries of events whose publication is in the trace"),
@@ -270,7 +272,7 @@ def _totals(measured: Measured) -> DataFrame:
     subscriber = f.when(
         f.col("action").isin("delivered", "subscribed"), f.struct("node", "subscription")
     )
-    publisher = f.when(f.col("action") == "published", f.col("node"))
+    publisher = f.when(f.col("action").isin("submitted", "published"), f.col("node"))
     counts = few.groupBy("run").agg(
         f.concat_ws(", ", f.array_sort(f.collect_set("order"))).alias("order"),
         _sum_if("rows", "delivered").alias("deliveries"),
@@ -281,7 +283,7 @@ def _totals(measured: Measured) -> DataFrame:
         _sum_if("rows", "crashed").alias("crashes"),
         f.sum("rows").alias("rows"),
     )
-    published = measured.trace.where("action = 'published'")
+    published = measured.trace.where("action in ('submitted', 'published')")
     events = published.groupBy("run").agg(f.count_distinct("event").alias("events"))
     duration = _ms(f.col("end_ns") - f.col("begin_ns")).alias("duration_ms")
     return (
@@ -293,7 +295,8 @@ def _totals(measured: Measured) -> DataFrame:
 
 
 def _verdicts(trace: DataFrame) -> DataFrame:
-    judged = trace.where("action = 'discarded' or verdict <> ''")
+    # What an application is given tagged, its node had delivered tagged.
+    judged = trace.where("action = 'discarded' or (verdict <> '' and action <> 'node_delivered')")
     return judged.groupBy("run", "action", "verdict").count()
 
 

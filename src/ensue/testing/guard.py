@@ -88,7 +88,7 @@ def guarded() -> Iterator[None]:
 
 
 def _guarded_class(real: type, label: str, instead: str) -> type:
-    class Guarded(real):
+    class Guarded(real):  # type: ignore[misc]
         def __init__(self, *args: Any, **options: Any) -> None:
             if isinstance(platform.current(), Host):
                 raise EscapedSimulation(f"{label} was made inside a simulation: {instead}")

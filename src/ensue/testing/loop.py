@@ -141,7 +141,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Return a future of this loop."""
         return asyncio.Future(loop=self)
 
-    def create_task(  # type: ignore[override]
+    def create_task(
         self,
         coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
         *,
@@ -240,7 +240,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._escape("a socket of its own")
         return await self.process.network.connect(self.process, protocol_factory, host, int(port))
 
-    async def create_server(  # type: ignore[override]
+    async def create_server(
         self,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         host: Any = None,
@@ -263,7 +263,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # -- What would leave the simulation --------------------------------------------------------
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
         """Raise: threads are not simulated."""
         del executor, args
         self._escape(f"a thread, to run {func!r}")
@@ -281,12 +283,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Raise: the world runs this loop."""
         self._escape("an event loop of its own")
 
-    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:
+    def add_signal_handler(  # type: ignore[override]
+        self, sig: int, callback: Callable[..., object], *args: Any
+    ) -> None:
         """Raise: signals are not simulated."""
         del callback, args
         self._escape(f"signal {sig}")
 
-    async def getaddrinfo(self, host: Any, port: Any, **_options: Any) -> Any:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **_options: Any) -> Any:
         """Raise: the simulated network resolves names itself."""
         self._escape(f"the address of {host}:{port}")
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.audits.application_rows import Application
 from tests.spark.lake.sources import add_trace, agreeing, disagreeing, grow_log, record, stamped
 from tests.store.helpers import everything
 
@@ -140,6 +141,15 @@ def test_a_second_time_adds_what_is_new_and_nothing_else(made: Made) -> None:
     assert rows(made.table("deliveries")) == rows(deliveries(read_trace(made.spark, made.run)))
     for name in (each for each in TABLES if each not in APPENDED):
         assert set(before[name]) <= set(rows(made.table(name))), name
+
+
+def test_a_delivery_is_joined_with_the_submission_of_its_event(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    script = Application().subscribe("s", "x").submit("p", "a", "b").confirm("p", "a")
+    trace.write(script.hand_over("s", "a", "b").rows, tmp_path / "t")
+    found = deliveries(read_trace(spark, tmp_path / "t")).orderBy("event").collect()
+    assert [row.latency_ms for row in found] == [3e-6, 3e-6]
 
 
 @pytest.mark.verify

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.checkers.helpers import Script
 from tests.cli.helpers import Shell
+from tests.spark.audits.application_rows import Application
 
 from ensue.checkers import Verdict, check
 from ensue.checkers.statistics import RunStatistics, statistics
@@ -232,6 +233,29 @@ def test_a_diagram_is_of_the_chosen_time_or_event(spark: SparkSession, tmp_path:
     assert gather(rows, View(run="r", event="nothing"), begin_ns=2) is None
     late = Span(begin_ms=5, end_ms=6)
     assert gather(rows, View(run="r", span=late), begin_ns=2) is None
+
+
+def test_events_of_an_application_are_drawn_where_it_submitted_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    script = Application(named=True).subscribe("s", "x")
+    for number in range(40):
+        script.submit("p", f"e{number}").confirm("p", f"e{number}").hand_over("s", f"e{number}")
+    script.submit("p", "never confirmed")
+    rows = frame(spark, script.rows, tmp_path)
+    # A row a nanosecond: the receipt of e10 comes 31 ns after the first event was submitted.
+    span = Span(begin_ms=31e-6, end_ms=35e-6)
+    chosen = gather(rows, View(run="r", span=span), begin_ns=2)
+    assert chosen is not None
+    drawn = {one.event: round(one.at_ms * 1e6) for one in chosen.publications}
+    assert drawn == {"e10": 30, "e11": 33}
+    beginning = gather(rows, View(run="r"), begin_ns=2)
+    assert beginning is not None
+    drawn = {one.event: round(one.at_ms * 1e6) for one in beginning.publications}
+    assert drawn == {f"e{number}": 3 * number for number in range(24)}
+    around = gather(rows, View(run="r", event="never confirmed"), begin_ns=2)
+    assert around is not None
+    assert [one.at_ms for one in around.publications if one.event in around.events] == [120e-6]
 
 
 @pytest.mark.verify

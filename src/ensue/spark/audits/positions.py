@@ -178,8 +178,8 @@ def _without_unread(
 def _table(
     names: Sequence[str], rows: Sequence[Sequence[object]], types: Sequence[pa.DataType]
 ) -> pa.Table:
-    """Return rows as a table; there may be none."""
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    """Return rows as a table; there is at least one."""
+    columns = zip(*rows, strict=True)
     return pa.table(
         {name: pa.array(one, kind) for name, one, kind in zip(names, columns, types, strict=True)}
     )
@@ -195,6 +195,8 @@ def _events(trace: DataFrame, breaks: Mapping[Subscriber, Sequence[Break]]) -> d
             for step in two[:2]
         }
     )
+    if not places:
+        return {}
     names = ("run", "node", "subscription", "step")
     types = (pa.string(), pa.string(), pa.string(), pa.int64())
     wanted = trace.sparkSession.createDataFrame(_table(names, places, types))

@@ -91,7 +91,7 @@ def deliveries(trace: DataFrame) -> DataFrame:
     """Return one row a delivery, with the first publication of its event."""
     first = f.min(f.struct("step", "at_ns", "true_ns"))
     published = (
-        trace.where("action = 'published' and event is not null")
+        trace.where("action in ('submitted', 'published') and event is not null")
         .groupBy("run", "event")
         .agg(first.alias("first"))
         .select("run", "event", "first.*")

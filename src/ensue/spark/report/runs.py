@@ -68,7 +68,9 @@ def _is_one_run(frames: Sequence[DataFrame]) -> bool:
             f.lit(number).alias("folder"),
             "run",
             "node",
-            f.when(f.col("action") == "published", f.col("publisher")).alias("published"),
+            f.when(f.col("action").isin("submitted", "published"), f.col("publisher")).alias(
+                "published"
+            ),
             f.when(f.col("action") == "delivered", f.col("publisher")).alias("delivered"),
         ).distinct()
         for number, frame in enumerate(frames)

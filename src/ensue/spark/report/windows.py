@@ -36,6 +36,8 @@ PAD_LEAST_MS = 0.001
 
 _MS_NS = 1_000_000
 _HAPPENINGS = ("crashed", "restarted")
+_PUBLISHING = ("submitted", "published")
+"""Rows that publish an event: drawn where the first of them is."""
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -67,23 +69,26 @@ def gather(trace: DataFrame, view: View, *, begin_ns: int) -> Diagram | None:
     at_ms = ((f.coalesce("true_ns", "at_ns") - f.lit(begin_ns)) / _MS_NS).alias("at_ms")
     columns = ("node", "action", "event", "topic", "subscription", "position", "verdict")
     rows = trace.where(f.col("run") == view.run).select("step", *columns, at_ms)
-    matter = _collect(_of_events(rows, view.events, "published", "delivered", "discarded"))
+    matter = _collect(_of_events(rows, view.events, *_PUBLISHING, "delivered", "discarded"))
     if view.event is not None and not matter:
         return None
     span = view.span or (_around(view, matter) if view.events else None)
-    published = rows.where("action = 'published' and event is not null")
+    published = rows.where(f.col("action").isin(*_PUBLISHING) & f.col("event").isNotNull())
     if span is None:
-        context = _collect(published.orderBy("at_ms", "node", "step"), BEGINNING_EVENTS)
+        context = _first_events(published.orderBy("at_ms", "node", "step"), BEGINNING_EVENTS)
     else:
         middle = (span.begin_ms + span.end_ms) / 2
         near = published.where(f.col("at_ms").between(span.begin_ms, span.end_ms)).orderBy(
             f.abs(f.col("at_ms") - middle), "node", "step"
         )
-        context = _collect(near, EVENTS_MAX)
+        context = _first_events(near, EVENTS_MAX)
     events = {row["event"] for row in context} | set(view.events)
-    delivered = _collect(_of_events(rows, sorted(events), "delivered"))
+    of_events = _collect(_of_events(rows, sorted(events), "submitted", "delivered"))
+    delivered = [row for row in of_events if row["action"] == "delivered"]
     if not context and not matter:
         return None
+    # Those near a moment may be receipts of events that were submitted long before.
+    context += [row for row in of_events if row["action"] == "submitted"]
     if span is None:
         span = _beginning(context, delivered)
     happened = rows.where(f.col("action").isin(*_HAPPENINGS)).where(
@@ -101,15 +106,34 @@ def _collect(rows: DataFrame, most: int = ROWS_MAX) -> list[dict[str, Any]]:
     return [row.asDict() for row in rows.limit(most).collect()]
 
 
+def _first_events(rows: DataFrame, most: int) -> list[dict[str, Any]]:
+    """Return rows of the first so many events; an event has up to two that publish it."""
+    events: dict[str, list[dict[str, Any]]] = {}
+    for row in _collect(rows, most * len(_PUBLISHING)):
+        events.setdefault(row["event"], []).append(row)
+    return [row for found in list(events.values())[:most] for row in found]
+
+
+def _published_at(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return, by event, the first row that publishes it."""
+    first: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["action"] in _PUBLISHING:
+            known = first.setdefault(row["event"], row)
+            if row["at_ms"] < known["at_ms"]:
+                first[row["event"]] = row
+    return first
+
+
 def _around(view: View, matter: Sequence[dict[str, Any]]) -> Span:
     """Return the time that a violation or an event takes, with a little around it."""
     concerned = _concerned(view)
-    times = [
+    times = [row["at_ms"] for row in _published_at(matter).values()]
+    times += [
         row["at_ms"]
         for row in matter
-        if row["action"] == "published"
-        or not concerned
-        or (row["action"] == "delivered" and _subscriber(row) in concerned)
+        if row["action"] not in _PUBLISHING
+        and (not concerned or (row["action"] == "delivered" and _subscriber(row) in concerned))
     ]
     if not times:
         raise BadInput(f"no row of run {view.run} is of {' or '.join(view.events)}")
@@ -126,7 +150,7 @@ def _beginning(context: Sequence[dict[str, Any]], delivered: Sequence[dict[str, 
 
     The slowest may be out of all proportion.
     """
-    ends = sorted(row["at_ms"] for row in delivered) or [context[-1]["at_ms"]]
+    ends = sorted(row["at_ms"] for row in delivered) or [max(row["at_ms"] for row in context)]
     begin = min(row["at_ms"] for row in context)
     end = max(ends[len(ends) * 9 // 10 - (len(ends) > 9)], begin)
     pad = PAD / 4 * (end - begin) or PAD_LEAST_MS
@@ -170,22 +194,19 @@ def _diagram(
     happened: Sequence[dict[str, Any]],
 ) -> Diagram:
     concerned = _concerned(view)
-    given = [*delivered, *(row for row in shown if row["action"] != "published")]
+    given = [*delivered, *(row for row in shown if row["action"] not in _PUBLISHING)]
     lines = _Lines([*concerned, *map(_subscriber, given)])
-    publications: dict[str, Publication] = {}
+    publications = {
+        event: Publication(
+            event=event, topic=row["topic"] or "", node=row["node"], at_ms=row["at_ms"]
+        )
+        for event, row in _published_at(shown).items()
+    }
     happenings = [
         Happening(node=line, at_ms=row["at_ms"], name=row["action"])
         for row in happened
         for line in lines.all_of(row["node"])
     ]
-    for row in shown:
-        if row["action"] == "published":
-            publication = Publication(
-                event=row["event"], topic=row["topic"] or "", node=row["node"], at_ms=row["at_ms"]
-            )
-            known = publications.setdefault(row["event"], publication)
-            if publication.at_ms < known.at_ms:
-                publications[row["event"]] = publication
     deliveries = _deliveries(view, span, delivered, lines)
     matter = [lines.of(*subscriber) for subscriber in sorted(concerned)]
     absent: tuple[str, ...] = ()
