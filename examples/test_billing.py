@@ -51,6 +51,8 @@ async def customer(url: str, amounts: list[int]) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_balance_is_right_whatever_fails(seed: int) -> None:
+    """Every amount counts once, though servers crash and connections break."""
+
     async def main(simulation: Simulation) -> None:
         server = await simulation.serve("server")
         store = Store()

@@ -24,12 +24,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ensue.cli.spark_runs import start
 from ensue.core.errors import BadInput
-from ensue.simulation.seeds import SeedResult, play_seed
+from ensue.simulation.seeds import SeedResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["parse_seeds", "play_all", "play_on_spark", "progress", "start_spark"]
+
+Play = Callable[[int], SeedResult]
+"""Plays one seed; a function that can be pickled."""
 
 AHEAD = 4
 """Seeds submitted per process before the first result."""
@@ -49,17 +52,17 @@ def parse_seeds(text: str) -> range:
     return range(int(first), int(last))
 
 
-def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedResult]:
+def play_all(play: Play, seeds: Sequence[int], jobs: int) -> Generator[SeedResult]:
     """Play many seeds, and yield their results in seed order."""
     if jobs == 1:
-        yield from (play_seed(protocol, seed) for seed in seeds)
+        yield from map(play, seeds)
         return
     waiting = iter(seeds)
     pending: deque[tuple[int, Future[SeedResult]]] = deque()
     executor = ProcessPoolExecutor(jobs, initializer=_ignore_interrupts)
     try:
         for seed in islice(waiting, jobs * AHEAD):
-            pending.append((seed, executor.submit(play_seed, protocol, seed)))
+            pending.append((seed, executor.submit(play, seed)))
         while pending:
             seed, future = pending.popleft()
             try:
@@ -69,7 +72,7 @@ def play_all(protocol: str, seeds: Sequence[int], jobs: int) -> Generator[SeedRe
                 yield SeedResult(seed=seed, failure=(why,))
                 return
             for following in islice(waiting, 1):
-                pending.append((following, executor.submit(play_seed, protocol, following)))
+                pending.append((following, executor.submit(play, following)))
     finally:
         # Running seeds are not needed any more, and may never end.
         for child in multiprocessing.active_children():
@@ -87,15 +90,17 @@ def start_spark(master: str) -> "SparkSession":
 
 def play_on_spark(
     spark: "SparkSession",
-    protocol: str,
+    play: Play,
     seeds: Sequence[int],
     watch: Callable[[SeedResult], bool],
     out: Path | None,
+    *,
+    name: str,
 ) -> None:
     """Play many seeds on Spark, and call `watch` with each result, in seed order."""
     from ensue.spark.campaigns.swarm import play_seeds  # noqa: PLC0415 - as above
 
-    play_seeds(spark, protocol, seeds, watch=watch, out=out)
+    play_seeds(spark, play, seeds, watch=watch, out=out, name=name)
 
 
 def _ignore_interrupts() -> None:

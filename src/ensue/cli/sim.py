@@ -4,7 +4,9 @@ import os
 import shlex
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,14 +16,15 @@ import typer
 from ensue import orders
 from ensue.checkers import Verdict, rules_of
 from ensue.checkers.statistics import statistics
-from ensue.cli import narration, output, seed_pool
+from ensue.cli import narration, output, seed_pool, stack_runs
+from ensue.cli.stack_runs import ALL
 from ensue.core import trace as traces
 from ensue.core.errors import BadInput, EnsueError
 from ensue.simulation import run
 from ensue.simulation.run import Outcome
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.scenario_file import reader
-from ensue.simulation.seeds import DRAWS, SeedResult, raised
+from ensue.simulation.seeds import DRAWS, SeedResult, play_seed, raised
 
 __all__ = ["replay", "sim", "swarm"]
 
@@ -34,9 +37,17 @@ SENTENCES_SHOWN = 10
 ProtocolArgument = Annotated[
     str,
     typer.Argument(
-        parser=output.choice(lambda: DRAWS),
+        parser=output.choice(lambda: (*DRAWS, ALL)),
         metavar="PROTOCOL",
-        help=f"The protocol to search for faults: {', '.join(DRAWS)}.",
+        help=f"The protocol to search for faults: {', '.join(DRAWS)}; with --stack also {ALL}.",
+    ),
+]
+StackOption = Annotated[
+    bool,
+    typer.Option(
+        "--stack",
+        help="Run whole programs in a simulated world: clients, servers, disks and network, "
+        "judged by what applications get.",
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")]
@@ -122,6 +133,7 @@ def sim(
 def swarm(
     protocol: ProtocolArgument,
     *,
+    stack: StackOption = False,
     seed_range: Annotated[
         str,
         typer.Option(
@@ -151,11 +163,13 @@ def swarm(
         chosen = seed_pool.parse_seeds(seed_range)
     _check_master(master, jobs, out)
     _check_free(trace)
+    play = _play(protocol, stack=stack)
+    name = _label(protocol, stack=stack)
     totals = _Totals()
     started = time.monotonic()
     try:
         spark = None if master is None else seed_pool.start_spark(master)
-        with seed_pool.progress(f"swarm {protocol}", len(chosen)) as show:
+        with seed_pool.progress(f"swarm {name}", len(chosen)) as show:
 
             def watch(result: SeedResult) -> bool:
                 totals.add(result)
@@ -163,21 +177,25 @@ def swarm(
                 return bool(result.failure) and not keep_going
 
             if spark is not None:
-                seed_pool.play_on_spark(spark, protocol, chosen, watch, out)
+                seed_pool.play_on_spark(spark, play, chosen, watch, out, name=f"swarm {name}")
             else:
                 processes = jobs or os.cpu_count() or 1
-                with closing(seed_pool.play_all(protocol, chosen, processes)) as results:
+                with closing(seed_pool.play_all(play, chosen, processes)) as results:
                     any(map(watch, results))
     except KeyboardInterrupt:
         totals.interrupted = True
     totals.seconds = time.monotonic() - started
     written, checked = None, ""
     if trace is not None and totals.failures:
-        written, checked = _replay_to_trace(protocol, totals.failures[0].seed, trace)
+        seed = totals.failures[0].seed
+        if stack:
+            written = stack_runs.write_trace(protocol, seed, trace)
+        else:
+            written, checked = _replay_to_trace(protocol, seed, trace)
     if json:
-        output.print_json(totals.to_dict(protocol, chosen, written))
+        output.print_json(totals.to_dict(name, chosen, written))
     else:
-        _print_totals(totals, protocol, chosen, written, checked)
+        _print_totals(totals, name, chosen, written, checked)
     if totals.failures:
         return output.EXIT_VIOLATION
     return output.EXIT_UNKNOWN if totals.interrupted else output.EXIT_VALID
@@ -188,6 +206,13 @@ def replay(
     protocol: ProtocolArgument,
     *,
     seed: Annotated[int, typer.Option(min=0, help="The seed that failed.")],
+    stack: StackOption = False,
+    diagram: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --stack: draw a space-time diagram to this HTML file."
+        ),
+    ] = None,
     trace: TraceOption = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print every row of the run, in time order.")
@@ -201,7 +226,13 @@ def replay(
     Example: [bold]ensue replay total --seed 1234 --trace runs/1234[/bold]
     """
     _check_free(trace)
-    scenario = DRAWS[protocol](seed)
+    if stack:
+        return stack_runs.replay(
+            protocol, seed, trace=trace, diagram=diagram, verbose=verbose, json=json
+        )
+    if diagram is not None:
+        raise BadInput("--diagram needs --stack")
+    scenario = _draw(protocol)(seed)
     if not json:
         output.print_lines(narration.scenario_lines(scenario))
     try:
@@ -225,6 +256,25 @@ def replay(
     if written is not None and trace is not None:
         output.print_lines([f"trace: {written}", _check_line(trace, scenario, outcome)])
     return _swarm_exit_code(outcome)
+
+
+def _draw(protocol: str) -> Callable[[int], Scenario]:
+    """Return the function that draws the scenarios of one protocol."""
+    if protocol not in DRAWS:
+        raise BadInput(f"{protocol} needs --stack; without it, name one of {', '.join(DRAWS)}")
+    return DRAWS[protocol]
+
+
+def _play(protocol: str, *, stack: bool) -> seed_pool.Play:
+    """Return the function that plays a seed."""
+    if stack:
+        return stack_runs.player(protocol)
+    _draw(protocol)
+    return partial(play_seed, protocol)
+
+
+def _label(protocol: str, *, stack: bool) -> str:
+    return f"--stack {protocol}" if stack else protocol
 
 
 class _Totals(msgspec.Struct):

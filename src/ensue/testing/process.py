@@ -202,7 +202,7 @@ class Process:
         self._suspended_since_ns = None
         self.machine.process = self
         self.machine.booted()
-        self.loop = ProcessLoop(self)
+        self.loop = ProcessLoop(self)  # type: ignore[abstract]  # the rest raises
         context = contextvars.Context()
         context.run(platform.use, self.machine)
         coroutine = context.run(self._main, *self._args)

@@ -4,18 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.cli.helpers import Shell
 
-from ensue.cli import seed_pool
-from ensue.core.errors import BadInput
+from ensue.cli import seed_pool, sim
 from ensue.simulation.seeds import SeedResult, play_seed
 from ensue.spark.campaigns import swarm
 
 SEEDS = range(40)
+TOTAL = partial(play_seed, "total")
 
 
 @pytest.fixture
@@ -33,13 +34,15 @@ def plant(monkeypatch: pytest.MonkeyPatch, *failing: int) -> None:
         why = (f"planted in {seed}",) if seed in failing else ()
         return SeedResult(seed=seed, failure=why, steps=10, published=2, delivered=3)
 
-    monkeypatch.setattr(swarm, "play_seed", planted)
+    monkeypatch.setattr(sim, "play_seed", planted)
 
 
 def test_spark_and_processes_find_the_same(spark: SparkSession) -> None:
     seen: list[SeedResult] = []
-    frame = swarm.play_seeds(spark, "total", SEEDS, watch=seen.append, cases_per_task=10)
-    wanted = list(seed_pool.play_all("total", SEEDS, 1))
+    frame = swarm.play_seeds(
+        spark, TOTAL, SEEDS, name="swarm total", watch=seen.append, cases_per_task=10
+    )
+    wanted = list(seed_pool.play_all(TOTAL, SEEDS, 1))
     assert seen == wanted
     found = sorted(
         (row.seed, tuple(row.failure), row.steps, row.published, row.delivered)
@@ -95,7 +98,7 @@ def test_a_seed_that_kills_its_worker_is_a_failure_of_that_seed(
             signal.raise_signal(signal.SIGKILL)
         return play_seed(protocol, seed)
 
-    monkeypatch.setattr(swarm, "play_seed", deadly)
+    monkeypatch.setattr(sim, "play_seed", deadly)
     ended = shell("swarm", "total", "--seeds", "0:4", "--master", "local[2]")
     assert ended.code == 1
     assert "seed 2 failed:\n  the task died that played it: " in ended.stdout
@@ -114,11 +117,6 @@ def test_options_that_contradict_each_other_are_refused(
     ended = shell("swarm", "total", "--seeds", "0:4", *words)
     assert ended.code == 2
     assert ended.stderr.startswith(f"ensue: {why}")
-
-
-def test_a_protocol_that_nobody_knows_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(BadInput, match="no protocol 'bogus' to search; there are total"):
-        swarm.play_seeds(spark, "bogus", [1])
 
 
 def test_a_master_that_can_not_be_had_is_told_in_one_line() -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ensue.core.errors import BadInput
-from ensue.simulation.seeds import DRAWS, SeedResult, play_seed
+from ensue.simulation.seeds import SeedResult
 from ensue.spark.campaigns.campaign import campaign
 
 __all__ = ["SWARM_SCHEMA", "play_seeds"]
@@ -25,9 +24,10 @@ SWARM_SCHEMA = (
 
 def play_seeds(
     spark: SparkSession,
-    protocol: str,
+    play: Callable[[int], SeedResult],
     seeds: Sequence[int],
     *,
+    name: str,
     watch: Callable[[SeedResult], bool | None] | None = None,
     out: str | Path | None = None,
     cases_per_task: int | None = None,
@@ -37,21 +37,19 @@ def play_seeds(
     `watch` sees the results in the order of the seeds, and ends the search by returning True. The
     other options are those of `campaign`.
     """
-    if protocol not in DRAWS:
-        raise BadInput(f"no protocol {protocol!r} to search; there are {', '.join(DRAWS)}")
 
     def show(row: Mapping[str, Any]) -> bool | None:
         return None if watch is None else watch(_result(row))
 
     return campaign(
         spark,
-        partial(_outcome, partial(play_seed, protocol)),
+        partial(_outcome, play),
         seeds,
         schema=SWARM_SCHEMA,
         key="seed",
         watch=show,
         out=out,
-        name=f"swarm {protocol}",
+        name=name,
         cases_per_task=cases_per_task,
     )
 

@@ -17,7 +17,7 @@ from ensue.spark.report.sections import card, cards
 from ensue.spark.report.spacetime import Diagram
 from ensue.spark.report.verdicts import Judgement
 
-__all__ = ["Content", "Drawing", "render"]
+__all__ = ["Content", "Drawing", "picture", "render"]
 
 SENTENCES_MAX = 6
 """Sentences of a verdict that are shown."""
@@ -57,20 +57,29 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 def render(content: Content) -> str:
     """Return the page."""
-    head = svg.element(
-        "head",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        svg.element("title", escape(f"{content.title} - Ensue report")),
-        svg.element("style", _STYLE.read_text(encoding="utf-8")),
-    )
     # What went wrong, or was asked for, comes first; a beginning like any other can wait.
     parts = [_drawings(content.drawings), cards(content.figures)]
     if not any(one.foremost for one in content.drawings):
         parts.reverse()
     main = svg.element(
         "main", _header(content), _verdicts(content), *parts, _table(content), _footer()
+    )
+    return _document(content.title, main)
+
+
+def picture(drawing: Drawing) -> str:
+    """Return a page with one space-time diagram."""
+    return _document(drawing.title, svg.element("main", _drawings([drawing])))
+
+
+def _document(title: str, main: str) -> str:
+    head = svg.element(
+        "head",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        svg.element("title", escape(f"{title} - Ensue report")),
+        svg.element("style", _STYLE.read_text(encoding="utf-8")),
     )
     body = svg.element("body", main)
     return f"<!DOCTYPE html>\n{svg.element('html', head, body, lang='en')}\n"

@@ -1,0 +1,156 @@
+"""Seeds of the whole stack for `swarm --stack` and `replay --stack`."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ensue.cli import narration, output
+from ensue.core import trace as traces
+from ensue.core.errors import BadInput
+from ensue.core.trace import Row
+
+if TYPE_CHECKING:
+    from ensue.cli.seed_pool import Play
+    from ensue.testing.swarm import StackRun
+
+__all__ = ["ALL", "player", "replay", "write_trace"]
+
+ALL = "all"
+"""Stands for every order."""
+ROWS_SHOWN = 40
+"""Rows shown before and after the first row that names an event of a problem."""
+
+
+def player(order: str) -> "Play":
+    """Return the function that plays a seed of an order, or of all."""
+    # Imported late: this loads clients and servers, which other commands don't need.
+    from ensue.testing.swarm import seeds  # noqa: PLC0415 - as above
+
+    if order not in (*seeds.ORDERS, ALL):
+        known = ", ".join((*seeds.ORDERS, ALL))
+        raise BadInput(f"--stack has no programs for {order!r}; expected one of {known}")
+    return partial(seeds.play_seed, order)
+
+
+def write_trace(order: str, seed: int, directory: Path) -> Path | None:
+    """Play a seed again to write its trace."""
+    if order == ALL:
+        raise BadInput("--trace needs one order instead of all")
+    return traces.write(_run(order, seed).rows, directory)
+
+
+def replay(
+    order: str,
+    seed: int,
+    *,
+    trace: Path | None,
+    diagram: Path | None,
+    verbose: bool,
+    json: bool,
+) -> int:
+    """Play one seed again, and tell its story: what it draws, the faults, what went wrong."""
+    player(order)
+    if order == ALL:
+        raise BadInput("replay needs one order instead of all")
+    run = _run(order, seed)
+    written = None if trace is None else traces.write(run.rows, trace)
+    if diagram is not None:
+        _draw(run, diagram)
+    if json:
+        output.print_json(
+            {
+                "order": order,
+                "seed": seed,
+                "verdict": "invalid" if run.problems else "valid",
+                "problems": run.problems,
+                "faults": run.faults,
+                "digest": run.digest,
+                "simulated_s": round(run.seconds, 3),
+                "trace": None if written is None else str(written),
+            }
+        )
+        return output.EXIT_VIOLATION if run.problems else output.EXIT_VALID
+    output.print_lines([f"seed {seed}: {run.drawn}", "", "faults:"])
+    output.print_lines([f"  {each}" for each in run.faults] or ["  none"])
+    rows = sorted(run.rows, key=lambda row: (row.true_ns or 0, row.node, row.step))
+    if run.problems:
+        output.print_lines(["", "problems:"], style="bold red")
+        output.print_lines(f"  {each}" for each in run.problems)
+        output.print_lines(["", "around the first:"])
+        output.print_lines(map(narration.row_line, _around(rows, run.problems[0])))
+    else:
+        output.print_lines(["", "valid: every application got what it was owed, in order"])
+    if verbose:
+        output.print_lines(["", "all rows:"])
+        output.print_lines(map(narration.row_line, rows))
+    output.print_lines([f"digest: {run.digest}"])
+    if written is not None:
+        output.print_lines([f"trace: {written}"])
+    return output.EXIT_VIOLATION if run.problems else output.EXIT_VALID
+
+
+def _run(order: str, seed: int) -> "StackRun":
+    from ensue.testing.swarm import draw, run, seeds  # noqa: PLC0415 - as above
+
+    with seeds.quietly():
+        return run(draw(seed, order))
+
+
+def _around(rows: list[Row], problem: str) -> list[Row]:
+    """Return the rows about the events that a problem names."""
+    named = [row for row in rows if row.event is not None and row.event in problem]
+    return named[:ROWS_SHOWN]
+
+
+def _draw(run: "StackRun", path: Path) -> None:
+    """Write a page with the deliveries of a run as a space-time diagram.
+
+    If the run has problems, it shows the events that the first of them names.
+    """
+    # Imported late: reports come with the extra for Spark.
+    from ensue.spark.report import page, spacetime  # noqa: PLC0415 - as above
+
+    first = str(run.problems[:1])
+    rows = [(row.event, row) for row in run.rows if row.event is not None]
+    events = tuple(dict.fromkeys(event for event, _ in rows if event in first))
+    publications: dict[str, spacetime.Publication] = {}
+    deliveries = []
+    for event, row in rows:
+        topic, at_ms = row.topic or "", (row.true_ns or 0) / 1e6
+        if row.action in ("submitted", "published") and event not in publications:
+            publications[event] = spacetime.Publication(
+                event=event, topic=topic, node=row.node, at_ms=at_ms
+            )
+        elif row.action == "delivered":
+            deliveries.append(
+                spacetime.Delivery(
+                    event=event,
+                    topic=topic,
+                    node=row.node,
+                    at_ms=at_ms,
+                    position=row.position,
+                    marked=event in events,
+                )
+            )
+    shown = [one for one in deliveries if not events or one.event in events]
+    times = [one.at_ms for one in shown] + [
+        one.at_ms for one in publications.values() if not events or one.event in events
+    ]
+    pad_ms = 0.05 * (max(times, default=1.0) - min(times, default=0.0)) or 1.0
+    diagram = spacetime.Diagram(
+        begin_ms=min(times, default=0.0) - pad_ms,
+        end_ms=max(times, default=1.0) + pad_ms,
+        publications=tuple(publications.values()),
+        deliveries=tuple(deliveries),
+        happenings=tuple(
+            spacetime.Happening(node=row.node, at_ms=(row.true_ns or 0) / 1e6, name=row.action)
+            for row in run.rows
+            if row.action == "crashed"
+        ),
+        events=events[:2],
+    )
+    because = run.problems[0].splitlines()[0] if run.problems else "Every delivery was in order."
+    drawing = page.Drawing(
+        run="", title=f"Seed {run.drawn.seed}", because=because, diagram=diagram, foremost=True
+    )
+    path.write_text(page.picture(drawing), encoding="utf-8")

@@ -1,0 +1,47 @@
+"""Play the programs of a seed on the whole stack, and return a small result."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ensue.simulation.seeds import SeedResult, raised
+from ensue.testing.swarm import draw, run
+
+__all__ = ["ALL", "ORDERS", "play_seed", "quietly"]
+
+ORDERS = ("total", "causal", "merged", "deadline", "transactions")
+ALL = "all"
+"""Stands for every order."""
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep the log lines of simulated processes from the terminal."""
+    logger = logging.getLogger("ensue")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def play_seed(order: str, seed: int) -> SeedResult:
+    """Play one seed of an order, or of all."""
+    failure: list[str] = []
+    steps = published = delivered = 0
+    for each in ORDERS if order == ALL else (order,):
+        label = f"{each}: " if order == ALL else ""
+        try:
+            with quietly():
+                outcome = run(draw(seed, each))
+        except Exception as error:  # noqa: BLE001 - any exception is a failure of this seed
+            notes = getattr(error, "__notes__", ())
+            failure += [f"{label}{raised(error)}", *notes]
+            continue
+        failure += [f"{label}{problem}" for problem in outcome.problems]
+        steps += len(outcome.rows)
+        published += sum(row.action == "published" for row in outcome.rows)
+        delivered += sum(row.action == "delivered" for row in outcome.rows)
+    return SeedResult(
+        seed=seed, failure=tuple(failure), steps=steps, published=published, delivered=delivered
+    )
