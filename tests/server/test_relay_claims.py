@@ -420,6 +420,7 @@ def test_what_was_sealed_before_a_restart_of_the_server_is_passed_on_after_it(
             bank.bundle(NAMES[BANK], summary(n0=2), target=NAMES[READER])
             assert await reader.frame() == summary(n0=2)
             evil.bundle(NAMES[EVIL], summary(n0=10**12), MARK, target=NAMES[READER])
+            assert await reader.frame() == summary(n0=2)
             assert await reader.frame() == MARK
             for raw in (reader, evil, bank):
                 raw.close()

@@ -22,7 +22,7 @@ with users:
 | `Receipt` | rows, start vectors | as `Change`; no count beyond what was published |
 | `Rows` | rows | as `Change`; or of a departed client, without topics |
 | `Versions` | versions of rows | none beyond what was sealed |
-| `Summary`, `NotCached` of causal order | counts of one topic | none beyond what was published (3) |
+| `Summary`, `NotCached` of causal order | counts of one topic | none beyond what was published (3, 5) |
 | `Message` | an event, its deadline, its causal past | as `Publication`, and complete (4) |
 | `Groups`, `Noted` | a row | the sender's own, of topics that it may read |
 | `Heartbeat`, `Alive`, `Request`, `Summary` with deadlines | only what the sender has or lacks | |
@@ -32,6 +32,7 @@ with users:
 2. The topics to be started in are in the row.
 3. Sender and receiver may read the topic, or publish on it.
 4. No stamp of another client is beyond the last that it sent.
+5. After a restart of the server, a `Summary` passes with lower counts instead.
 
 A refused frame is dropped and counted as `permission`, or as `forged` if its claim has no proof. Of
 several events or rows of a `Fill`, a `Receipt` or `Rows`, the permitted ones pass.
@@ -273,8 +274,30 @@ class ClaimChecker:
         self._check_topic(one, frame.topic)
         if frame.follows:
             _check(self._authorization.why_not(one.sender, "subscribe", frame.topic))
-        self._check_counts(one, frame.topic, frame.have)
-        return frame
+        have = self._lower(one, frame.topic, frame.have)
+        self._check_counts(one, frame.topic, have)
+        return frame if have is frame.have else msgspec.structs.replace(frame, have=have)
+
+    def _lower(self, one: "_Bundle", topic: str, counts: cube.Counts) -> cube.Counts:
+        """Lower counts that marks lost at a restart can't prove.
+
+        Refusing the summary would end all repair of the topic until the publisher is back or gone.
+        A client that reports less is sent the events again, and their seals raise the marks.
+        """
+        lowered: cube.Counts = {}
+        for number, count in counts.items():
+            gone = self._registry.is_gone(number)
+            if number == one.number or self._marks.is_published(number, topic, count, gone=gone):
+                continue
+            provable = self._marks.provable(number, topic)
+            if provable is not None:
+                lowered[number] = provable
+        if not lowered:
+            return counts
+        why = f"{one.source!r} claimed events on {topic!r} that are not known to be published"
+        one.sender.server.fault(one.sender, "forged", why)
+        kept = {**counts, **lowered}
+        return {number: count for number, count in kept.items() if count}
 
     def _not_cached(self, one: "_Bundle", frame: cube.NotCached) -> Frame:
         self._check_topic(one, frame.topic)
