@@ -356,6 +356,7 @@ class Halt(Exception):
 @pytest.mark.parametrize("then", ["run", "run per key", "read", "close"])
 def test_event_of_two_runs_is_delivered_once(tmp_path: Path, then: str) -> None:
     """The first run reads all events and stops at the second."""
+    last = 4 if then == "run per key" else 5
 
     async def main() -> None:
         async with (
@@ -372,10 +373,11 @@ def test_event_of_two_runs_is_delivered_once(tmp_path: Path, then: str) -> None:
 
             with pytest.raises(ensue.HandlerFailed):
                 await events.run(stop)
-            await bus.publish("t", b"x")
+            if then != "run per key":
+                await bus.publish("t", b"x")
 
             async def close_at_last(event: ensue.ReceivedEvent) -> None:
-                if event.position == 5:
+                if event.position == last:
                     events.close()
 
             if then == "read":
@@ -386,10 +388,10 @@ def test_event_of_two_runs_is_delivered_once(tmp_path: Path, then: str) -> None:
 
     asyncio.run(main())
     told = story(tmp_path, "delivered", "discarded")
-    count = 2 if then == "close" else 5
+    count = 2 if then == "close" else last
     assert told == [
         *(f"delivered t/{number} @{number}" for number in range(1, count + 1)),
-        *(f"discarded t/{number} @{number} unread" for number in range(count + 1, 6)),
+        *(f"discarded t/{number} @{number} unread" for number in range(count + 1, last + 1)),
     ]
     assert_valid(tmp_path)
 

@@ -422,6 +422,7 @@ def test_seals_are_valid_after_a_restart(
             bank.bundle(NAMES[BANK], summary(n0=2), target=NAMES[READER])
             assert await reader.frame() == summary(n0=2)
             evil.bundle(NAMES[EVIL], summary(n0=10**12), MARK, target=NAMES[READER])
+            assert await reader.frame() == summary(n0=2)
             assert await reader.frame() == MARK
             for raw in (reader, evil, bank):
                 raw.close()

@@ -85,6 +85,15 @@ class HighWaterMarks:
         known = self._counts.get(topic, {}).get(number, 0)
         return count <= known or (gone and number < self._restored)
 
+    def provable(self, number: int, topic: str) -> int | None:
+        """Return the count to believe of a client from before the restart; None of others.
+
+        It may have published more: marks of the last moments were not persisted.
+        """
+        if number >= self._restored:
+            return None
+        return self._counts.get(topic, {}).get(number, 0)
+
     def announced(self, number: int, version: int) -> None:
         """Raise the version of a client's row, by its own claim."""
         self._versions[number] = max(version, self._versions.get(number, 0))

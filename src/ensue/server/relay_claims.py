@@ -22,7 +22,7 @@ with users:
 | `Receipt` | rows, start vectors | as `Change`; no count beyond what was published |
 | `Rows` | rows | as `Change`; or of a departed client, without topics |
 | `Versions` | versions of rows | none beyond what was sealed |
-| `Summary` of causal order, `NotCached` | counts of one topic | at most what was published (3) |
+| `Summary` of causal order, `NotCached` | counts of one topic | at most what was published (3, 5) |
 | `Message` | an event, its deadline, its causal past | as `Publication`, and complete (4) |
 | `Groups`, `Noted` | a row | the sender's own, of topics that it may read |
 | `Heartbeat`, `Alive`, `Request`, `Summary` with deadlines | only what the sender has or lacks | |
@@ -32,6 +32,7 @@ with users:
 2. The topics to be started in are in the row.
 3. Sender and receiver may read the topic, or publish on it.
 4. No stamp of another client is beyond the last that it sent.
+5. After a restart of the server, a `Summary` passes with lower counts instead.
 
 A rejected frame is dropped and counted as `permission`, or as `forged` if its claim has no proof.
 If a `Fill`, a `Receipt` or `Rows` has several events or rows, the permitted ones pass.
@@ -276,8 +277,30 @@ class ClaimChecker:
         self._check_topic(bundle, frame.topic)
         if frame.follows:
             _check(self._authorization.why_not(bundle.sender, "subscribe", frame.topic))
-        self._check_counts(bundle, frame.topic, frame.have)
-        return frame
+        have = self._lower(bundle, frame.topic, frame.have)
+        self._check_counts(bundle, frame.topic, have)
+        return frame if have is frame.have else msgspec.structs.replace(frame, have=have)
+
+    def _lower(self, bundle: "_Bundle", topic: str, counts: cube.Counts) -> cube.Counts:
+        """Lower counts that marks lost at a restart can't prove.
+
+        Refusing the summary would end all repair of the topic until the publisher is back or gone.
+        A client that reports less is sent the events again, and their seals raise the marks.
+        """
+        lowered: cube.Counts = {}
+        for number, count in counts.items():
+            gone = self._registry.is_gone(number)
+            if number == bundle.number or self._marks.is_published(number, topic, count, gone=gone):
+                continue
+            provable = self._marks.provable(number, topic)
+            if provable is not None:
+                lowered[number] = provable
+        if not lowered:
+            return counts
+        why = f"{bundle.source!r} claimed events on {topic!r} that are not known to be published"
+        bundle.sender.server.fault(bundle.sender, "forged", why)
+        kept = {**counts, **lowered}
+        return {number: count for number, count in kept.items() if count}
 
     def _not_cached(self, bundle: "_Bundle", frame: cube.NotCached) -> Frame:
         self._check_topic(bundle, frame.topic)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ensue.core.errors import LogDamaged
+from ensue.core.errors import LogDamaged, LogLost
 from ensue.core.trace import Row
 from ensue.protocols.recorder import Recorder
 from ensue.server import Server, ServerConfig
@@ -99,7 +99,7 @@ class Cluster:
                 error = None
                 if process.task.done() and not process.task.cancelled():
                     error = process.task.exception()
-                if isinstance(error, LogDamaged):
+                if isinstance(error, LogDamaged | LogLost):
                     self.damaged[name] = str(error)
                     continue
                 process.restart()

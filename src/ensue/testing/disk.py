@@ -278,6 +278,12 @@ class Disk:
         found.sync()
         return f"{path} byte {place}"
 
+    def append(self, path: Path, data: bytes) -> None:
+        """Append bytes to a file at rest."""
+        found = self._file(path)
+        found.content.extend(data)
+        found.sync()
+
     def copy(self, folder: Path) -> None:
         """Keep a copy of a folder, for `roll_back`."""
         self._copies[folder] = {

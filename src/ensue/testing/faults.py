@@ -20,6 +20,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """How often each fault strikes, in times per virtual minute. Zero: never."""
 
     server_kills: float = 0.0
+    server_stops: float = 0.0
+    """By SIGTERM: servers sync and close their journals."""
     power_cuts: float = 0.0
     """Of servers, with what their disks had not synced."""
     server_pauses: float = 0.0
@@ -51,6 +53,7 @@ def draw_faults(random: Random, *, allowed: Sequence[str] | None = None) -> Faul
 
 _NAMES = (
     "server_kills",
+    "server_stops",
     "power_cuts",
     "server_pauses",
     "client_kills",
@@ -92,6 +95,7 @@ class Striker:
         await asyncio.gather(*self._tasks, *self._ending, return_exceptions=True)
         self._world.network.heal()
         for process in self._world.processes.values():
+            process.machine.correct_clock()
             if process.stopped:
                 process.resume()
         for cluster in self._clusters:
@@ -127,6 +131,11 @@ class Striker:
         if (server := self._server()) is not None:
             self._note(f"kill {server.name}")
             server.kill()
+
+    async def _server_stops(self) -> None:
+        if (server := self._server()) is not None:
+            self._note(f"stop {server.name}")
+            server.terminate()
 
     async def _power_cuts(self) -> None:
         server = self._server()

@@ -121,6 +121,10 @@ class Host(platform.Platform):
         """Step the wall clock."""
         self._offset_ns += by_ns
 
+    def correct_clock(self) -> None:
+        """Set the wall clock right, and let it run right."""
+        self._offset_ns, self._drift_ppm = 0, 0.0
+
     def drift(self, ppm: float) -> None:
         """Let the wall clock run fast or slow from now on."""
         self._offset_ns = self.wall_ns() - EPOCH_NS - self.world.now_ns
@@ -202,7 +206,7 @@ class Process:
         self._suspended_since_ns = None
         self.machine.process = self
         self.machine.booted()
-        self.loop = ProcessLoop(self)  # type: ignore[abstract]  # the rest raises
+        self.loop = ProcessLoop(self)  # type: ignore[abstract]
         context = contextvars.Context()
         context.run(platform.use, self.machine)
         coroutine = context.run(self._main, *self._args)
@@ -230,6 +234,11 @@ class Process:
         else:
             self.machine.disk.process_ended()
         self._ended(self.task)
+
+    def terminate(self) -> None:
+        """Cancel its main task, as a program does that handles SIGTERM."""
+        if self.alive:
+            self.loop.call_soon(self.task.cancel)
 
     def restart(self) -> None:
         """Start it again on the same host, with the disk as it is."""

@@ -6,10 +6,11 @@ simulated world, and judges what the applications got (`judge`).
 
 import msgspec
 
+import ensue
 from ensue.core.trace import Row
 from ensue.testing.simulation import Simulation, simulate
-from ensue.testing.swarm.judge import judge
-from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw_topics
+from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
+from ensue.testing.swarm.program import PROMPT_S, SETTLE_S, Draw, Program, draw_topics
 from ensue.testing.swarm.transactions import (
     ContentDraw,
     ContentProgram,
@@ -17,6 +18,8 @@ from ensue.testing.swarm.transactions import (
     judge_content,
 )
 
+SURE_MS = 1_000
+"""Deadlines that the network never misses without a fault."""
 __all__ = ["StackRun", "draw", "run"]
 
 
@@ -57,13 +60,7 @@ def run(drawn: Draw | ContentDraw) -> StackRun:
     program = programs[0]
     problems = list(program.problems)
     if isinstance(program, Program):
-        problems += judge(
-            simulated.rows,
-            program.drawn.order.label,
-            settle_s=SETTLE_S / 2,
-            durable=program.durable,
-            lossy=program.drawn.is_lossy,
-        )
+        problems += _judge_topics(program, simulated.rows)
     else:
         problems += judge_content(simulated.rows)
     return StackRun(
@@ -74,3 +71,20 @@ def run(drawn: Draw | ContentDraw) -> StackRun:
         seconds=simulated.seconds,
         digest=simulated.digest,
     )
+
+
+def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
+    drawn = program.drawn
+    problems = judge(
+        rows,
+        drawn.order.label,
+        settle_s=SETTLE_S / 2,
+        durable=program.durable,
+        lossy=drawn.is_lossy or program.is_refused,
+        lost_ns=program.mishap.lost_ns,
+        broken=program.broken,
+    )
+    is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
+    if drawn.is_lossy and not is_short:
+        problems += judge_final(rows, program.final_ns)
+    return problems + judge_prompt(rows, program.prompt, PROMPT_S)

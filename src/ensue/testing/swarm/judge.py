@@ -9,15 +9,17 @@ all its lives:
 - and, with repeated deliveries left out, it is a subscriber like any other.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
 from ensue.checkers import Verdict, check
 from ensue.client.trace_rows import CLOSED
 from ensue.core.trace import Row
+from ensue.runtime.deadline_nodes import SLACK_NS_MAX
 
-__all__ = ["judge"]
+__all__ = ["judge", "judge_final", "judge_prompt"]
 
 SECOND_NS = 1_000_000_000
 _GOES_ON = frozenset({CLOSED, "superseded"})
@@ -31,23 +33,91 @@ def judge(
     settle_s: float,
     durable: Iterable[str] = (),
     lossy: bool = False,
+    lost_ns: int | None = None,
+    broken: Mapping[str, int] = MappingProxyType({}),
 ) -> list[str]:
-    """Return what is wrong with a run, in words; nothing: it is valid."""
+    """Return what is wrong with a run, in words; nothing: it is valid.
+
+    `lost_ns` is when a server lost its log: nothing is owed that had its receipt before. `broken`
+    says when durable subscriptions were told so, and began anew.
+    """
     problems: list[str] = []
+    if lost_ns is not None:
+        rows = [
+            row for row in rows if row.action != "published" or (row.true_ns or 0) >= lost_ns
+        ]
     names = set(durable)
     kept = [row for row in rows if row.subscription not in names]
     for name in sorted(names):
         lives = sorted(
             (row for row in rows if row.subscription == name), key=lambda row: row.true_ns or 0
         )
+        anew_ns = broken.get(name)
+        if anew_ns is not None:
+            later = [row for row in lives if (row.true_ns or 0) >= anew_ns]
+            lives = lives[: len(lives) - len(later)]
+            problems += _redeliveries(name, later)
+            kept += _one_life(f"{name} anew", later)
         problems += _redeliveries(name, lives)
         kept += _one_life(name, lives)
-    report = check(kept, order, settle_ns=int(settle_s * SECOND_NS), lossy=lossy)
+    report = check(
+        kept,
+        order,
+        settle_ns=int(settle_s * SECOND_NS),
+        lossy=lossy,
+        # With deadlines, what comes within the slack before them counts as late.
+        clock_error_ns=SLACK_NS_MAX,
+    )
     if report.verdict is Verdict.INVALID:
         for finding in report.findings:
             problems += [f"{finding.checker}: {each.because}" for each in finding.violations]
     problems += [reason for reason in report.reasons if "malformed" in reason]
     return problems
+
+
+def judge_final(rows: Sequence[Row], final_ns: int) -> list[str]:
+    """Return which subscribers got none of the last events of a publisher, though nothing failed.
+
+    Where late events are dropped a single one may be; but not all that were published long after
+    the last fault.
+    """
+    joined: dict[tuple[str, str, str], int] = {}
+    got: set[tuple[str, str, str, str]] = set()
+    owed: set[tuple[str, str]] = set()
+    for row in sorted(rows, key=lambda row: row.true_ns or 0):
+        reader = (row.node, row.subscription or "", row.topic or "")
+        late = (row.true_ns or 0) >= final_ns
+        if row.action == "subscribed" and not late:
+            joined[reader] = 0
+        elif row.action == "unsubscribed":
+            joined.pop(reader, None)
+        elif row.action == "crashed":
+            joined = {each: 0 for each in joined if each[0] != row.node}
+        elif row.action == "published" and late:
+            owed.add((row.publisher or "", row.topic or ""))
+        elif row.action == "delivered" and late:
+            got.add((*reader, row.publisher or ""))
+    return [
+        f"liveness: {node} got none of the last events of {publisher} on {topic}"
+        for node, subscription, topic in joined
+        for publisher, its in sorted(owed)
+        if its == topic and (node, subscription, topic, publisher) not in got
+    ]
+
+
+def judge_prompt(rows: Sequence[Row], nodes: Iterable[str], within_s: float) -> list[str]:
+    """Return which events took longer from their receipt to a reader that is always ready."""
+    ready = set(nodes)
+    confirmed = {row.event: row.true_ns or 0 for row in rows if row.action == "published"}
+    found = []
+    for row in rows:
+        if row.action == "delivered" and row.node in ready and row.event in confirmed:
+            took_s = ((row.true_ns or 0) - confirmed[row.event]) / SECOND_NS
+            if took_s > within_s:
+                found.append(
+                    f"liveness: {row.event} came {took_s:.1f} s after its receipt to {row.node}"
+                )
+    return found
 
 
 def _redeliveries(name: str, lives: Sequence[Row]) -> list[str]:
@@ -77,8 +147,13 @@ def _one_life(name: str, lives: Sequence[Row]) -> list[Row]:
     found: list[Row] = []
     seen: set[int] = set()
     joined: set[str] = set()
+    delivered = {row.position for row in lives if row.action == "delivered"}
     for row in lives:
-        if row.action == "delivered":
+        if row.action == "discarded":
+            # Its topic was left before it was read; else it comes again in the next life.
+            if row.verdict != "unread" or row.position in delivered:
+                continue
+        elif row.action == "delivered":
             if row.position in seen:
                 continue
             seen.add(row.position or 0)

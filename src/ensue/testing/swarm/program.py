@@ -1,26 +1,39 @@
-"""Programs on topics: publishers, and subscriptions of every kind, drawn from a seed."""
+"""Programs on topics: publishers, and subscriptions of every kind, drawn from a seed.
+
+Besides what the trace shows, programs check what applications can see themselves: no event of a
+topic that was left, none again whose acknowledgement returned, none skipped that was not
+acknowledged, no publication without permission, no wait beyond a stated bound.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from hashlib import sha256
 from random import Random
 
 import msgspec
 
 import ensue
 from ensue.core.errors import (
+    AccessDenied,
     EnsueError,
+    EventRefused,
     EventsInDoubt,
     EventVoided,
     LocalProtocolError,
+    LogLost,
     PublishTimeout,
     SubscriptionLost,
     TransportError,
 )
 from ensue.core.order import Order
+from ensue.server.config import Limits, Retention
+from ensue.server.permissions import Access, User
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm.forgery import forge
+from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, Mishap, draw_mishap
 from ensue.testing.world import World
 
 __all__ = ["SETTLE_S", "Draw", "Program", "draw_topics"]
@@ -29,6 +42,15 @@ BUSY_S = 20.0
 """How long faults strike, in virtual seconds."""
 SETTLE_S = 40.0
 """How long after healing everything that is owed has arrived."""
+FINAL_S = 12.0
+"""How long after healing publishers publish once more, which nothing may stop."""
+CLOSE_MARGIN_S = 3.0
+"""How much longer than its `close_timeout` closing a bus may take."""
+PROMPT_S = 3.5
+"""How long an event may take while publishers are killed: the lost lease of 1 s, and a margin."""
+AGREE_S = 15.0
+"""How soon a client with other terms has to be refused."""
+PAUSES = frozenset({"client_pauses", "server_pauses"})
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +67,28 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     handlers: int
     events: int
     """Events that each publisher publishes, about."""
+    segment_bytes: int
+    """Small: logs have many segments."""
+    mishap: str
+    """What happens to the disk of a server; empty: nothing."""
+    users: bool
+    """Whether clients have to log in, and a guest tries what it may not do."""
+    is_full: bool
+    """Whether servers have room for exactly the clients that there are."""
+    closers: int
+    """Clients that publish and close at once."""
+    stranger: bool
+    """Whether a client with other terms tries to join."""
     faults: Faults
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the time that events take is judged: only clients are killed."""
+        return isinstance(self.order, ensue.Total) and self.strikes({"client_kills"})
+
+    def strikes(self, only: set[str]) -> bool:
+        """Return whether no other faults than these strike."""
+        return not self.mishap and self.faults.rates.keys() <= only
 
     @property
     def is_lossy(self) -> bool:
@@ -57,18 +100,39 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
     """Draw a program and its faults."""
     random = Random(f"{seed}/draw/{order}")  # noqa: S311 - replays a seed
     value = _VALUES[order](random)
-    return Draw(
+    servers = random.choice((1, 1, 2, 3))
+    sync_s = random.choice((0.0, 0.0, 0.2))
+    mishap = draw_mishap(random, servers=servers, sync_s=sync_s) if order == "total" else ""
+    allowed = list(HARMLESS_FAULTS) if mishap else faults
+    drawn = Draw(
         seed=seed,
         order=value,
-        servers=random.choice((1, 1, 2, 3)),
-        sync_s=random.choice((0.0, 0.0, 0.2)),
+        servers=servers,
+        sync_s=sync_s,
         topics=tuple("abcd"[: random.randint(1, 4)]),
         publishers=random.randint(1, 3),
         readers=random.randint(1, 3),
         durable=random.choice((0, 1, 2)) if isinstance(value, ensue.Total) else 0,
         handlers=random.choice((0, 0, 1)),
         events=random.choice((5, 20, 60)),
-        faults=draw_faults(random, allowed=faults),
+        segment_bytes=random.choice((64_000_000, 3_000, 20_000)),
+        mishap=mishap,
+        users=random.random() < 0.3,
+        is_full=servers > 1 and random.random() < 0.3,
+        closers=random.choice((0, 0, 1)),
+        stranger=random.random() < 0.5,
+        faults=draw_faults(random, allowed=allowed),
+    )
+    # Clients that reconnect would be refused while their old connection is not given up.
+    is_full = drawn.is_full and drawn.strikes({"server_kills", "server_stops"})
+    stranger = drawn.stranger and drawn.strikes({"clock_steps", "slow_disks", "resets"})
+    agrees = isinstance(value, ensue.Merged | ensue.Deadline) and not is_full
+    return msgspec.structs.replace(
+        drawn,
+        is_full=is_full,
+        stranger=stranger and agrees,
+        users=drawn.users and not is_full,
+        closers=0 if is_full or drawn.mishap else drawn.closers,
     )
 
 
@@ -82,18 +146,97 @@ _VALUES: dict[str, Callable[[Random], Order]] = {
 }
 
 
+GUEST, MEMBER = "guest-token", "member-token"
+_SALT = "00" * 16
+
+
+def _stored(token: str) -> str:
+    return f"sha256:{_SALT}:{sha256(bytes.fromhex(_SALT) + token.encode()).hexdigest()}"
+
+
+_ACCESS = Access(
+    users={
+        "member": User(token=_stored(MEMBER), publish=("*",), subscribe=("*",)),
+        "guest": User(token=_stored(GUEST), publish=(), subscribe=("*",)),
+    },
+    station_secret="chain",  # noqa: S106 - of the simulated servers
+)
+
+
+class _Hands:
+    """What the application of one durable subscription did, over all its lives."""
+
+    def __init__(self, name: str, problems: list[str]) -> None:
+        self._name, self._problems = name, problems
+        self._acked: dict[int, None] = {}
+        """Positions that the application has acknowledged, or need not."""
+        self._handed: dict[int, str] = {}
+        """By position that was handed out: its topic."""
+        self._safe = 0
+        """Up to where an acknowledgement has returned."""
+        self._is_first = True
+
+    def begin(self) -> None:
+        """Begin another life."""
+        self._is_first = True
+
+    def forget(self) -> None:
+        """Begin anew: the log was lost."""
+        self._acked.clear()
+        self._handed.clear()
+        self._safe = 0
+
+    def hand(self, event: ensue.ReceivedEvent) -> None:
+        """Take an event."""
+        position = event.position
+        if position <= self._safe:
+            self._problems.append(
+                f"again: {self._name} got position {position}, and its acknowledgement of "
+                f"{self._safe} had returned"
+            )
+        if self._is_first:
+            self._is_first = False
+            skipped = [one for one in self._handed if one < position and one not in self._acked]
+            if skipped:
+                self._problems.append(
+                    f"skipped: {self._name} resumed at position {position}, and had not "
+                    f"acknowledged {skipped[0]}"
+                )
+        self._handed[position] = event.topic
+
+    def leave(self, topic: str) -> None:
+        """Note that events of a topic need not be acknowledged."""
+        self._acked.update((one, None) for one, its in self._handed.items() if its == topic)
+
+    def done(self, event: ensue.ReceivedEvent) -> int:
+        """Note that an event is being acknowledged; return up to where all are."""
+        self._acked[event.position] = None
+        unfinished = [one for one in self._handed if one not in self._acked]
+        return min(event.position, min(unfinished, default=event.position + 1) - 1)
+
+    def safe(self, position: int) -> None:
+        """Note that the acknowledgement of a position has returned."""
+        self._safe = max(self._safe, position)
+
+
 class Program:
     """One run of a draw."""
 
     def __init__(self, world: World, drawn: Draw) -> None:
         self.world, self.drawn = world, drawn
         self.random = world.random
+        count = drawn.publishers + drawn.readers + drawn.durable + drawn.handlers
+        count += drawn.is_prompt
         self.cluster = Cluster(
             world,
             names=[f"server-{number}" for number in range(1, drawn.servers + 1)],
             sync_s=drawn.sync_s,
             topics=drawn.topics if drawn.servers > 1 else (),
+            retention=Retention(segment_bytes=drawn.segment_bytes),
+            limits=Limits(connections=count) if drawn.is_full else Limits(),
+            access=_ACCESS if drawn.users else Access(),
         )
+        self.mishap = Mishap(world, self.cluster, drawn.mishap)
         self.clients: list[Process] = []
         self.faults: list[str] = []
         """What struck, and when."""
@@ -101,39 +244,76 @@ class Program:
         """What applications met that they must not meet."""
         self.durable: list[str] = []
         """Names of durable subscriptions."""
+        self.broken: dict[str, int] = {}
+        """By durable subscription: when it was told that its log is lost, and began anew."""
+        self.prompt: dict[str, None] = {}
+        """Buses whose events may not be late."""
+        self.final_ns = 0
+        """When publishers publish for the last time."""
         self.calm = False
         """Whether faults are over: publishers stop."""
         self.over = False
         """Whether readers stop."""
+        self._hands: dict[str, _Hands] = {}
+        self._publishers: dict[str, str] = {}
+        """By process: the name of its bus."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a server refused its log, as it had to: nothing is owed then."""
+        return bool(self.cluster.damaged) and self.mishap.is_accepted
 
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
         drawn, world = self.drawn, self.world
         await self.cluster.start()
-        kinds = [self._read] * drawn.readers + [self._handle] * drawn.handlers
-        for number, kind in enumerate(kinds):
-            self._start(f"reader-{number}", kind, self._topics(), self._generator())
-        for number in range(drawn.durable):
-            name = f"durable-{number}"
-            self.durable.append(name)
-            topics = self._topics()
-            self._start(name, self._read_durable, name, topics, self._generator())
+        self._start_readers()
         await asyncio.sleep(world.random.choice((0.0, 0.5, 2.0)))
         for number in range(drawn.publishers):
-            self._start(f"publisher-{number}", self._publish, self._generator())
+            name = f"publisher-{number}"
+            self._start(name, self._publish, name, self._generator())
+        for number in range(drawn.closers):
+            self._start(f"closer-{number}", self._close, self._generator())
+        if drawn.users:
+            self._start("guest", self._trespass, self._generator())
         striker = Striker(world, [self.cluster], drawn.faults)
         striker.start()
+        loop = asyncio.get_running_loop()
+        others = [loop.create_task(self.mishap.strike())] if drawn.mishap else []
+        if drawn.stranger:
+            await asyncio.sleep(3.0)
+            self._start("stranger", self._differ, self._generator())
         await asyncio.sleep(BUSY_S)
         await striker.stop()
         self.calm = True
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(FINAL_S)
+        self.final_ns = world.now_ns
+        await asyncio.sleep(SETTLE_S - FINAL_S)
         self.over = True
         await self._end()
+        await asyncio.gather(*others)
         self.cluster.close()
-        self.faults = striker.log
-        self.problems += [
-            f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
-        ]
+        self.faults = [*striker.log, *self.mishap.log]
+        self.problems += self.mishap.problems
+        if not self.is_refused:
+            self.problems += [
+                f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
+            ]
+
+    def _start_readers(self) -> None:
+        drawn = self.drawn
+        kinds = [self._read] * drawn.readers + [self._handle] * drawn.handlers
+        for number, kind in enumerate(kinds):
+            self._start(f"reader-{number}", kind, self._topics(), self._generator())
+        if drawn.is_prompt:
+            self._start("watcher", self._watch)
+        for number in range(drawn.durable):
+            name = f"durable-{number}"
+            self.durable.append(name)
+            self._hands[name] = _Hands(name, self.problems)
+            topics = self._topics()
+            kind = self._read_durable if self.random.random() < 0.7 else self._handle_durable
+            self._start(name, kind, name, topics, self._generator())
 
     async def _end(self) -> None:
         """Wait for all clients: none may hang."""
@@ -143,7 +323,8 @@ class Program:
                     await client.ended()
             if client.alive:
                 waits = "; ".join(client.waits())
-                self.problems.append(f"liveness: {client.name} did not end within 30 s: {waits}")
+                if not self.is_refused:
+                    self.problems.append(f"liveness: {client.name} did not end in 30 s: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
 
@@ -155,8 +336,9 @@ class Program:
         topics = self.drawn.topics
         return tuple(sorted(self.random.sample(topics, self.random.randint(1, len(topics)))))
 
-    def _url(self, random: Random) -> str:
-        return self.cluster.url(random.choice(self.cluster.names))
+    def _url(self, random: Random, token: str = MEMBER) -> str:
+        name = random.choice(self.cluster.names)
+        return self.cluster.url(name, token=token if self.drawn.users else "")
 
     def _start(self, name: str, main: Callable[..., Awaitable[None]], *args: object) -> None:
         self.clients.append(self.world.start(name, self._client, name, main, args))
@@ -165,22 +347,41 @@ class Program:
         self, name: str, main: Callable[..., Awaitable[None]], args: tuple[object, ...]
     ) -> None:
         """Run a client's program again after errors that applications have to expect."""
+        once = (self._publish, self._differ)
         while not self.over:
             try:
                 await main(*args)
-            except (TransportError, SubscriptionLost, EventsInDoubt) as error:
-                if isinstance(error, SubscriptionLost) and error.reason != "superseded":
+            except (TransportError, SubscriptionLost, EventsInDoubt, LogLost) as error:
+                if not self._expects(error):
                     self.problems.append(f"{name}: {error!r}")
                     return
+                if isinstance(error, SubscriptionLost | LogLost) and name in self._hands:
+                    self._break(name)
                 await asyncio.sleep(0.5)
             else:
                 # A durable subscription that closes while faults end is entered once more.
-                if self.calm and main == self._publish:
+                if self.calm and main in once:
                     return
 
-    async def _publish(self, random: Random) -> None:
+    def _expects(self, error: EnsueError) -> bool:
+        if isinstance(error, LogLost):
+            return self.mishap.is_accepted
+        if isinstance(error, SubscriptionLost):
+            return error.reason == "superseded" or self.mishap.is_accepted
+        return True
+
+    def _break(self, name: str) -> None:
+        """Note that a durable subscription begins anew."""
+        if self.mishap.is_accepted:
+            self.broken[name] = self.world.now_ns
+            self._hands[name].forget()
+
+    # -- Publishing -------------------------------------------------------------------------------
+
+    async def _publish(self, name: str, random: Random) -> None:
         drawn = self.drawn
         async with ensue.connect(self._url(random), order=drawn.order, name="publisher") as bus:
+            self._publishers[name] = bus.name
             gap_s = BUSY_S / drawn.events
             while not self.calm:
                 burst = random.choice((1, 1, 1, 5, 20))
@@ -188,11 +389,28 @@ class Program:
                     await self._publish_one(bus, random)
                 await asyncio.sleep(min(5.0, random.expovariate(1.0 / (gap_s * burst))))
             try:
-                await bus.flush(timeout=SETTLE_S / 2)
-            except EventsInDoubt as error:
-                self.problems.append(f"liveness: no receipts long after healing: {error}")
+                await self._flush(bus)
+                if isinstance(drawn.order, ensue.Causal):
+                    return  # Its receipts wait for killed subscribers until these expire.
+                while not self.final_ns:
+                    await asyncio.sleep(0.5)
+                for _ in range(3):
+                    for topic in drawn.topics:
+                        await bus.publish(topic, b"final", receipt=False)
+                    await asyncio.sleep(0.2)
+                await self._flush(bus)
             except EventVoided:
                 pass
+
+    async def _flush(self, bus: ensue.Bus) -> None:
+        try:
+            await bus.flush(timeout=SETTLE_S / 2)
+        except EventsInDoubt as error:
+            if not self.is_refused:
+                self.problems.append(f"liveness: no receipts long after healing: {error}")
+        else:
+            if bus.unsettled:
+                self.problems.append(f"flush: returned with {bus.unsettled} events unsettled")
 
     async def _publish_one(self, bus: ensue.Bus, random: Random) -> None:
         topic = random.choice(self.drawn.topics)
@@ -202,7 +420,7 @@ class Program:
             if how < 0.4:
                 await bus.publish(topic, payload, receipt=False)
             elif how < 0.8:
-                await bus.publish(topic, payload)
+                await bus.publish(topic, payload, key=random.randbytes(1))
             elif how < 0.9:
                 await bus.publish(topic, payload, timeout=random.choice((0.001, 0.05, 1.0)))
             else:
@@ -210,83 +428,250 @@ class Program:
                     async with asyncio.timeout(random.choice((0.0001, 0.01, 0.5))):
                         await bus.publish(topic, payload)
 
+    async def _close(self, random: Random) -> None:
+        """Publish, and close at once, whether or not a server answers."""
+        limit_s = random.choice((0.0, 0.5, 2.0))
+        url, loop = self._url(random), asyncio.get_running_loop()
+        bus = ensue.connect(url, order=self.drawn.order, name="closer", close_timeout=limit_s)
+        await bus.__aenter__()
+        closed_s = loop.time()
+        try:
+            with suppress(EventVoided, EventsInDoubt):
+                for _ in range(random.randint(0, 5)):
+                    await bus.publish(random.choice(self.drawn.topics), b"", receipt=False)
+                    await asyncio.sleep(random.choice((0.0, 0.0, 0.5)))
+            closed_s = loop.time()
+        finally:
+            with suppress(EventsInDoubt):
+                await bus.close()
+        took_s = loop.time() - closed_s
+        if took_s > limit_s + CLOSE_MARGIN_S and not PAUSES & self.drawn.faults.rates.keys():
+            self.problems.append(f"liveness: closing took {took_s:.1f} s, allowed {limit_s:g} s")
+        await asyncio.sleep(random.uniform(0.5, 4.0))
+
+    async def _trespass(self, random: Random) -> None:
+        """Try to publish without permission, by the API and by forged frames."""
+        drawn = self.drawn
+        url = self._url(random, GUEST)
+        async with ensue.connect(url, order=drawn.order, name="guest", close_timeout=1.0) as bus:
+            topic = random.choice(drawn.topics)
+            if random.random() < 0.5:
+                try:
+                    await bus.publish(topic, b"forbidden", timeout=5.0)
+                except (EventRefused, EventsInDoubt, AccessDenied, EventVoided):
+                    pass
+                else:
+                    self.problems.append(f"permission: a guest published on {topic}")
+            for _ in range(5):
+                forge(bus, tuple(self._publishers.values()), topic, random)
+                await asyncio.sleep(random.uniform(0.1, 1.0))
+
+    async def _differ(self, random: Random) -> None:
+        """Try to join with other terms, which all others have to be spared."""
+        order = self.drawn.order
+        other: Order = ensue.Deadline(ms=777)
+        if isinstance(order, ensue.Merged):
+            other = ensue.Merged(epsilon=order.epsilon * 2, delta=order.delta)
+        try:
+            async with asyncio.timeout(AGREE_S):
+                async with ensue.connect(self._url(random), order=other, name="stranger") as bus:
+                    self.problems.append(f"terms: {bus.name} was let in with {other!r}")
+        except TimeoutError:
+            self.problems.append(f"liveness: a client with other terms waited {AGREE_S:g} s")
+        except EnsueError:
+            pass
+        while not self.calm:
+            await asyncio.sleep(0.5)
+
+    # -- Reading ----------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Read everything at once, so that what is late is not late because of the reader."""
+        url, order = self._url(Random(0)), self.drawn.order  # noqa: S311 - any server
+        async with ensue.connect(url, order=order, name="watcher") as bus:
+            async with bus.subscribe(*self.drawn.topics, pending_max=100_000) as events:
+                self.prompt[bus.name] = None
+                while not self.over:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.5):
+                            async for _ in events:
+                                pass
+
     async def _read(self, topics: tuple[str, ...], random: Random) -> None:
         """Read a plain subscription, joining and leaving topics, cancelling waits."""
         order = self.drawn.order
         async with ensue.connect(self._url(random), order=order, name="reader") as bus:
             while not self.over:
-                async with bus.subscribe(
-                    *topics, pending_max=random.choice((2, 16, 1000))
-                ) as events:
-                    await self._read_some(events, topics, random)
+                other = asyncio.create_task(self._read_beside(bus, topics, random))
+                try:
+                    start = "latest"
+                    if isinstance(order, ensue.Total) and self.drawn.servers == 1 and random.random() < 0.3:
+                        start = "earliest"
+                    async with bus.subscribe(
+                        *topics,
+                        pending_max=random.choice((2, 16, 1000)),
+                        start=start,  # type: ignore[arg-type]
+                    ) as events:
+                        await self._read_some(events, topics, random)
+                finally:
+                    other.cancel()
+                    await asyncio.gather(other, return_exceptions=True)
+
+    async def _read_beside(self, bus: ensue.Bus, topics: tuple[str, ...], random: Random) -> None:
+        """Open and close other subscriptions of the same bus."""
+        if random.random() < 0.7:
+            return
+        while not self.calm:
+            await asyncio.sleep(random.uniform(0.1, 2.0))
+            async with bus.subscribe(random.choice(topics)) as events:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(random.uniform(0.1, 4.0)):
+                        async for _ in events:
+                            pass
 
     async def _read_some(
         self, events: ensue.Subscription, topics: tuple[str, ...], random: Random
     ) -> None:
-        slow_s = random.choice((0.0, 0.0, 0.001, 0.05))
+        slow_s = random.choice((0.0, 0.0, 0.001, 0.05, 0.5))
+        left: dict[str, None] = {}
         while not self.over:
             with suppress(TimeoutError):
                 # Cancelled again and again: no event may be lost by that.
                 async with asyncio.timeout(random.choice((0.001, 0.1, 1.0))):
-                    async for _ in events:
-                        if slow_s:
+                    async for event in events:
+                        self._check_left(event, left)
+                        if slow_s and not self.calm:
                             break
-            if slow_s:
+            if slow_s and not self.calm:
                 await asyncio.sleep(slow_s)
             if not self.calm and random.random() < 0.02:
                 if random.random() < 0.3:
                     return  # Leave, and subscribe anew.
-                topic = random.choice(topics)
-                if topic in events.topics and len(events.topics) > 1:
-                    await events.unsubscribe(topic)
-                elif topic not in events.topics:
-                    with suppress(LocalProtocolError):
-                        await events.subscribe(topic)
+                await self._change(events, random.choice(topics), left)
+
+    def _check_left(self, event: ensue.ReceivedEvent, left: dict[str, None]) -> None:
+        if event.topic in left:
+            self.problems.append(f"left: {event.id} was handed out after its topic was left")
+
+    async def _change(
+        self, events: ensue.Subscription, topic: str, left: dict[str, None]
+    ) -> None:
+        """Leave a topic, or join it again."""
+        if topic in events.topics and len(events.topics) > 1 and topic not in left:
+            await events.unsubscribe(topic)
+            left[topic] = None
+        elif topic in left:
+            with suppress(LocalProtocolError):
+                left.pop(topic)
+                await events.subscribe(topic)
 
     async def _read_durable(self, name: str, topics: tuple[str, ...], random: Random) -> None:
-        order = self.drawn.order
-        manual = random.random() < 0.5
-        async with (
-            ensue.connect(self._url(random), order=order, name=name) as bus,
-            bus.subscribe(
+        order, hands = self.drawn.order, self._hands[name]
+        manual = random.random() < 0.7
+        async with ensue.connect(self._url(random), order=order, name=name) as bus:
+            async with bus.subscribe(
                 *topics,
                 name=name,
                 durable=True,
                 acknowledge="manual" if manual else "auto",
                 pending_max=random.choice((2, 100)),
-            ) as events,
-        ):
-            while not self.over:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(random.choice((0.01, 1.0))):
-                        async for event in events:
-                            if manual:
-                                await event.ack()
-                if not self.calm and random.random() < 0.02:
-                    return
+                accept_loss=name in self.broken,
+            ) as events:
+                hands.begin()
+                left: dict[str, None] = {}
+                late: list[ensue.ReceivedEvent] = []
+                while not self.over:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(random.choice((0.01, 1.0))):
+                            async for event in events:
+                                self._check_left(event, left)
+                                if not manual:
+                                    continue
+                                hands.hand(event)
+                                late.append(event)
+                                if random.random() < 0.5 or len(late) > 1:
+                                    await self._acknowledge(late, hands, random)
+                    await self._acknowledge(late, hands, random)
+                    if not self.calm and random.random() < 0.1 and len(topics) > 1:
+                        topic = random.choice(topics)
+                        hands.leave(topic)
+                        await self._change(events, topic, left)
+                        if topic in left:
+                            late = [each for each in late if each.topic != topic]
+                    if self.calm and left:
+                        await self._change(events, next(iter(left)), left)
+                    if not self.calm and not left and random.random() < 0.02:
+                        return
+
+    async def _acknowledge(
+        self, events: list[ensue.ReceivedEvent], hands: _Hands, random: Random
+    ) -> None:
+        """Acknowledge some events, in any sequence."""
+        random.shuffle(events)
+        while events:
+            event = events[-1]
+            safe = hands.done(event)
+            with suppress(TimeoutError):
+                # Cancelled at times: then the event may come again or not.
+                async with asyncio.timeout(random.choice((0.001, 5.0, 60.0))):
+                    await event.ack()
+                    hands.safe(safe)
+            events.remove(event)
 
     async def _handle(self, topics: tuple[str, ...], random: Random) -> None:
         order = self.drawn.order
+        async with ensue.connect(self._url(random), order=order, name="handler") as bus:
+            async with bus.subscribe(*topics) as events:
+                await self._run(events, topics, random, None)
 
-        async def handle(_event: ensue.ReceivedEvent) -> None:
+    async def _handle_durable(self, name: str, topics: tuple[str, ...], random: Random) -> None:
+        order, hands = self.drawn.order, self._hands[name]
+        async with ensue.connect(self._url(random), order=order, name=name) as bus:
+            async with bus.subscribe(
+                *topics, name=name, durable=True, accept_loss=name in self.broken
+            ) as events:
+                hands.begin()
+                await self._run(events, topics, random, hands)
+
+    async def _run(
+        self,
+        events: ensue.Subscription,
+        topics: tuple[str, ...],
+        random: Random,
+        hands: _Hands | None,
+    ) -> None:
+        left: dict[str, None] = {}
+
+        async def handle(event: ensue.ReceivedEvent) -> None:
+            self._check_left(event, left)
+            if hands is not None:
+                hands.hand(event)
             if random.random() < 0.1:
                 await asyncio.sleep(random.choice((0.0, 0.01, 0.2)))
+            if hands is not None:
+                hands.done(event)
             if random.random() < 0.02:
                 raise ValueError("a handler fails now and then")
 
-        async with (
-            ensue.connect(self._url(random), order=order, name="handler") as bus,
-            bus.subscribe(*topics) as events,
-        ):
-            closing = asyncio.create_task(self._close_at_end(events))
-            try:
-                await events.run(handle, on_failure=ensue.Park())
-            except EnsueError as error:
-                self.problems.append(f"handler: {error!r}")
-            finally:
-                closing.cancel()
+        async def change() -> None:
+            while not self.over:
+                await asyncio.sleep(0.5)
+                if hands is None and (left or not self.calm) and random.random() < 0.2:
+                    topic = next(iter(left), random.choice(topics))
+                    await self._change(events, topic, left)
+            events.close()
 
-    async def _close_at_end(self, events: ensue.Subscription) -> None:
-        while not self.over:  # noqa: ASYNC110 - processes share no event
-            await asyncio.sleep(0.5)
-        events.close()
+        changing = asyncio.create_task(change())
+        concurrency = random.choice((ensue.Sequential(), ensue.PerKey(4)))
+        policy: ensue.Park | ensue.Retry = ensue.Park(rest_of_key=False)
+        if random.random() < 0.5:
+            policy = ensue.Retry(attempts=2, then=ensue.Park(rest_of_key=False))
+        try:
+            await events.run(handle, concurrency=concurrency, on_failure=policy)
+        except (SubscriptionLost, LogLost):
+            raise
+        except EnsueError as error:
+            self.problems.append(f"handler: {error!r}")
+        finally:
+            changing.cancel()
+            await asyncio.gather(changing, return_exceptions=True)

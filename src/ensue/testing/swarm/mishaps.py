@@ -1,0 +1,144 @@
+"""Mishaps of a server's disk: damage, loss, an old copy, no space; and what has to follow.
+
+A server must never go on as if nothing had happened, and no client may miss an event silently:
+
+- `full`, `failing`: the server stops, and continues when the disk works again. No event is lost.
+- `flipped`: a bit at rest. The server refuses the damage when it reads it, or nobody notices.
+- `cut`: the end or the start of the log is missing after a clean stop. The server refuses to start.
+- `lost`, `rolled back`: a single server continues with an empty or an older log, and clients are
+  told (`LogLost`). In a chain the others refuse it.
+"""
+
+import asyncio
+from random import Random
+
+from ensue.testing.cluster import DATA, Cluster
+from ensue.testing.process import Process
+from ensue.testing.world import World
+
+__all__ = ["MISHAPS", "Mishap", "draw_mishap"]
+
+MISHAPS = ("full", "failing", "flipped", "cut", "lost", "rolled back")
+HARMLESS_FAULTS = ("server_kills", "client_kills", "resets")
+"""Faults that may strike in the same run."""
+REFUSED_S = 20.0
+"""How soon a server has refused a log that is cut, or not its own."""
+
+
+def draw_mishap(random: Random, *, servers: int, sync_s: float) -> str:
+    """Draw what happens to a disk; empty: nothing."""
+    if random.random() < 0.7:
+        return ""
+    # Of what was not synced nobody can tell whether it was ever there.
+    possible = [each for each in MISHAPS if each in ("full", "failing", "cut") or sync_s == 0]
+    if servers > 1:
+        possible.remove("cut")
+        if "rolled back" in possible:
+            possible.remove("rolled back")
+    return random.choice(possible)
+
+
+class Mishap:
+    """One mishap of one server."""
+
+    def __init__(self, world: World, cluster: Cluster, kind: str) -> None:
+        self._world, self._cluster, self.kind = world, cluster, kind
+        self._random = world.generator("mishap")
+        self.lost_ns: int | None = None
+        """When a server lost events that had receipts."""
+        self.problems: list[str] = []
+        self.log: list[str] = []
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether clients may be told that a log is lost or damaged."""
+        return self.kind in ("flipped", "cut", "lost", "rolled back")
+
+    async def strike(self) -> None:
+        """Let it happen at some time of the next seconds."""
+        random = self._random
+        server = self._cluster.processes[random.choice(self._cluster.names)]
+        disk = server.machine.disk
+        await asyncio.sleep(random.uniform(4.0, 8.0))
+        if self.kind == "rolled back":
+            disk.copy(DATA)
+        await asyncio.sleep(random.uniform(0.5, 8.0))
+        match self.kind:
+            case "full":
+                disk.full_after = random.randint(0, 5_000)
+                self._note(f"full disk of {server.name}")
+                await asyncio.sleep(random.uniform(1.0, 4.0))
+                disk.full_after = None
+            case "failing":
+                disk.fails_sync = True
+                self._note(f"failing disk of {server.name}")
+                await asyncio.sleep(random.uniform(0.1, 4.0))
+                disk.fails_sync = False
+            case "flipped":
+                if random.random() < 0.5:
+                    self._down(server)
+                self._note(f"flip {disk.flip_bit(DATA)} of {server.name}")
+                self._up(server)
+            case "cut":
+                await self._cut(server)
+            case "lost" | "rolled back":
+                await self._lose(server)
+
+    def _note(self, what: str) -> None:
+        self.log.append(f"{self._world.now_s:.3f} s: {what}")
+
+    def _down(self, server: Process) -> None:
+        self._cluster.down[server.name] = None
+        server.kill()
+
+    def _up(self, server: Process) -> None:
+        self._cluster.down.pop(server.name, None)
+
+    async def _cut(self, server: Process) -> None:
+        """Stop a server, and take the end or the start of its log away."""
+        random, disk = self._random, server.machine.disk
+        while not server.alive:
+            await asyncio.sleep(0.1)
+        self._cluster.down[server.name] = None
+        server.terminate()
+        await server.ended()
+        logs = [DATA / name for name in disk.names(DATA) if name.endswith(".log")]
+        how = random.choice(("tail", "zeros", "last", "first", "all"))
+        if server.killed or not logs or (how == "first" and len(logs) < 2):
+            self._up(server)
+            return
+        if how in ("tail", "zeros"):
+            size = disk.size_of(logs[-1])
+            count = random.randint(1, size)
+            disk.truncate(logs[-1], size - count)
+            if how == "zeros":
+                disk.append(logs[-1], bytes(count))
+        elif how == "all":
+            for name in disk.names(DATA):
+                if name != "lock":
+                    disk.remove(DATA / name)
+        else:
+            disk.remove(logs[-1] if how == "last" else logs[0])
+        self._note(f"cut {how} of {server.name}")
+        self._up(server)
+        await self._expect_refusal(server, f"its log was cut: {how}")
+
+    async def _lose(self, server: Process) -> None:
+        disk, was_alive = server.machine.disk, server.alive
+        self._down(server)
+        if self.kind == "lost":
+            disk.lose(DATA)
+        else:
+            disk.roll_back(DATA)
+        self.lost_ns = self._world.now_ns
+        self._note(f"{self.kind} {server.name}")
+        self._up(server)
+        if len(self._cluster.names) > 1 and was_alive:
+            await self._expect_refusal(server, f"its log was {self.kind}")
+
+    async def _expect_refusal(self, server: Process, why: str) -> None:
+        for _ in range(int(REFUSED_S / 0.5)):
+            await asyncio.sleep(0.5)
+            if server.name in self._cluster.damaged:
+                return
+        self.problems.append(f"refusal: {server.name} serves although {why}")

@@ -1,0 +1,713 @@
+"""Planted bugs above the protocols, for the swarm of the whole stack to find.
+
+Each replaces functions of the client, the server, the journal, the runtime or the transports by
+ones with a mistake. Those of `DEFECTS` were made once, and found by trials from outside.
+
+    python -m tests.testing.swarm.mutants [--search] [--seeds A:B] [NAME …]
+
+runs each with the seed noted beside it. `--search` looks for the first seed that finds it.
+"""
+
+import argparse
+import asyncio
+import errno
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from ensue.client import bus as bus_module
+from ensue.client.acknowledgements import Acknowledgements
+from ensue.client.backpressure import Backpressure
+from ensue.client.bus import Bus
+from ensue.client.content import client as content_client
+from ensue.client.content import plan, transaction
+from ensue.client.content.reader import ContentShare, ReadOptions
+from ensue.client.content.session import ContentSession
+from ensue.client.event_queue import EventQueue
+from ensue.client.handlers import ReadAhead, Runner
+from ensue.client.receipts import Receipts
+from ensue.client.shared_node import Share, SharedNode
+from ensue.client.subscription import Subscription
+from ensue.client.topic_changes import TopicChanges
+from ensue.core.clock import SystemClock
+from ensue.journal.files import Files
+from ensue.journal.index import EventIndex
+from ensue.journal.journal import Journal
+from ensue.journal.recovery import Recovery
+from ensue.journal.segments import Segments
+from ensue.protocols.content.client import Notified
+from ensue.protocols.interface import Deliver, Join, Persist, Send
+from ensue.protocols.membership.client import MembershipClient
+from ensue.protocols.membership.registry import Registry
+from ensue.protocols.topic_log.fanout import Agreed, Fanout
+from ensue.protocols.total.station import Station
+from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.runtime.driver import Driver
+from ensue.runtime.hub_remote import RemoteHub
+from ensue.server import content_broker, listener, server, station_builder
+from ensue.server.admission import Admission
+from ensue.server.authorization import Authorization
+from ensue.server.connection import Connection
+from ensue.server.content_broker import ContentBroker
+from ensue.server.group_commit import GroupCommit
+from ensue.server.high_water_marks import HighWaterMarks
+from ensue.server.relay_claims import ClaimChecker
+from ensue.server.station_server import StationServer
+from ensue.testing.swarm import draw, run
+from ensue.transports import reconnect
+from ensue.transports.framed import FramedPort
+from ensue.transports.tcp import link
+from ensue.transports.tcp.carrier import TcpCarrier
+from ensue.transports.tcp.link import Link
+from ensue.transports.tcp.messages import Framer
+
+__all__ = ["MUTANTS", "Mutant", "find", "planted"]
+
+SEEDS_MAX = 2000
+Patch = tuple[object, str, object]
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """One mistake: the order whose programs find it, and what is put in whose place."""
+
+    name: str
+    order: str
+    patches: tuple[Patch, ...]
+    hint: int = 0
+    """The seed to try: the first that found it when last searched."""
+
+
+def nothing(*_arguments: object, **_options: object) -> None:
+    """Do nothing."""
+
+
+async def wait_for_nothing(*_arguments: object, **_options: object) -> None:
+    """Return at once."""
+
+
+# -- Defects that trials from outside found --------------------------------------------------------
+
+
+async def withdraw_at_once(self: Any, subscription: Subscription) -> None:
+    """A moved subscription ends with the commit: events routed to it before are dropped."""
+    share = transaction.share_of(subscription)
+    await self._act("usub", name=share.subscription)
+    self._session.when_over(self.name, lambda done: share.withdrawn() if done else None)
+
+
+def believe_any_log(self: TcpCarrier, welcome: Any) -> None:
+    """A client takes any log for the one it has read."""
+    if welcome.log is not None:
+        self.logs[welcome.server] = welcome.log
+
+
+def agree_to_all(self: Fanout, terms: str, peer: str, now_ns: int) -> None:
+    """Clients of merged order with other bounds are let in."""
+    del now_ns
+    if terms:
+        self._effects.append(Send(peer, Agreed(terms=terms)))
+
+
+def anchored_once(self: SystemClock) -> int:
+    """The clock is set when the process starts, and never corrected."""
+    return self._line.offset_ns + self._steady_ns()
+
+
+def check_no_deadline(self: Share, event: object, verdict: str, now_ns: object = None) -> str:
+    """Events that became late while they were unread are handed over."""
+    del event, now_ns
+    return verdict
+
+
+def find_room_for_one(self: ContentShare, notified: Notified) -> None:
+    """Room is looked for event by event: a transaction may be torn."""
+    self._begun = ""
+    real_notified(self, msgspec.structs.replace(notified, following=0))
+
+
+def ignore_options(self: Any, where: str, options: ReadOptions) -> Subscription:
+    """Options of subscriptions by content are dropped."""
+    del options
+    return real_content_subscribe(self, where, ReadOptions())
+
+
+def admit_stations_as_clients(self: Admission, one: Any, station: str) -> str | None:
+    """Other servers of the chain need a place of a client."""
+    del station
+    return real_admission_enter(self, one, "")
+
+
+async def settle_without_end(self: Bus, by_s: float | None) -> bool:
+    """Closing waits for receipts for as long as it takes."""
+    del by_s
+    return await real_settle_by(self, None)
+
+
+def screen_nothing(_self: object, _sender: object, _source: str, _to: object, frames: Any) -> Any:
+    """What relayed frames claim is believed."""
+    return list(frames)
+
+
+def know_any_log(self: Any, name: str, lineage: Any) -> None:
+    """A server takes any log of another one for the one it knew."""
+    self.logs[name] = lineage
+
+
+real_notified = ContentShare.notified
+real_content_subscribe = content_client.ContentClient.subscribe
+real_admission_enter = Admission.enter
+real_settle_by = Bus._settle_by
+
+BELIEVE = ((TcpCarrier, "check_log", believe_any_log), (RemoteHub, "_learn_log", nothing))
+
+DEFECTS = (
+    Mutant(
+        "a moved subscription loses events",
+        "transactions",
+        ((transaction._Participant, "_withdraw", withdraw_at_once),),
+    ),
+    Mutant("clients believe an empty log", "total", BELIEVE),
+    Mutant(
+        "servers believe an empty log",
+        "total",
+        ((station_builder.PeerLogs, "learn", know_any_log),),
+    ),
+    Mutant("merged bounds may differ", "merged", ((Fanout, "_agree", agree_to_all),)),
+    Mutant("the clock is never corrected", "merged", ((SystemClock, "now_ns", anchored_once),)),
+    Mutant("unread events miss their deadline", "deadline", ((Share, "check", check_no_deadline),)),
+    Mutant(
+        "a transaction reaches a slow reader torn",
+        "transactions",
+        ((ContentShare, "notified", find_room_for_one),),
+    ),
+    Mutant(
+        "subscriptions by content ignore options",
+        "transactions",
+        ((content_client.ContentClient, "subscribe", ignore_options),),
+    ),
+    Mutant("left topics are handed out", "total", ((TopicChanges, "leave", nothing),)),
+    Mutant(
+        "a server goes on with a damaged log", "total", ((StationServer, "_damaged", nothing),)
+    ),
+    Mutant(
+        "a cut end of the log goes unnoticed",
+        "total",
+        ((Recovery, "_check_truncation", nothing),),
+    ),
+    Mutant(
+        "a removed start of the log goes unnoticed",
+        "total",
+        ((Recovery, "_check_start", lambda _self, logs: logs),),
+    ),
+    Mutant(
+        "relayed claims are believed", "causal", ((ClaimChecker, "screen", screen_nothing),)
+    ),
+    Mutant(
+        "relayed messages are believed", "deadline", ((ClaimChecker, "screen", screen_nothing),)
+    ),
+    Mutant(
+        "a full server refuses its chain",
+        "total",
+        ((Admission, "enter", admit_stations_as_clients),),
+    ),
+    Mutant("closing waits for ever", "total", ((Bus, "_settle_by", settle_without_end),)),
+    Mutant("a lost publisher keeps its lease", "total", ((Station, "lose", nothing),)),
+    Mutant(
+        "a paused broker holds up newcomers",
+        "transactions",
+        ((TransactionBroker, "note_away", nothing),),
+    ),
+    Mutant(
+        "a dead coordinator keeps its timeout",
+        "transactions",
+        ((ContentBroker, "disconnected", nothing), (ContentBroker, "_note_connections", nothing)),
+    ),
+)
+
+# -- The client ------------------------------------------------------------------------------------
+
+
+def settled_when_sent(self: Receipts, event: Any, *, wanted: bool) -> Any:
+    """A receipt does not wait for the server."""
+    receipt = real_expect(self, event, wanted=wanted)
+    if receipt is not None:
+        receipt.set_result(event)
+    return receipt
+
+
+def settle_the_voided(self: Receipts, outcome: Any) -> None:
+    """An event that lost its place counts as published."""
+    if outcome.verdict and not outcome.reason:
+        outcome = msgspec.structs.replace(outcome, verdict="")
+    real_settle(self, outcome)
+
+
+async def anext_with_a_gap(self: Subscription) -> Any:
+    """A reader may be cancelled between taking an event and returning it."""
+    event = await real_anext(self)
+    await asyncio.sleep(0)
+    return event
+
+
+def acknowledge_the_last(self: Acknowledgements, position: int) -> int | None:
+    """An acknowledgement counts for all before it."""
+    self.open.pop(position, None)
+    self.acknowledged = max(self.acknowledged, position)
+    return self.acknowledged
+
+
+def lose_silently(self: Acknowledgements, name: str, reason: str, why: str = "") -> Any:
+    """Tasks that wait for an acknowledgement are not told that the subscription is lost."""
+    waiting, self._waiting = self._waiting, {}
+    lost = real_lose(self, name, reason, why)
+    self._waiting = waiting
+    return lost
+
+
+def finish_before_the_handler(self: Runner, call: Any, then: Any) -> None:
+    """An event is acknowledged when its handler begins."""
+    event = next((each for each in self._window if each.begun and not each.finished), None)
+    if event is not None:
+        self._source.acknowledge(event.event.position)
+    real_work(self, call, then)
+
+
+def join_at_once(self: Share, topics: Iterable[str], *, now_ns: int) -> None:
+    """A subscription is in effect before the other nodes know of it."""
+    topics = list(topics)
+    real_share_subscribe(self, topics, now_ns=now_ns)
+    for topic in topics:
+        self.pass_on(Join(topic))
+
+
+def drop_all(self: SharedNode, topics: Iterable[str], *, now_ns: int) -> None:
+    """A topic is left although another subscription of the bus has it."""
+    self.node.unsubscribe(list(topics), now_ns=now_ns)
+
+
+def part_at_once(_self: RemoteHub, driver: Driver[Any]) -> None:
+    """A client leaves without a word to its registry."""
+    driver.close()
+
+
+def give_up_silently(self: ContentSession, error: Any) -> None:
+    """Requests that wait are not told that the session has ended."""
+    answers, self._answers = self._answers, {}
+    real_give_up(self, error)
+    self._answers = answers
+
+
+def read_from_now_on(self: ContentSession, subscription: str, reader: Any) -> None:
+    """What came before a planned subscription is read is dropped."""
+    self._readers[subscription] = reader
+
+
+async def end_committed(self: Any, kind: Any, error: Any, traceback: Any) -> None:
+    """A transaction is committed although its block raised."""
+    del kind, error, traceback
+    await real_transaction_exit(self, None, None, None)
+
+
+def note_unordered(self: Any, client: str, **what: Any) -> None:
+    """The operations of a plan may happen in any order."""
+    self._before = ()
+    real_note(self, client, **what)
+
+
+async def publish_without_answer(_self: ContentSession, _begun: Any, event: Any) -> Any:
+    """An event by content counts as published when it is sent."""
+    return event
+
+
+def overflow_silently(self: ContentShare, notified: Notified) -> None:
+    """An event without room is dropped, and the subscription goes on."""
+    self._session.record(notified, "discarded", 0, "overflow")
+
+
+async def act_before_the_handler(self: ContentSession, invitation: Any) -> None:
+    """An invitation is answered before its handler has returned."""
+    name, path = invitation.transaction, invitation.path
+    self.ask(lambda node, now: node.finish(name, path, "", now_ns=now))
+    await self.on_invited(name, path, invitation.publication)  # type: ignore[misc]
+
+
+def deliver_to_the_closed(self: ContentSession, subscription: str) -> None:
+    """A closed subscription is not withdrawn from the brokers."""
+    self.stop_reading(subscription)
+
+
+real_expect, real_settle = Receipts.expect, Receipts.settle
+real_anext, real_lose = Subscription.__anext__, Acknowledgements.lose
+real_work, real_share_subscribe = Runner._work, Share.subscribe
+real_give_up, real_note = ContentSession._give_up, plan.PlannedTransaction._note
+real_transaction_exit = transaction.Transaction.__aexit__
+
+CLIENT = (
+    Mutant("settled when sent", "total", ((Receipts, "expect", settled_when_sent),)),
+    Mutant("voided events count", "total", ((Receipts, "settle", settle_the_voided),)),
+    Mutant("flush waits for nothing", "total", ((Receipts, "wait_for_all", wait_for_nothing),)),
+    Mutant("a cancelled read loses", "total", ((Subscription, "__anext__", anext_with_a_gap),)),
+    Mutant("the last ack counts", "total", ((Acknowledgements, "acknowledge", acknowledge_the_last),)),
+    Mutant("acks are safe at once", "total", ((Acknowledgements, "until", wait_for_nothing),)),
+    Mutant("lost acks wait", "total", ((Acknowledgements, "lose", lose_silently),)),
+    Mutant("unread events survive leaving", "total", ((EventQueue, "drop", nothing),)),
+    Mutant("handlers get left topics", "total", ((ReadAhead, "leave", lambda _self, _topics: []),)),
+    Mutant("acked before the handler", "total", ((Runner, "_work", finish_before_the_handler),)),
+    Mutant("shares join at once", "causal", ((Share, "subscribe", join_at_once),)),
+    Mutant("shares leave for all", "causal", ((SharedNode, "drop", drop_all),)),
+    Mutant("a full share stays paused", "causal", ((SharedNode, "resume", nothing),)),
+    Mutant("a full reader stays paused", "total", ((Backpressure, "relieve", nothing),)),
+    Mutant("a failed bus waits on", "total", ((Receipts, "fail_all", nothing),)),
+    Mutant("clients leave silently", "causal", ((RemoteHub, "part", part_at_once),)),
+    Mutant("nothing is repeated on reconnect", "merged", ((RemoteHub, "_reconnected", nothing),)),
+    Mutant("a failed session waits on", "transactions", ((ContentSession, "_give_up", give_up_silently),)),
+    Mutant("plans lose first events", "transactions", ((ContentSession, "read", read_from_now_on),)),
+    Mutant("a failed block commits", "transactions", ((transaction.Transaction, "__aexit__", end_committed),)),
+    Mutant("plans have no order", "transactions", ((plan.PlannedTransaction, "_note", note_unordered),)),
+    Mutant("content settled when sent", "transactions", ((ContentSession, "published", publish_without_answer),)),
+    Mutant("overflow is silent", "transactions", ((ContentShare, "_overflow", overflow_silently),)),
+    Mutant("invitations answer early", "transactions", ((ContentSession, "_act", act_before_the_handler),)),
+    Mutant("closed content stays", "transactions", ((ContentSession, "withdraw", deliver_to_the_closed),)),
+)
+
+# -- The runtime and the server --------------------------------------------------------------------
+
+
+def carry_out_first(self: Driver[Any]) -> None:
+    """A node's answers go out before what they depend on is safe."""
+    if not self._looking:
+        self._looking = True
+        self._loop.call_soon(self._look_at_timer)
+    effects = self.node.take_effects()
+    if self._store is not None:
+        writes = [each for each in effects if isinstance(each, Persist)]
+        effects = [each for each in effects if not isinstance(each, Persist)]
+        self._store.write(writes, nothing)
+    if effects:
+        self._carry_out(effects)
+
+
+def retire_at_once(self: Driver[Any], done: Any, on_closed: Any = None) -> None:
+    """A node ends before the others know that it has left."""
+    del done
+    real_retire(self, lambda _node: True, on_closed)
+
+
+def lose_without_a_word(self: Driver[Any], reason: str, error: Any = None) -> None:
+    """An application is not told that its node was refused."""
+    del reason, error
+    self.close()
+
+
+def write_before_sync(self: GroupCommit) -> None:
+    """Answers do not wait for the sync."""
+    waiting, self._unwritten = list(self._unwritten), type(self._unwritten)()
+    real_commit_write(self)
+    for done in waiting:
+        done()
+
+
+def sync_failure_is_none(self: GroupCommit, outcome: int | BaseException) -> None:
+    """A failed sync counts as one that succeeded."""
+    if isinstance(outcome, BaseException):
+        self._journal.failed = None
+        outcome = self._journal.batch_count
+    real_synced(self, outcome)
+
+
+def answer_without_waiting(self: GroupCommit, writes: Any, done: Callable[[], None]) -> None:
+    """A batch without writes does not wait for those before it."""
+    if not writes:
+        done()
+        return
+    real_group_write(self, writes, done)
+
+
+def resume_without_work(self: Connection) -> None:
+    """Messages that arrived during a pause wait for the next ones."""
+    self._unanswered = self._unanswered_bytes = 0
+    self._waiting = False
+    if self._transport is not None and not self.closing:
+        self._transport.resume_reading()
+
+
+def leave_whoever_owns(self: listener.Listener, connection: Connection, name: str) -> None:
+    """An old connection that ends takes the name from its new one."""
+    del connection
+    if self.routes.pop(name, None) is not None and self.on_left is not None:
+        self.on_left(name)
+
+
+def remember_the_gone(self: listener.Listener, connection: Connection) -> None:
+    """The names of a lost connection stay routed to it."""
+    self.connections.pop(connection, None)
+    self.admission.leave(connection)
+    if not self.connections and self._emptied is not None:
+        self._emptied.set()
+
+
+def count_the_gone(self: Admission, one: Any) -> None:
+    """A client that is gone keeps its place."""
+    self._stop_waiting(one)
+
+
+def another_seal_key(_journal: object, _commit: object) -> bytes:
+    """A server seals with another key after each start."""
+    from ensue.core import platform
+
+    return platform.current().token_bytes(32)
+
+
+def restore_no_marks(self: HighWaterMarks, records: object) -> None:
+    """A relay forgets at each start what was published."""
+    del records
+    self._restored = 0
+
+
+def same_incarnation(journal: Journal, begun: int) -> Any:
+    """Each start of a server looks like the first one."""
+    with mock.patch.object(station_builder.platform.current(), "random_bits", lambda _bits: 1):
+        lineage = real_begin(journal, 0)
+    del begun
+    first = lineage.incarnations[:1]
+    return type(lineage)(lineage.identity, first)
+
+
+def write_content_at_once(self: Any, writes: Any, done: Callable[[], None]) -> None:
+    """A broker answers before its records are safe."""
+    real_own_write(self, writes, nothing)
+    done()
+
+
+def restore_no_content(self: ContentBroker) -> None:
+    """A broker starts without its records."""
+    with mock.patch.object(content_broker, "CONTENT_RECORDS", "none/"):
+        real_drive(self)
+
+
+real_retire, real_commit_write = Driver.retire, GroupCommit._write
+real_synced, real_group_write = GroupCommit._synced, GroupCommit.write
+real_begin, real_own_write = station_builder.begin_incarnation, content_broker._OwnRecords.write
+real_drive = ContentBroker._drive
+
+SERVER = (
+    Mutant("answers before records", "total", ((Driver, "_drain", carry_out_first),)),
+    Mutant("nodes end too early", "causal", ((Driver, "retire", retire_at_once),)),
+    Mutant("refusals are silent", "total", ((Driver, "lose", lose_without_a_word),)),
+    Mutant("answers before sync", "total", ((GroupCommit, "_write", write_before_sync),)),
+    Mutant("failed syncs count", "total", ((GroupCommit, "_synced", sync_failure_is_none),)),
+    Mutant("empty batches overtake", "total", ((GroupCommit, "write", answer_without_waiting),)),
+    Mutant("pauses lose messages", "total", ((Connection, "_resume", resume_without_work),)),
+    Mutant("old connections take names", "total", ((listener.Listener, "_leave", leave_whoever_owns),)),
+    Mutant("lost connections keep names", "total", ((listener.Listener, "gone", remember_the_gone),)),
+    Mutant("gone clients keep places", "total", ((Admission, "leave", count_the_gone),)),
+    Mutant("every user may", "total", ((Authorization, "why_not", lambda *_: ""),)),
+    Mutant("every user may, merged", "merged", ((Authorization, "why_not", lambda *_: ""),)),
+    Mutant("names have no owners", "total", ((Authorization, "_owner_refusal", nothing),)),
+    Mutant("a new seal at each start", "causal", ((server, "_seal_key", another_seal_key),)),
+    Mutant("marks are forgotten", "causal", ((HighWaterMarks, "_restore", restore_no_marks),)),
+    Mutant("rolled back unnoticed", "total", ((StationServer.__module__, "begin_incarnation", same_incarnation),)),
+    Mutant("broker answers early", "transactions", ((content_broker._OwnRecords, "write", write_content_at_once),)),
+    Mutant("broker forgets", "transactions", ((ContentBroker, "_drive", restore_no_content),)),
+    Mutant("brokers repeat nothing", "transactions", ((ContentBroker, "connected", nothing),)),
+    Mutant("the registry forgets", "causal", ((Registry, "_persist", nothing),)),
+    Mutant("silent members stay", "causal", ((Registry, "handle_timer", nothing),)),
+    Mutant("members learn nothing new", "causal", ((Registry, "_admit", None),)),
+    Mutant("the registry is not asked again", "causal", ((MembershipClient, "question", nothing),)),
+    Mutant("a new connection asks nothing", "causal", ((MembershipClient, "repeat", nothing),)),
+)
+
+
+def admit_without_news(self: Registry, name: str, terms: str, now_ns: int) -> None:
+    """Members are not told of a new one."""
+    before = list(self._effects)
+    real_admit(self, name, terms, now_ns)
+    self._effects = before + [each for each in self._effects[len(before) :] if isinstance(each, Persist)]
+
+
+real_admit = Registry._admit
+SERVER = tuple(
+    msgspec.structs.replace(each, patches=((Registry, "_admit", admit_without_news),))
+    if each.name == "members learn nothing new"
+    else each
+    for each in SERVER
+)
+
+# -- The journal -----------------------------------------------------------------------------------
+
+
+def sync_the_last(self: Segments, segments: Sequence[Any]) -> None:
+    """Of several segments only the last is synced."""
+    with mock.patch.object(self.files.system, "sync", lambda _descriptor: None):
+        real_segments_sync(self, segments[:-1] + [] if len(segments) > 1 else [])
+    real_segments_sync(self, segments[-1:])
+
+
+def note_sync_first(self: Journal) -> int:
+    """The last synced batch is noted before the sync."""
+    if self._files.created:
+        self._files.set_synced(self._appended + 1)
+    return real_journal_sync(self)
+
+
+def no_changes(self: EventIndex) -> dict[str, Any]:
+    """A sealed segment has no index."""
+    real_take_changes(self)
+    return {}
+
+
+def confirm_unsynced(self: Segments, segments: Sequence[Any]) -> None:
+    """A segment counts as durable before it is."""
+    for segment in segments:
+        if segment.path.suffix == ".next":
+            self.files.confirm(segment.number)
+            segment.path = self.files.log(segment.number)
+
+
+def write_once(self: Files, descriptor: int, data: bytes) -> None:
+    """A write that the disk took a part of counts as done."""
+    self.system.write(descriptor, data)
+
+
+def leave_the_tail(self: Recovery, segment: Any, data: bytes, later: list[int]) -> None:
+    """What a crash left half written stays in the log."""
+    del segment, data, later
+
+
+def snapshot_without_records(self: Journal) -> None:
+    """A new segment begins without the records."""
+    records, self._records = self._records, {}
+    try:
+        real_create_segment(self)
+    finally:
+        self._records = records
+
+
+def ignore_following(self: Recovery, segment: Any, size: int, nexts: list[int]) -> None:
+    """Segments that were not confirmed are dropped, whatever is in them."""
+    del segment, size, nexts
+
+
+real_segments_sync, real_journal_sync = Segments.sync, Journal.sync
+real_take_changes, real_create_segment = EventIndex.take_changes, Journal._create_segment
+
+JOURNAL = (
+    Mutant("only the last segment is synced", "total", ((Segments, "sync", sync_the_last),)),
+    Mutant("synced is noted first", "total", ((Journal, "sync", note_sync_first),)),
+    Mutant("segments without index", "total", ((EventIndex, "take_changes", no_changes),)),
+    Mutant("segments confirmed unsynced", "total", ((Segments, "sync", confirm_unsynced),)),
+    Mutant("names are not synced", "total", ((Files, "sync", nothing),)),
+    Mutant("short writes count", "total", ((Files, "write_all", write_once),)),
+    Mutant("torn tails stay", "total", ((Recovery, "_truncate", leave_the_tail),)),
+    Mutant("segments without records", "total", ((Journal, "_create_segment", snapshot_without_records),)),
+    Mutant("unconfirmed segments are dropped", "total", ((Recovery, "_following", ignore_following),)),
+    Mutant("a missing end goes unnoticed", "total", ((Recovery, "_check_end", lambda _self, logs, _nexts: logs),)),
+)
+
+# -- Transports ------------------------------------------------------------------------------------
+
+
+def send_before_names(self: Link) -> None:
+    """Bundles are sent on a new connection before its names are entered."""
+    self._activate()
+    real_enter_all(self)
+
+
+def enter_no_names(self: Link) -> None:
+    """Names are not entered again after a reconnect."""
+    self._unanswered.clear()
+    self._activate()
+
+
+def forget_the_rest(self: Framer, data: bytes) -> list[bytes]:
+    """The rest behind a whole message is dropped."""
+    messages = real_feed(self, data)
+    if messages:
+        self._chunks, self._held, self._needed = [], 0, 4
+    return messages
+
+
+async def never_reconnect(connection: Any, **options: Any) -> None:
+    """A lost connection stays lost."""
+    await options["use"](connection)
+    await asyncio.get_running_loop().create_future()
+
+
+def flush_the_first(self: FramedPort) -> Any:
+    """Of bundles for several targets only the first is sent."""
+    return real_take(self)[:1]
+
+
+def turn_is_ignored(self: Any, message: Any) -> None:
+    """A client does not note its turn at a name."""
+    real_control(self, message)
+    for known in self._names.values():
+        known.turn = 0
+
+
+real_enter_all, real_feed = Link._enter_all, Framer.feed
+real_take, real_control = FramedPort.take, Link.control
+
+TRANSPORTS = (
+    Mutant("bundles before names", "total", ((Link, "_enter_all", send_before_names),)),
+    Mutant("names are not entered again", "total", ((Link, "_enter_all", enter_no_names),)),
+    Mutant("streams lose rests", "total", ((Framer, "feed", forget_the_rest),)),
+    Mutant("lost connections stay lost", "total", ((link, "keep_connected", never_reconnect),)),
+    Mutant("silence goes unnoticed", "total", ((link, "SILENCE_S", 1e9),)),
+    Mutant("only one target is served", "total", ((FramedPort, "take", flush_the_first),)),
+    Mutant("pauses grow without bound", "total", ((reconnect, "BACKOFF_S_MAX", 1e6),)),
+    Mutant("turns are ignored", "total", ((Link, "control", turn_is_ignored),)),
+)
+
+MUTANTS = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS)
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """Put a mistake into the production code."""
+    with ExitStack() as stack:
+        for target, name, value in mutant.patches:
+            if isinstance(target, str):
+                stack.enter_context(mock.patch(f"{target}.{name}", value))
+            else:
+                stack.enter_context(mock.patch.object(target, name, value))
+        yield
+
+
+def found_by(mutant: Mutant, seed: int) -> str:
+    """Return what a seed finds wrong with a mistake planted; empty: nothing."""
+    with planted(mutant):
+        try:
+            problems = run(draw(seed, mutant.order)).problems
+        except Exception as error:  # noqa: BLE001 - whatever a run raises, it has found it
+            return f"{type(error).__name__}: {error}"
+    return problems[0] if problems else ""
+
+
+def find(mutant: Mutant, seeds: Iterable[int]) -> int | None:
+    """Return the first seed that finds a mistake."""
+    return next((seed for seed in seeds if found_by(mutant, seed)), None)
+
+
+def main() -> None:
+    """Print which mistakes are found."""
+    parser = argparse.ArgumentParser(description="Plant bugs for the swarm of the whole stack.")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--search", action="store_true", help="search the first seed that finds it")
+    parser.add_argument("--seeds", default=f"0:{SEEDS_MAX}")
+    options = parser.parse_args()
+    first, last = map(int, options.seeds.split(":"))
+    for mutant in MUTANTS:
+        if options.names and mutant.name not in options.names:
+            continue
+        seeds = range(first, last) if options.search else [mutant.hint]
+        seed = find(mutant, seeds)
+        why = "" if seed is None else found_by(mutant, seed).splitlines()[0][:150]
+        print(f"{mutant.name} ({mutant.order}): {seed} {why}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Random programs on the whole stack: no application gets anything that it must not get."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ensue.testing.swarm import draw, run
+
+ORDERS = ("total", "causal", "merged", "deadline", "transactions")
+SEEDS = 12
+"""Seeds of an order that `make test` runs."""
+SEEDS_VERIFY = 400
+
+
+def problems(order: str, seeds: range) -> list[str]:
+    """Return what is wrong, each with the line that replays it."""
+    return [
+        f"ensue swarm --stack {order} --seeds {seed}: {problem}"
+        for seed in seeds
+        for problem in run(draw(seed, order)).problems
+    ]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_seed_finds_a_problem(order: str) -> None:
+    assert problems(order, range(SEEDS)) == []
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("part", range(4))
+def test_many_seeds_find_no_problem(order: str, part: int) -> None:
+    size = SEEDS_VERIFY // 4
+    assert problems(order, range(SEEDS + part * size, SEEDS + (part + 1) * size)) == []
+
+
+PRINT_DIGESTS = """
+import logging
+logging.disable()
+from ensue.testing.swarm import draw, run
+for order in ("total", "causal", "merged", "deadline", "transactions"):
+    print(order, [run(draw(seed, order)).digest for seed in range(3)])
+"""
+
+
+def test_same_seed_gives_the_same_trace_in_another_process() -> None:
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", PRINT_DIGESTS],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=250,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(printed) == 1, printed
