@@ -61,8 +61,15 @@ ORDER_BOUND = ("enumerate", "iter", "list", "tuple")
 ORDER_CLASSES = ("Total", "Causal", "Merged", "Deadline")
 ORDER_NAMES = ("total", "causal", "causal-topic", "merged", "deadline", "none", "transactions")
 ORDER_PROTOCOLS = ("total", "causal", "merged", "deadline", "content", "transactions", "unordered")
-OF_ONE_ORDER = ("orders/", "core/order.py", "protocols/", "spark/merged_order.py")
-"""Where an order may be known: its own module, its value, its protocol, its pipeline."""
+OF_ONE_ORDER = (
+    "orders/",
+    "core/order.py",
+    "protocols/",
+    "spark/merged_order.py",
+    "testing/swarm/",
+)
+"""Where an order may be known: its own module, its value, its protocol, its pipeline, and the
+programs that attack it."""
 WITH_ITS_NODES = (
     *OF_ONE_ORDER,
     "simulation/deployments/",

@@ -299,7 +299,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def install_generator_hooks() -> Any:
-    """Close abandoned asynchronous generators in the loop that started them; return the old hooks."""
+    """Close abandoned asynchronous generators in their own loops; return the old hooks."""
     before = sys.get_asyncgen_hooks()
     owners: dict[int, ProcessLoop] = {}
 

@@ -104,8 +104,9 @@ def simulate(
     The program starts servers with `await simulation.serve()` and processes with
     `simulation.start(name, main)`. These are ordinary programs: `async with
     ensue.connect("ensue://server:7400") as bus`. `faults` strike between `simulation.strike()` and
-    `await simulation.heal()`. The same seed gives the same run. Raises what `main` raises, and `SimulationFailed` if a process had an exception
-    that no code handled, or if the run does not end within `until_s` virtual seconds.
+    `await simulation.heal()`. The same seed gives the same run. Raises what `main` raises, and
+    `SimulationFailed` if a process had an exception that no code handled, or if the run does not
+    end within `until_s` virtual seconds.
     """
     world = World(seed, network=network, disk_sync_ms=disk_sync_ms)
     collecting = gc.isenabled()
