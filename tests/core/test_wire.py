@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ensue import orders
 from ensue.core import lineage
 from ensue.core.errors import RemoteProtocolError
 from ensue.core.event import COUNT_MAX, NAME_LENGTH_MAX, Event, Stamp
@@ -21,9 +22,9 @@ from ensue.protocols.topic_log import fanout, log_identity
 from ensue.protocols.topic_log import frames as ens
 from ensue.protocols.total import discovery, frames, status
 from ensue.protocols.total.config import SequencerConfig
-from ensue.protocols.total.station import FRAMES
 
 TOPICS = ("prices", "orders", "trades", "café")
+FRAMES = orders.wire_frames()
 CODEC = Codec(FRAMES)
 
 bounded = settings(derandomize=True, deadline=None, max_examples=150)
