@@ -36,6 +36,7 @@ from ensue.client.receipts import (
     log_wait,
     receipt_by,
     room_by,
+    time_after,
 )
 from ensue.client.shared_node import SharedNode, publications_only
 from ensue.client.subscription import Subscription
@@ -262,7 +263,7 @@ class Bus:
         `PublishTimeout` if there was no room, and nothing was published.
         """
         hub, driver = self._open()
-        by_s = _time_after(timeout)
+        by_s = time_after(timeout)
         if isinstance(topic, Mapping):
             check_content_event(key, headers)
             return await self._content.publish(topic, payload, by_s=by_s)
@@ -327,7 +328,7 @@ class Bus:
         Raises the first failure of what was published with `receipt=False` since the last flush,
         and `EventsInDoubt` if a receipt has not come after `timeout` seconds.
         """
-        by_s = _time_after(timeout)
+        by_s = time_after(timeout)
         if self._failure is None:
             self._open()
         if not await self._settle_by(by_s):
@@ -697,11 +698,3 @@ class Bus:
         elif self._hub is not None and self._hub.fanouts:
             # Its subscriptions can't go on either.
             asyncio.get_running_loop().call_soon(self._hub.expel, outcome.reason)
-
-
-def _time_after(timeout_s: float | None) -> float | None:
-    """Return the time of the event loop when a timeout expires; None: never."""
-    if timeout_s is None:
-        return None
-    check_seconds(timeout_s, "timeout")
-    return asyncio.get_running_loop().time() + timeout_s

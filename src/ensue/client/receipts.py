@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 
 from ensue.client.failures import fail
+from ensue.client.validation import check_seconds
 from ensue.core.errors import (
     EnsueError,
     EventsInDoubt,
@@ -24,6 +25,7 @@ __all__ = [
     "log_wait",
     "receipt_by",
     "room_by",
+    "time_after",
 ]
 
 SHOWN_MAX = 5
@@ -163,6 +165,14 @@ def events_in_doubt(what: str, events: tuple[str, ...], count: int) -> EventsInD
     they = "1 event is" if count == 1 else f"{count:,} events are"
     why = f"{what}; {they} in doubt, may be delivered or not: {named}{more}"
     return EventsInDoubt(why, events=events[: EventsInDoubt.IDS_MAX], count=count)
+
+
+def time_after(timeout_s: float | None) -> float | None:
+    """Return the time of the event loop when a timeout expires; None: never."""
+    if timeout_s is None:
+        return None
+    check_seconds(timeout_s, "timeout")
+    return asyncio.get_running_loop().time() + timeout_s
 
 
 @asynccontextmanager
