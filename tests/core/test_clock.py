@@ -90,6 +90,20 @@ def test_a_step_back_is_slewed_within_twice_the_step(caplog: pytest.LogCaptureFi
     assert caplog.messages == ["clock_stepped_back by_ms=500 slew_s=1.0"]
 
 
+def test_a_step_back_needs_no_slew_if_the_clock_was_not_read_meanwhile() -> None:
+    """An idle process would begin to slew only when it publishes again, long after the step."""
+    machine = Machine()
+    machine.wrong_ns = 500 * MS
+    clock = machine.clock()
+    last_ns = clock.now_ns()
+    machine.wrong_ns = 0
+    machine.true_ns += 400 * MS
+    assert last_ns < clock.now_ns() <= machine.right_ns() + 110 * MS
+    machine.wrong_ns = -500 * MS
+    machine.true_ns += 3_000 * MS
+    assert clock.now_ns() == machine.right_ns() - 500 * MS
+
+
 def test_step_during_a_slew_is_followed() -> None:
     machine = Machine()
     machine.wrong_ns = 500 * MS
@@ -97,6 +111,7 @@ def test_step_during_a_slew_is_followed() -> None:
     machine.wrong_ns = 0
     clock.now_ns()
     machine.true_ns += 200 * MS
+    clock.now_ns()
     machine.wrong_ns = -100 * MS
     before_ns = clock.now_ns()
     assert before_ns == machine.right_ns() + 400 * MS

@@ -12,6 +12,7 @@ from tests.transports.suite import take
 import ensue
 from ensue.checkers import Verdict, check
 from ensue.core import platform, trace
+from ensue.core.clock import SystemClock
 from ensue.protocols.merged.counts import MergedCounts
 
 MERGED = ensue.Merged(epsilon=0.002, delta=1.0)
@@ -163,11 +164,17 @@ class ClockedSuite(ABC):
         asyncio.run(main())
 
 
-class Ahead:
+class Ahead(SystemClock):
     """A clock that is an hour ahead."""
 
     def now_ns(self) -> int:
-        return platform.Machine().clock.now_ns() + 3_600_000_000_000
+        return super().now_ns() + 3_600_000_000_000
+
+
+class AheadMachine(platform.Machine):
+    """This machine with such a clock."""
+
+    clock = Ahead()
 
 
 class RemoteClockedSuite(ClockedSuite):
@@ -260,13 +267,12 @@ class RemoteClockedSuite(ClockedSuite):
         late: str,
         tmp_path: Path,
         caplog: pytest.LogCaptureFixture,
-        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         async def main() -> list[str]:
             url = self.url()
             order = ensue.Merged(epsilon=0.002, delta=1.0, late=late)
             async with ensue.connect(url, order=order, trace=str(tmp_path), name="desk") as reading:
-                monkeypatch.setattr(platform.Machine, "clock", Ahead())
+                platform.use(AheadMachine())
                 async with (
                     ensue.connect(url, order=order, name="shop") as bus,
                     reading.subscribe("m-ahead", name="all") as events,

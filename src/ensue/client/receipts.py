@@ -167,6 +167,14 @@ def events_in_doubt(what: str, events: tuple[str, ...], count: int) -> EventsInD
     return EventsInDoubt(why, events=events[: EventsInDoubt.IDS_MAX], count=count)
 
 
+def time_after(timeout_s: float | None) -> float | None:
+    """Return the time of the event loop when a timeout expires; None: never."""
+    if timeout_s is None:
+        return None
+    check_seconds(timeout_s, "timeout")
+    return asyncio.get_running_loop().time() + timeout_s
+
+
 @asynccontextmanager
 async def room_by(by_s: float | None) -> AsyncIterator[None]:
     """Wait for room up to a time of the event loop; None: as long as it takes."""

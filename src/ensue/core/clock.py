@@ -5,7 +5,7 @@ clock together; their difference changes only if the wall clock is stepped or th
 
 - It follows a step forward, or the time of a suspension, at once.
 - It slews a step back: the reading runs at half speed until the wall clock has caught up. After a
-  step back by D it is right again within 2 D.
+  step back by D it is right again within 2 D. It need not slew if nobody read it for D.
 
 It logs both as warnings. Slewing by the system itself moves both clocks alike.
 
@@ -74,7 +74,15 @@ class SystemClock:
     also counts suspensions; without it a suspension looks like a step forward.
     """
 
-    __slots__ = ("_boot_ns", "_line", "_lock", "_steady_ns", "_suspended_ns", "_wall_ns")
+    __slots__ = (
+        "_boot_ns",
+        "_last_ns",
+        "_line",
+        "_lock",
+        "_steady_ns",
+        "_suspended_ns",
+        "_wall_ns",
+    )
 
     def __init__(
         self,
@@ -88,7 +96,10 @@ class SystemClock:
         self._steady_ns = steady_ns or time.monotonic_ns
         self._boot_ns = _machine_boot_ns() if machine and boot_ns is None else boot_ns
         self._lock = Lock()
-        self._line = _Line(self._sample()[0])
+        offset_ns, steady_now_ns = self._sample()
+        self._line = _Line(offset_ns)
+        self._last_ns = offset_ns + steady_now_ns
+        """The last reading, or one of another thread that was read at about the same time."""
         self._suspended_ns = self._suspended()
 
     def now_ns(self) -> int:
@@ -97,8 +108,11 @@ class SystemClock:
         steady_ns = self._steady_ns()
         line = self._line
         if -TOLERANCE_NS <= wall_ns - line.offset_ns - steady_ns <= TOLERANCE_NS:
-            return line.read(steady_ns) if line.ahead_ns else line.offset_ns + steady_ns
-        return self._follow()
+            now_ns = line.read(steady_ns) if line.ahead_ns else line.offset_ns + steady_ns
+        else:
+            now_ns = self._follow()
+        self._last_ns = now_ns
+        return now_ns
 
     def _follow(self) -> int:
         """Compare the clocks precisely, and follow the wall clock if it was stepped."""
@@ -108,7 +122,9 @@ class SystemClock:
             reading_ns = line.read(steady_ns)
             step_ns = offset_ns - line.offset_ns
             if abs(step_ns) > TOLERANCE_NS:
-                ahead_ns = max(0, reading_ns - offset_ns - steady_ns)
+                # Only readings that were returned must not be undercut; threads may race by little.
+                floor_ns = min(reading_ns, self._last_ns + STEP_NS)
+                ahead_ns = max(0, floor_ns - offset_ns - steady_ns)
                 self._line = line = _Line(offset_ns, ahead_ns, steady_ns)
                 self._warn(step_ns, ahead_ns)
             return line.read(steady_ns)

@@ -202,7 +202,7 @@ class Process:
 
     def _start(self) -> None:
         self.lives += 1
-        self.killed = self.stopped = False
+        self.killed = self.stopped = self._terminated = False
         self._suspended_since_ns = None
         self.machine.process = self
         self.machine.booted()
@@ -236,8 +236,9 @@ class Process:
         self._ended(self.task)
 
     def terminate(self) -> None:
-        """Cancel its main task, as a program does that handles SIGTERM."""
-        if self.alive:
+        """Cancel its main task, once, as a program does that handles SIGTERM."""
+        if self.alive and not self._terminated:
+            self._terminated = True
             self.loop.call_soon(self.task.cancel)
 
     def restart(self) -> None:

@@ -189,9 +189,7 @@ DEFECTS = (
         ((content_client.ContentClient, "subscribe", ignore_options),),
     ),
     Mutant("left topics are handed out", "total", ((TopicChanges, "leave", nothing),)),
-    Mutant(
-        "a server goes on with a damaged log", "total", ((StationServer, "_damaged", nothing),)
-    ),
+    Mutant("a server goes on with a damaged log", "total", ((StationServer, "_damaged", nothing),)),
     Mutant(
         "a cut end of the log goes unnoticed",
         "total",
@@ -202,9 +200,7 @@ DEFECTS = (
         "total",
         ((Recovery, "_check_start", lambda _self, logs: logs),),
     ),
-    Mutant(
-        "relayed claims are believed", "causal", ((ClaimChecker, "screen", screen_nothing),)
-    ),
+    Mutant("relayed claims are believed", "causal", ((ClaimChecker, "screen", screen_nothing),)),
     Mutant(
         "relayed messages are believed", "deadline", ((ClaimChecker, "screen", screen_nothing),)
     ),
@@ -350,7 +346,9 @@ CLIENT = (
     Mutant("voided events count", "total", ((Receipts, "settle", settle_the_voided),)),
     Mutant("flush waits for nothing", "total", ((Receipts, "wait_for_all", wait_for_nothing),)),
     Mutant("a cancelled read loses", "total", ((Subscription, "__anext__", anext_with_a_gap),)),
-    Mutant("the last ack counts", "total", ((Acknowledgements, "acknowledge", acknowledge_the_last),)),
+    Mutant(
+        "the last ack counts", "total", ((Acknowledgements, "acknowledge", acknowledge_the_last),)
+    ),
     Mutant("acks are safe at once", "total", ((Acknowledgements, "until", wait_for_nothing),)),
     Mutant("lost acks wait", "total", ((Acknowledgements, "lose", lose_silently),)),
     Mutant("unread events survive leaving", "total", ((EventQueue, "drop", nothing),)),
@@ -363,14 +361,38 @@ CLIENT = (
     Mutant("a failed bus waits on", "total", ((Receipts, "fail_all", nothing),)),
     Mutant("clients leave silently", "causal", ((RemoteHub, "part", part_at_once),)),
     Mutant("nothing is repeated on reconnect", "merged", ((RemoteHub, "_reconnected", nothing),)),
-    Mutant("a failed session waits on", "transactions", ((ContentSession, "_give_up", give_up_silently),)),
-    Mutant("plans lose first events", "transactions", ((ContentSession, "read", read_from_now_on),)),
-    Mutant("a failed block commits", "transactions", ((transaction.Transaction, "__aexit__", end_committed),)),
-    Mutant("plans have no order", "transactions", ((plan.PlannedTransaction, "_note", note_unordered),)),
-    Mutant("content settled when sent", "transactions", ((ContentSession, "published", publish_without_answer),)),
+    Mutant(
+        "a failed session waits on",
+        "transactions",
+        ((ContentSession, "_give_up", give_up_silently),),
+    ),
+    Mutant(
+        "plans lose first events", "transactions", ((ContentSession, "read", read_from_now_on),)
+    ),
+    Mutant(
+        "a failed block commits",
+        "transactions",
+        ((transaction.Transaction, "__aexit__", end_committed),),
+    ),
+    Mutant(
+        "plans have no order", "transactions", ((plan.PlannedTransaction, "_note", note_unordered),)
+    ),
+    Mutant(
+        "content settled when sent",
+        "transactions",
+        ((ContentSession, "published", publish_without_answer),),
+    ),
     Mutant("overflow is silent", "transactions", ((ContentShare, "_overflow", overflow_silently),)),
-    Mutant("invitations answer early", "transactions", ((ContentSession, "_act", act_before_the_handler),)),
-    Mutant("closed content stays", "transactions", ((ContentSession, "withdraw", deliver_to_the_closed),)),
+    Mutant(
+        "invitations answer early",
+        "transactions",
+        ((ContentSession, "_act", act_before_the_handler),),
+    ),
+    Mutant(
+        "closed content stays",
+        "transactions",
+        ((ContentSession, "withdraw", deliver_to_the_closed),),
+    ),
 )
 
 # -- The runtime and the server --------------------------------------------------------------------
@@ -501,16 +523,28 @@ SERVER = (
     Mutant("failed syncs count", "total", ((GroupCommit, "_synced", sync_failure_is_none),)),
     Mutant("empty batches overtake", "total", ((GroupCommit, "write", answer_without_waiting),)),
     Mutant("pauses lose messages", "total", ((Connection, "_resume", resume_without_work),)),
-    Mutant("old connections take names", "total", ((listener.Listener, "_leave", leave_whoever_owns),)),
-    Mutant("lost connections keep names", "total", ((listener.Listener, "gone", remember_the_gone),)),
+    Mutant(
+        "old connections take names", "total", ((listener.Listener, "_leave", leave_whoever_owns),)
+    ),
+    Mutant(
+        "lost connections keep names", "total", ((listener.Listener, "gone", remember_the_gone),)
+    ),
     Mutant("gone clients keep places", "total", ((Admission, "leave", count_the_gone),)),
     Mutant("every user may", "total", ((Authorization, "why_not", lambda *_: ""),)),
     Mutant("every user may, merged", "merged", ((Authorization, "why_not", lambda *_: ""),)),
     Mutant("names have no owners", "total", ((Authorization, "_owner_refusal", nothing),)),
     Mutant("a new seal at each start", "causal", ((server, "_seal_key", another_seal_key),)),
     Mutant("marks are forgotten", "causal", ((HighWaterMarks, "_restore", restore_no_marks),)),
-    Mutant("rolled back unnoticed", "total", ((StationServer.__module__, "begin_incarnation", same_incarnation),)),
-    Mutant("broker answers early", "transactions", ((content_broker._OwnRecords, "write", write_content_at_once),)),
+    Mutant(
+        "rolled back unnoticed",
+        "total",
+        ((StationServer.__module__, "begin_incarnation", same_incarnation),),
+    ),
+    Mutant(
+        "broker answers early",
+        "transactions",
+        ((content_broker._OwnRecords, "write", write_content_at_once),),
+    ),
     Mutant("broker forgets", "transactions", ((ContentBroker, "_drive", restore_no_content),)),
     Mutant("brokers repeat nothing", "transactions", ((ContentBroker, "connected", nothing),)),
     Mutant("the registry forgets", "causal", ((Registry, "_persist", nothing),)),
@@ -525,7 +559,9 @@ def admit_without_news(self: Registry, name: str, terms: str, now_ns: int) -> No
     """Members are not told of a new one."""
     before = list(self._effects)
     real_admit(self, name, terms, now_ns)
-    self._effects = before + [each for each in self._effects[len(before) :] if isinstance(each, Persist)]
+    self._effects = before + [
+        each for each in self._effects[len(before) :] if isinstance(each, Persist)
+    ]
 
 
 real_admit = Registry._admit
@@ -602,9 +638,19 @@ JOURNAL = (
     Mutant("names are not synced", "total", ((Files, "sync", nothing),)),
     Mutant("short writes count", "total", ((Files, "write_all", write_once),)),
     Mutant("torn tails stay", "total", ((Recovery, "_truncate", leave_the_tail),)),
-    Mutant("segments without records", "total", ((Journal, "_create_segment", snapshot_without_records),)),
-    Mutant("unconfirmed segments are dropped", "total", ((Recovery, "_following", ignore_following),)),
-    Mutant("a missing end goes unnoticed", "total", ((Recovery, "_check_end", lambda _self, logs, _nexts: logs),)),
+    Mutant(
+        "segments without records",
+        "total",
+        ((Journal, "_create_segment", snapshot_without_records),),
+    ),
+    Mutant(
+        "unconfirmed segments are dropped", "total", ((Recovery, "_following", ignore_following),)
+    ),
+    Mutant(
+        "a missing end goes unnoticed",
+        "total",
+        ((Recovery, "_check_end", lambda _self, logs, _nexts: logs),),
+    ),
 )
 
 # -- Transports ------------------------------------------------------------------------------------

@@ -86,5 +86,5 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     )
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
-        problems += judge_final(rows, program.final_ns)
+        problems += judge_final(rows, program.final_ns, program.publishers.values())
     return problems + judge_prompt(rows, program.prompt, PROMPT_S)

@@ -43,9 +43,7 @@ def judge(
     """
     problems: list[str] = []
     if lost_ns is not None:
-        rows = [
-            row for row in rows if row.action != "published" or (row.true_ns or 0) >= lost_ns
-        ]
+        rows = [row for row in rows if row.action != "published" or (row.true_ns or 0) >= lost_ns]
     names = set(durable)
     kept = [row for row in rows if row.subscription not in names]
     for name in sorted(names):
@@ -75,25 +73,26 @@ def judge(
     return problems
 
 
-def judge_final(rows: Sequence[Row], final_ns: int) -> list[str]:
+def judge_final(rows: Sequence[Row], final_ns: int, publishers: Iterable[str]) -> list[str]:
     """Return which subscribers got none of the last events of a publisher, though nothing failed.
 
     Where late events are dropped a single one may be; but not all that were published long after
     the last fault.
     """
-    joined: dict[tuple[str, str, str], int] = {}
+    names = set(publishers)
+    joined: dict[tuple[str, str, str], None] = {}
     got: set[tuple[str, str, str, str]] = set()
     owed: set[tuple[str, str]] = set()
     for row in sorted(rows, key=lambda row: row.true_ns or 0):
         reader = (row.node, row.subscription or "", row.topic or "")
         late = (row.true_ns or 0) >= final_ns
         if row.action == "subscribed" and not late:
-            joined[reader] = 0
-        elif row.action == "unsubscribed":
+            joined[reader] = None
+        elif row.action == "unsubscribed" and not late:
             joined.pop(reader, None)
-        elif row.action == "crashed":
-            joined = {each: 0 for each in joined if each[0] != row.node}
-        elif row.action == "published" and late:
+        elif row.action == "crashed" and not late:
+            joined = {each: None for each in joined if each[0] != row.node}
+        elif row.action == "published" and late and row.publisher in names:
             owed.add((row.publisher or "", row.topic or ""))
         elif row.action == "delivered" and late:
             got.add((*reader, row.publisher or ""))

@@ -255,7 +255,7 @@ class Program:
         self.over = False
         """Whether readers stop."""
         self._hands: dict[str, _Hands] = {}
-        self._publishers: dict[str, str] = {}
+        self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
 
     @property
@@ -341,6 +341,10 @@ class Program:
         return self.cluster.url(name, token=token if self.drawn.users else "")
 
     def _start(self, name: str, main: Callable[..., Awaitable[None]], *args: object) -> None:
+        if self.drawn.faults.clock_steps:
+            # It starts before its clock is synchronized.
+            ms = self.random.uniform(-1.0, 1.0) * self.drawn.faults.clock_step_ms
+            self.world.host(name).step_clock(int(ms * 1_000_000))
         self.clients.append(self.world.start(name, self._client, name, main, args))
 
     async def _client(
@@ -381,7 +385,7 @@ class Program:
     async def _publish(self, name: str, random: Random) -> None:
         drawn = self.drawn
         async with ensue.connect(self._url(random), order=drawn.order, name="publisher") as bus:
-            self._publishers[name] = bus.name
+            self.publishers[name] = bus.name
             gap_s = BUSY_S / drawn.events
             while not self.calm:
                 burst = random.choice((1, 1, 1, 5, 20))
@@ -463,7 +467,7 @@ class Program:
                 else:
                     self.problems.append(f"permission: a guest published on {topic}")
             for _ in range(5):
-                forge(bus, tuple(self._publishers.values()), topic, random)
+                forge(bus, tuple(self.publishers.values()), topic, random)
                 await asyncio.sleep(random.uniform(0.1, 1.0))
 
     async def _differ(self, random: Random) -> None:
@@ -505,7 +509,11 @@ class Program:
                 other = asyncio.create_task(self._read_beside(bus, topics, random))
                 try:
                     start = "latest"
-                    if isinstance(order, ensue.Total) and self.drawn.servers == 1 and random.random() < 0.3:
+                    if (
+                        isinstance(order, ensue.Total)
+                        and self.drawn.servers == 1
+                        and random.random() < 0.3
+                    ):
                         start = "earliest"
                     async with bus.subscribe(
                         *topics,
@@ -553,9 +561,7 @@ class Program:
         if event.topic in left:
             self.problems.append(f"left: {event.id} was handed out after its topic was left")
 
-    async def _change(
-        self, events: ensue.Subscription, topic: str, left: dict[str, None]
-    ) -> None:
+    async def _change(self, events: ensue.Subscription, topic: str, left: dict[str, None]) -> None:
         """Leave a topic, or join it again."""
         if topic in events.topics and len(events.topics) > 1 and topic not in left:
             await events.unsubscribe(topic)
@@ -585,19 +591,25 @@ class Program:
                         async with asyncio.timeout(random.choice((0.01, 1.0))):
                             async for event in events:
                                 self._check_left(event, left)
-                                if not manual:
-                                    continue
                                 hands.hand(event)
+                                if not manual:
+                                    hands.done(event)
+                                    continue
                                 late.append(event)
                                 if random.random() < 0.5 or len(late) > 1:
                                     await self._acknowledge(late, hands, random)
-                    await self._acknowledge(late, hands, random)
-                    if not self.calm and random.random() < 0.1 and len(topics) > 1:
+                                if not self.calm and random.random() < 0.05:
+                                    break
+                    if random.random() < 0.5:
+                        await self._acknowledge(late, hands, random)
+                    if not self.calm and random.random() < 0.3 and len(topics) > 1:
                         topic = random.choice(topics)
+                        # What was handed out and is not acknowledged would lose its position.
+                        await self._acknowledge(late, hands, random)
                         hands.leave(topic)
                         await self._change(events, topic, left)
-                        if topic in left:
-                            late = [each for each in late if each.topic != topic]
+                    if self.calm:
+                        await self._acknowledge(late, hands, random)
                     if self.calm and left:
                         await self._change(events, next(iter(left)), left)
                     if not self.calm and not left and random.random() < 0.02:

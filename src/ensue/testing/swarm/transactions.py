@@ -28,7 +28,17 @@ __all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
 BUSY_S = 15.0
 SETTLE_S = 40.0
 KINDS = ("serializable", "atomic", "planned")
+NEWCOMER_S = 8.0
+"""How soon a new client is served while another broker is paused: away after 2 s, and a margin."""
+HEIR_S = 6.0
+"""How soon transactions go on without a dead coordinator: after a grace of 1 s, and a margin."""
+UNDONE = b"undone"
+"""The payload of events in blocks that raise: no client may get them."""
 FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
+
+
+class _UndoError(Exception):
+    """A transaction is to be undone."""
 
 
 class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,20 +51,35 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     pause_s: float
     """The mean time between two operations of a client."""
+    pending_max: int
+    """Small: slow readers have no room for whole transactions."""
+    pauses_broker: bool
+    """Whether a broker is paused while a new client uses another one."""
+    dies: bool
+    """Whether a coordinator is killed within a transaction that has a long timeout."""
     faults: Faults
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     """Draw a program and its faults."""
     random = Random(f"{seed}/draw/transactions")  # noqa: S311 - replays a seed
-    return ContentDraw(
+    drawn = ContentDraw(
         seed=seed,
         servers=random.choice((1, 2, 3)),
         sync_s=random.choice((0.0, 0.0, 0.2)),
         clients=random.randint(2, 4),
         kinds=tuple(random.sample(KINDS, random.randint(1, 3))),
-        pause_s=random.choice((0.3, 1.0)),
+        pause_s=random.choice((0.05, 0.3, 1.0)),
+        pending_max=random.choice((3, 1_000)),
+        pauses_broker=random.random() < 0.5,
+        dies=random.random() < 0.5,
         faults=draw_faults(random, allowed=faults),
+    )
+    quiet = not drawn.faults.rates
+    return msgspec.structs.replace(
+        drawn,
+        pauses_broker=drawn.pauses_broker and quiet and drawn.servers > 1,
+        dies=drawn.dies and quiet,
     )
 
 
@@ -89,9 +114,14 @@ class ContentProgram:
         striker = Striker(world, [self.cluster], drawn.faults)
         await asyncio.sleep(1.0)
         striker.start()
-        await asyncio.sleep(BUSY_S)
+        await asyncio.sleep(BUSY_S / 2)
+        if drawn.pauses_broker:
+            await self._pause_broker()
+        await asyncio.sleep(BUSY_S / 2)
         await striker.stop()
         self.calm = True
+        if drawn.dies:
+            await self._kill_coordinator()
         await asyncio.sleep(SETTLE_S)
         self.over = True
         for client in self.clients:
@@ -108,6 +138,66 @@ class ContentProgram:
         self.problems += [
             f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
         ]
+
+    async def _pause_broker(self) -> None:
+        """Pause one broker, and have a new client at another one advertise and subscribe."""
+        paused, other = self.world.random.sample(self.cluster.names, 2)
+        self.cluster.processes[paused].pause()
+        await asyncio.sleep(0.5)
+        newcomer = self.world.start("newcomer", self._come, other)
+        try:
+            async with asyncio.timeout(NEWCOMER_S):
+                await newcomer.ended()
+        except TimeoutError:
+            waits = "; ".join(newcomer.waits())
+            self.problems.append(
+                f"liveness: {paused} is paused, and a new client of {other} waits: {waits}"
+            )
+        finally:
+            self.cluster.processes[paused].resume()
+        await newcomer.ended()
+
+    async def _come(self, server: str) -> None:
+        url = self.cluster.url(server)
+        async with ensue.connect(url, order=None, name="newcomer", close_timeout=0.5) as bus:
+            await bus.advertise(where="y exists")
+            async with bus.subscribe(where="y exists"):
+                pass
+        self.world.crashed(self.world.host("newcomer"))
+
+    async def _kill_coordinator(self) -> None:
+        """Kill a coordinator, and have another client commit soon afterwards."""
+        random = Random(self.world.random.random())  # noqa: S311 - replays a seed
+        dead = self.world.start("coordinator", self._begin_and_wait, random)
+        await asyncio.sleep(2.0)
+        dead.kill()
+        heir = self.world.start("heir", self._commit_one, random)
+        try:
+            async with asyncio.timeout(HEIR_S):
+                await heir.ended()
+        except TimeoutError:
+            self.problems.append(
+                f"liveness: a transaction waited {HEIR_S:g} s for a coordinator that is dead"
+            )
+        await heir.ended()
+
+    async def _begin_and_wait(self, random: Random) -> None:
+        async with ensue.connect(self._any_url(random), order=None, name="coordinator") as bus:
+            await bus.advertise(where="x exists")
+            async with bus.transaction(timeout=30.0) as tx:
+                await tx.publish({"x": 1}, b"dead")
+                await asyncio.sleep(60.0)
+
+    async def _commit_one(self, random: Random) -> None:
+        async with ensue.connect(self._any_url(random), order=None, name="heir") as bus:
+            await bus.advertise(where="x exists")
+            with suppress(ensue.TransactionAborted, TransactionPending):
+                async with bus.transaction(timeout=30.0) as tx:
+                    await tx.publish({"x": 1}, b"heir")
+        self.world.crashed(self.world.host("heir"))
+
+    def _any_url(self, random: Random) -> str:
+        return self.cluster.url(random.choice(self.cluster.names))
 
     async def _client(self, name: str, random: Random) -> None:
         """Connect again after errors that applications have to expect."""
@@ -130,7 +220,7 @@ class ContentProgram:
 
             def take(events: ensue.Subscription) -> None:
                 held.append(events)
-                readers.append(asyncio.create_task(self._read(events)))
+                readers.append(asyncio.create_task(self._read(events, random)))
 
             async def invited(tx: ensue.InvitedTransaction) -> None:
                 """Give up a subscription, or make one."""
@@ -154,14 +244,28 @@ class ContentProgram:
                     task.cancel()
                 await asyncio.gather(*readers, return_exceptions=True)
 
-    async def _read(self, events: ensue.Subscription) -> None:
+    async def _read(self, events: ensue.Subscription, random: Random) -> None:
+        slow_s = random.choice((0.0, 0.0, 0.3))
         with suppress(SubscriptionLost):
-            async for _ in events:
-                pass
+            async for event in events:
+                if event.payload == UNDONE:
+                    self.problems.append(f"undone: {events.name} got an event of a failed block")
+                if events.pending > events.pending_max:
+                    self.problems.append(
+                        f"options: {events.name} has {events.pending} events pending, allowed "
+                        f"{events.pending_max}"
+                    )
+                if slow_s and not self.calm:
+                    await asyncio.sleep(slow_s)
 
     async def _act(self, bus: ensue.Bus, name: str, random: Random) -> None:
-        async with bus.subscribe(where=random.choice(FILTERS)) as events:
-            reading = asyncio.create_task(self._read(events))
+        wanted, limit = f"{name}-own", self.drawn.pending_max
+        async with bus.subscribe(
+            where=random.choice(FILTERS), name=wanted, pending_max=limit
+        ) as events:
+            if (events.name, events.pending_max) != (wanted, limit):
+                self.problems.append(f"options: {wanted} is called {events.name}, or has no limit")
+            reading = asyncio.create_task(self._read(events, random))
             try:
                 while not self.calm:
                     await self._operate(bus, name, random)
@@ -188,6 +292,8 @@ class ContentProgram:
             self.outcomes.append(error.reason)
         except TransactionPending:
             self.outcomes.append("pending")
+        except _UndoError:
+            self.outcomes.append("undone")
 
     async def _transact(self, bus: ensue.Bus, kind: str, other: str, random: Random) -> None:
         timeout_s = random.choice((2.0, 10.0))
@@ -198,6 +304,9 @@ class ContentProgram:
                 await plan.publish({"x": random.randint(0, 4)}, b"plan 2")
             return
         async with bus.transaction(isolation=kind, timeout=timeout_s) as tx:
+            if random.random() < 0.1:
+                await tx.publish({"x": random.randint(0, 4)}, UNDONE)
+                raise _UndoError
             await tx.publish({"x": random.randint(0, 4)}, b"first")
             await tx.invite(other)
             await tx.publish({"x": random.randint(0, 4)}, b"second")
