@@ -48,8 +48,8 @@ def test_lake_is_required(shell: Shell, run: Path) -> None:
 
 def test_source_without_a_run_is_rejected(shell: Shell, run: Path) -> None:
     for place, message in (
-        (run / "nowhere", "does not exist; a pipeline is made of the directory of a recorded run"),
-        (run / "trace" / "trace.parquet", "is a file; a pipeline is made of the directory"),
+        (run / "nowhere", "does not exist; a pipeline reads the directory of a recorded run"),
+        (run / "trace" / "trace.parquet", "is a file; a pipeline reads the directory"),
         (run.parent, "holds neither a trace"),
     ):
         ended = shell("pipeline", place, "--lake", run.parent / "lake", "--once", "--json")

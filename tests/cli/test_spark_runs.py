@@ -96,8 +96,8 @@ def test_damaged_parquet_is_rejected_before_spark_starts(
     ("lake", "message"),
     [
         ("file", "is a file; a lake is a directory"),
-        ("full", "is no lake, and not empty"),
-        ("file/lake", "can't be made: "),
+        ("full", "is not a lake, and not empty"),
+        ("file/lake", "can't be created: "),
     ],
 )
 def test_invalid_lake_is_rejected_before_spark_starts(

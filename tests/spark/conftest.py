@@ -1,4 +1,4 @@
-"""One Spark session for all tests of a process: starting it costs more than most of them."""
+"""One Spark session for all tests of a process: starting it costs more than most tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +15,7 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 COMPILE_QUICKLY = f"{SHORT_LIVED} -XX:ReservedCodeCacheSize=240m"
 """Compile quickly rather than well: tests repeat little, and take two fifths less time.
 
-With the quick compiler alone Java would reserve 48 MB for code, which one session for all tests
-fills.
+By default the quick compiler reserves 48 MB for code, which one session for all tests fills.
 """
 
 
@@ -27,12 +26,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(HERE):
             if item.path in with_session and item.get_closest_marker("xdist_group") is None:
-                # All in one process, which starts and warms up one Java; but shared out where there
-                # are so many that one process would end long after the others.
+                # One process starts and warms up one Java. With --verify one group per file,
+                # because one process would end long after the others.
                 group = f"spark-{item.path.stem}" if config.getoption("--verify") else "spark"
                 item.add_marker(pytest.mark.xdist_group(group))
             if item.get_closest_marker("timeout") is None:
-                # Drivers are started, and killed, by the dozen: a busy machine takes its time.
+                # Tests start and kill dozens of drivers, which takes long on a busy machine.
                 item.add_marker(pytest.mark.timeout(900))
 
 

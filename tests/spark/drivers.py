@@ -1,4 +1,4 @@
-"""Processes with a Spark of their own, to be killed."""
+"""Driver processes with their own Spark, to be killed."""
 
 import os
 import signal
@@ -14,12 +14,12 @@ SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @contextmanager
-def driver(arguments: Sequence[str], told: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Start Python with these arguments; kill it and its Java at once when left.
+def driver(arguments: Sequence[str], reported: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start Python with these arguments; kill it and its Java on exit.
 
-    What it writes to standard error is in `told`.
+    Its standard error goes to `reported`.
     """
-    with told.open("w") as errors:
+    with reported.open("w") as errors:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Logs as the sequencer stamps them, and a stream of files that puts them in order."""
+"""Logs as the sequencer stamps them, and an ordered stream of files."""
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ Event = dict[str, Any]
 
 
 def log_of(count: int, *, seed: int = 0, topics: Sequence[str] = TOPICS) -> list[Event]:
-    """A log in its order, as the sequencer stamps it: each event with the counts of all topics."""
+    """Return a log in order: each stamp has the counts of all topics."""
     random = Random(seed)
     counts: dict[str, int] = {}
     sequences: dict[tuple[str, str], int] = {}
@@ -48,7 +48,7 @@ def log_of(count: int, *, seed: int = 0, topics: Sequence[str] = TOPICS) -> list
 
 
 def arriving(log: Sequence[Event], *, seed: int, reach: int = 12) -> list[Event]:
-    """The same events, each up to `reach` places from where it belongs."""
+    """Return the same events, each up to `reach` places from its position."""
     random = Random(seed)
     places = [(index + random.uniform(0, reach), index) for index in range(len(log))]
     return [log[index] for _, index in sorted(places)]
@@ -77,11 +77,11 @@ class Streamed:
 
     def frame(self) -> DataFrame:
         source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
-        # Files of one millisecond come in the order of their names.
+        # Spark reads files of the same millisecond in the order of their names.
         return source.parquet(str(self.root / "in"))
 
     def run(self, topics: Any = TOPICS, **options: Any) -> list[Row]:
-        """Order all that has arrived since the last run; return the whole table."""
+        """Order the files that arrived since the last run; return the whole table."""
         ordered = self.frame().transform(order, topics, **options)
         self.started(ordered).awaitTermination()
         return self.table()
@@ -99,7 +99,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
     return frame.orderBy("position", "verdict").collect()
 
 
-def told(rows: Sequence[Row]) -> list[tuple[int, str]]:
+def reported(rows: Sequence[Row]) -> list[tuple[int, str]]:
     return [(row["position"], row["verdict"]) for row in rows if row["verdict"]]
 
 
@@ -110,7 +110,7 @@ def frame_of(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
 def expected(
     log: Sequence[Event], topics: Mapping[str, int], *, voids: bool = False
 ) -> list[Event]:
-    """The rows that must come out: the log in its order, counted."""
+    """Return the expected rows: the log in order, with positions."""
     chosen = [one for one in log if one["offset"] >= topics.get(one["topic"], len(log))]
     return [
         {**one, "position": position, "verdict": "void" if one["value"] is None else ""}
@@ -120,7 +120,7 @@ def expected(
 
 
 def plain(rows: Sequence[Row]) -> list[Event]:
-    """Rows as events; what Spark returns as local time without a zone is put back to UTC."""
+    """Return rows as events, with times in UTC: Spark returns local time without a zone."""
     return [
         {
             **row.asDict(),
@@ -133,5 +133,5 @@ def plain(rows: Sequence[Row]) -> list[Event]:
 
 
 def cut_at(log: Sequence[Event], index: int) -> dict[str, int]:
-    """The first offset of each topic from that event on: a point in the order."""
+    """Return the first offset of each topic from an event on: a cut of the order."""
     return {topic: sum(one["topic"] == topic for one in log[:index]) for topic in TOPICS}

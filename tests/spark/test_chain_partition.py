@@ -1,4 +1,4 @@
-"""Topics on nodes, against all the ways there are."""
+"""Placement of topics on nodes, compared with an exhaustive search."""
 
 from itertools import permutations, product
 from random import Random
@@ -18,7 +18,7 @@ def make(
     away: list[list[float]] | None = None,
     balance: float = 1.2,
 ) -> Problem:
-    """A problem whose components follow from its pairs."""
+    """Return a problem whose components follow from its pairs."""
     component = list(range(len(rates)))
     for _ in rates:
         for left, right in pairs:
@@ -36,7 +36,7 @@ def make(
 
 
 def hops(problem: Problem, stage: list[int]) -> float:
-    """The hops of all events, from the definition."""
+    """Return the hops of all events, from the definition."""
     total = 0.0
     for topic, own in enumerate(stage):
         partners = [
@@ -54,7 +54,7 @@ def cost(problem: Problem, stage: list[int], chain: list[int]) -> float:
 
 
 def within(problem: Problem, stage: list[int]) -> bool:
-    """Whether no node has more than its share, but one that hosts a single topic."""
+    """Return whether no node exceeds its share, except one with a single topic."""
     load = np.bincount(stage, problem.rate, problem.nodes)
     count = np.bincount(stage, minlength=problem.nodes)
     return bool(np.all((load <= problem.capacity) | (count <= 1)))
@@ -120,7 +120,7 @@ def test_components_are_split_only_if_they_fit_nowhere_and_little_is_lost() -> N
     assert sum(each > 1e-6 for each in lost) <= possible // 5
 
 
-def test_clusters_of_one_component_are_parted_where_they_are_linked_least() -> None:
+def test_component_is_split_at_its_weakest_links() -> None:
     # Four cliques of five topics in a row, each linked to the next by a single light topic.
     rates, pairs = [10.0] * 20, []
     for first in range(0, 20, 5):
@@ -137,7 +137,7 @@ def test_clusters_of_one_component_are_parted_where_they_are_linked_least() -> N
     assert hops(problem, placed) <= 3 * 1.0
 
 
-def test_a_heavy_topic_of_everybody_stands_above_its_partners() -> None:
+def test_busy_topic_of_all_subscribers_is_above_its_partners() -> None:
     # Its own events then don't travel at all, and those below travel no further than they must.
     rates = [30.0, *[4.0] * 6]
     problem = make(rates, [(0, other) for other in range(1, 7)], nodes=3)

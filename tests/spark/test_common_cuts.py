@@ -1,4 +1,4 @@
-"""Where a log of several topics begins to have one order."""
+"""The first common cut of a log of several topics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
@@ -15,7 +15,7 @@ TOPICS = ("b", "c")
 
 
 def joined_late(count: int, joined: int, left: int | None = None, *, seed: int = 0) -> list[Event]:
-    """A log whose topics are subscribed together from one event on, and up to another."""
+    """Return a log whose topics are subscribed together between two events."""
     log = log_of(count, seed=seed, topics=TOPICS)
     for index, one in enumerate(log):
         one["value"] = b"."
@@ -38,9 +38,9 @@ def counts(log: Sequence[Event]) -> dict[str, int]:
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("joined", [0, 1, 7, 30])
-def test_the_cut_is_where_the_topics_were_joined(seed: int, joined: int) -> None:
+def test_cut_is_where_topics_were_subscribed_together(seed: int, joined: int) -> None:
     log = joined_late(60, joined, seed=seed)
-    # Events of one topic alone, and the first one of another, count all before them anyhow.
+    # Events of a single topic, and the first one of another, count all earlier ones anyway.
     while joined and log[joined - 1]["stamp"] == dict_without_zeros(counts(log[:joined])):
         joined -= 1
     assert cut_of(log) == counts(log[:joined])
@@ -50,43 +50,43 @@ def dict_without_zeros(found: Mapping[str, int]) -> dict[str, int]:
     return {topic: count for topic, count in found.items() if count}
 
 
-def test_topics_that_were_never_joined_have_no_cut() -> None:
+def test_topics_never_subscribed_together_have_no_cut() -> None:
     assert cut_of(joined_late(40, 40)) is None
     assert cut_of(joined_late(40, 40), {"b": 0}) == {"b": 0}
 
 
-def test_a_log_that_was_trimmed_begins_where_all_that_is_counted_is_there() -> None:
+def test_trimmed_log_begins_where_all_counted_events_exist() -> None:
     log = log_of(60, topics=TOPICS)
     kept = [one for one in log if one["offset"] >= (10 if one["topic"] == "b" else 3)]
     found = cut_of(kept, {"b": 10, "c": 3})
     assert found is not None
     index = next(at for at, one in enumerate(log) if one["offset"] == 10 and one["topic"] == "b")
-    # The first event of b that is there, or one of c that came right before it.
+    # The first retained event of b, or one of c right before it.
     assert found["b"] == 10
     assert found["c"] == max(3, counts(log[:index])["c"])
 
 
-def test_events_that_wait_for_one_that_is_not_there_begin_before_it() -> None:
+def test_events_that_wait_for_a_missing_one_begin_before_it() -> None:
     log = joined_late(30, 10)
     lost = next(one for one in log[12:] if one["topic"] == "b")
     short = [one for one in log if one["topic"] == "c" or one["offset"] < lost["offset"]]
     assert cut_of(short) == counts(log[:10])
 
 
-def test_order_must_hold_for_a_while_to_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_must_hold_for_a_while_to_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     log = joined_late(60, 10, left=50)
     assert cut_of(log) is None
     monkeypatch.setattr("ensue.spark.common_cuts.SETTLED", 20)
     assert cut_of(log) == counts(log[:10])
 
 
-def test_an_event_without_a_stamp_is_left_to_the_rule_of_order() -> None:
+def test_event_without_a_stamp_gives_no_cut() -> None:
     log = joined_late(20, 5)
     log[3]["stamp"] = None
     assert cut_of(log) is None
 
 
-def test_a_batch_begins_at_the_cut_and_keeps_what_is_before_it(
+def test_batch_begins_at_the_cut_and_keeps_earlier_events(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = joined_late(60, 25)
@@ -95,25 +95,25 @@ def test_a_batch_begins_at_the_cut_and_keeps_what_is_before_it(
     for topics in (None, TOPICS):
         caplog.clear()
         found = frame.transform(order, topics)
-        before, after = found.where("position is null"), found.where("position is not null")
-        assert {row["event"] for row in before.collect()} == {one["event"] for one in log[:25]}
-        assert {row["verdict"] for row in before.collect()} == {"before_cut"}
-        assert [(row["position"], row["event"], row["verdict"]) for row in after.collect()] == [
+        rows = found.collect()
+        before = [row for row in rows if row["position"] is None]
+        after = [row for row in rows if row["position"] is not None]
+        assert {row["event"] for row in before} == {one["event"] for one in log[:25]}
+        assert {row["verdict"] for row in before} == {"before_cut"}
+        assert [(row["position"], row["event"], row["verdict"]) for row in after] == [
             (index, one["event"], "") for index, one in enumerate(log[25:], 1)
         ]
         assert gaps(found).count() == 0
         (warning,) = caplog.messages
-        told = f"b {cut['b']}, c {cut['c']}: 25 events before it have no common order"
-        assert f"begins at the first common cut, {told}" in warning
+        reported = f"b {cut['b']}, c {cut['c']}: 25 events before it have no common order"
+        assert f"begins at the first common cut, {reported}" in warning
     assert common_cut(frame) == common_cut(frame, ["c", "b"]) == cut
     assert order(frame, cut).count() == 35
     assert order(frame, cut, before_cut=True).where("verdict = 'before_cut'").count() == 25
 
 
 @pytest.mark.verify
-def test_a_stream_begins_at_the_cut_that_it_is_told(
-    spark: SparkSession, streamed: Streamed
-) -> None:
+def test_stream_begins_at_the_given_cut(spark: SparkSession, streamed: Streamed) -> None:
     log = joined_late(60, 25)
     Random(3).shuffle(coming := arriving(log, seed=2))
     streamed.arrive(*pieces(coming, 20))
@@ -122,7 +122,7 @@ def test_a_stream_begins_at_the_cut_that_it_is_told(
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
 
 
-def test_what_has_no_cut_is_refused(spark: SparkSession, streamed: Streamed) -> None:
+def test_log_without_a_cut_is_rejected(spark: SparkSession, streamed: Streamed) -> None:
     with pytest.raises(BadInput, match="topics b, c have no common order in this log"):
         common_cut(frame_of(spark, joined_late(20, 20)))
     with pytest.raises(BadInput, match="common_cut needs a batch"):

@@ -46,11 +46,19 @@ def damage(path: Path, *, header: bool) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("header", [True, False])
-def test_a_damaged_page_is_told_by_its_file(shell: Shell, tmp_path: Path, *, header: bool) -> None:
-    record(tmp_path / "run")
-    (path,) = (tmp_path / "run" / "trace").glob("*.parquet")
+def damaged_run(place: Path, *, header: bool) -> Path:
+    """Record a run, and damage its trace; return the damaged file."""
+    record(place)
+    (path,) = (place / "trace").glob("*.parquet")
     damage(path, header=header)
+    return path
+
+
+@pytest.mark.parametrize("header", [False, pytest.param(True, marks=pytest.mark.verify)])
+def test_damaged_page_is_reported_with_its_file(
+    shell: Shell, tmp_path: Path, *, header: bool
+) -> None:
+    path = damaged_run(tmp_path / "run", header=header)
     commands: dict[str, list[object]] = {
         "check": ["--order", "total"],
         "audit": ["--order", "total"],
@@ -59,10 +67,18 @@ def test_a_damaged_page_is_told_by_its_file(shell: Shell, tmp_path: Path, *, hea
     for command, more in commands.items():
         ended = shell(command, tmp_path / "run", *more, "--json")
         assert ended.code == 2
-        told = ended.json()["error"]
-        assert told.startswith(f"{path} can't be read as Parquet: ")
-        assert "\n" not in told
+        reported = ended.json()["error"]
+        assert reported.startswith(f"{path} can't be read as Parquet: ")
+        assert "\n" not in reported
         assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("header", [False, True])
+def test_pipeline_reports_a_damaged_page_and_finishes_the_other_stages(
+    shell: Shell, tmp_path: Path, *, header: bool
+) -> None:
+    path = damaged_run(tmp_path / "run", header=header)
     ended = shell("pipeline", tmp_path / "run", "--lake", tmp_path / "lake", "--once", "--json")
     assert ended.code == 2
     found = ended.json()
@@ -73,7 +89,7 @@ def test_a_damaged_page_is_told_by_its_file(shell: Shell, tmp_path: Path, *, hea
 
 
 @pytest.mark.verify
-def test_a_damaged_page_of_a_lake_is_told_by_its_file(shell: Shell, tmp_path: Path) -> None:
+def test_damaged_page_of_a_lake_is_reported_with_its_file(shell: Shell, tmp_path: Path) -> None:
     record(tmp_path / "run")
     lake = tmp_path / "lake"
     words = ("pipeline", tmp_path / "run", "--lake", lake, "--once", "--json")

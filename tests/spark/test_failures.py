@@ -1,4 +1,4 @@
-"""What Spark could not do is told in one sentence, and what it could never do before it starts."""
+"""Failures of Spark are reported in one sentence; invalid masters before Spark starts."""
 
 import socket
 
@@ -26,7 +26,7 @@ Caused by: java.io.IOException: bad page"""
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (
             IN_A_TASK.format("").replace(
@@ -56,25 +56,27 @@ Caused by: java.io.IOException: bad page"""
         ("whatever\nit is", "whatever"),
     ],
 )
-def test_the_sentence_that_matters_is_told(error: str, told: str) -> None:
+def test_failure_is_reported_in_one_sentence(error: str, reported: str) -> None:
     found = sentence(error)
-    assert found.startswith(told)
+    assert found.startswith(reported)
     assert "\n" not in found
 
 
-def test_a_source_that_sparks_python_lacks_is_told_by_that_python(
+def test_missing_source_is_reported_with_sparks_python(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/bare/python")
     error = (
         "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: {}. Make sure the provider name"
     )
-    told = "Spark's Python, /opt/bare/python, does not start or lacks ensue: install 'ensue[spark]'"
-    assert sentence(error.format("ensue")).startswith(told)
+    reported = (
+        "Spark's Python, /opt/bare/python, does not start or lacks ensue: install 'ensue[spark]'"
+    )
+    assert sentence(error.format("ensue")).startswith(reported)
     assert sentence(error.format("kafka")) == error.format("kafka")
 
 
-def test_errors_of_spark_are_told_from_others() -> None:
+def test_errors_of_spark_are_recognized() -> None:
     assert is_of_spark(PySparkException("no"))
     assert is_of_spark(Py4JError("no"))
     assert not is_of_spark(ValueError("no"))
@@ -84,19 +86,19 @@ def test_errors_of_spark_are_told_from_others() -> None:
     "master",
     ["local", "local[2]", "local[*]", "local[*,3]", "local-cluster[2, 1, 1024]", "yarn", "k8s://h"],
 )
-def test_masters_of_spark_are_taken(master: str) -> None:
+def test_valid_masters_are_accepted(master: str) -> None:
     check_master(master)
 
 
 @pytest.mark.parametrize(
     "master", ["", "locla[2]", "local[x]", "local[2", "spark://host", "spark://host:x", "nonsense"]
 )
-def test_what_is_no_master_is_refused(master: str) -> None:
+def test_invalid_masters_are_rejected(master: str) -> None:
     with pytest.raises(BadInput, match=r"^master: .* is no master of Spark; expected local\[4\]"):
         check_master(master)
 
 
-def test_a_master_of_the_environment_is_refused_by_its_name(
+def test_invalid_master_of_the_environment_is_reported_by_its_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
@@ -107,7 +109,7 @@ def test_a_master_of_the_environment_is_refused_by_its_name(
         session("other")
 
 
-def test_a_cluster_that_does_not_answer_is_refused() -> None:
+def test_cluster_that_does_not_answer_is_rejected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         check_master(f"spark://127.0.0.1:{port}")

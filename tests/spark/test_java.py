@@ -1,4 +1,4 @@
-"""Spark finds its Java, or says how to get one."""
+"""Spark finds its Java, or an error explains how to install one."""
 
 import subprocess
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_java_home_comes_first(
     assert java.find_java() == tmp_path / "chosen"
 
 
-def test_an_old_java_is_passed_over_for_a_newer_one(
+def test_old_java_is_skipped_for_a_newer_one(
     no_java: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0_392")))
@@ -39,7 +39,7 @@ def test_an_old_java_is_passed_over_for_a_newer_one(
     assert java.find_java() == tmp_path / "new"
 
 
-def test_a_missing_java_says_how_to_get_one(
+def test_missing_java_error_explains_how_to_install_one(
     no_java: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(java, "_packaged", lambda: None)
@@ -59,13 +59,13 @@ def test_the_packaged_java_is_started_without_the_module_it_lacks(
     monkeypatch.setattr(java, "_packaged", lambda: packaged)
     home = java.find_java()
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    told = subprocess.run(
+    reported = subprocess.run(
         [home / "bin" / "java", "-Da=b c", "--add-modules=jdk.incubator.vector", "Main", "x y"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout == "[-Da=b c][Main][x y]"
+    assert reported.stdout == "[-Da=b c][Main][x y]"
 
 
 def test_a_session_runs_on_two_cores(spark: SparkSession) -> None:

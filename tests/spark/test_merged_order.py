@@ -105,9 +105,11 @@ def test_a_log_is_merged_into_the_order_that_live_subscribers_delivered(
     assert events == delivered(outcome, "s") == delivered(outcome, "t")
     assert len(events) > 100
     by_key = merged.repartition(3).orderBy("merge_key").collect()
-    assert [row["event"] for row in by_key] == events, "the key alone says the same"
+    assert [row["event"] for row in by_key] == events, "the key alone gives the same order"
     stamps = [row["stamp"] for row in by_key]
-    assert any(stamp.get("@c") for stamp in stamps), "somebody knew of a clock ahead of its own"
+    assert any(stamp.get("@c") for stamp in stamps), (
+        "some publisher knew of a clock ahead of its own"
+    )
 
 
 def cut_up(monkeypatch: pytest.MonkeyPatch, *, sampled: float) -> None:
@@ -138,7 +140,7 @@ def test_a_large_log_is_merged_in_ranges_into_the_same_order(
     ids=["ticks that were not seen", "ticks that leave no room", "a short log"],
 )
 @pytest.mark.verify
-def test_how_a_batch_is_cut_and_packed_does_not_matter(
+def test_merge_does_not_depend_on_ranges_and_packing(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, sampled: float, far: tuple[int, ...]
 ) -> None:
     """Compare with a plain sort, with many events per tick; publisher and index break ties."""
@@ -219,7 +221,7 @@ def test_a_recorded_run_of_a_real_bus_is_merged_as_its_subscriber_saw_it(
 def test_traces_of_clients_of_a_server_are_audited_and_merged_as_one_run(
     spark: SparkSession, tmp_path: Path, order: ensue.Order
 ) -> None:
-    """No server has the events of these orders; what the clients published says all."""
+    """No server keeps the events of these orders; the traces of the clients have them all."""
 
     async def live() -> list[list[str]]:
         async with AsyncExitStack() as stack:
@@ -251,10 +253,10 @@ def test_traces_of_clients_of_a_server_are_audited_and_merged_as_one_run(
         assert [row["event"] for row in merged.collect()] == seen == other
 
 
-def test_a_stream_emits_what_the_delivery_rule_allows_in_the_same_order(
+def test_stream_releases_events_by_the_delivery_rule_in_the_same_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """After three micro-batches and one that only advances the clock, all but that is out, once."""
+    """A last micro-batch only advances the clock: all other events are released, in order, once."""
     outcome = simulated(3, array=False)
     events = [event for _, event in outcome.events]
     events.sort(key=lambda event: event.published_at_ns)
@@ -265,12 +267,12 @@ def test_a_stream_emits_what_the_delivery_rule_allows_in_the_same_order(
     ]
     last = max(row["stamp"]["@r"] for row in rows)
     beat = Row(event="beat", publisher="p0", stamp={"@r": last + 1000})
-    third = len(rows) // 3
-    arrive(spark, tmp_path, rows[:third], rows[third : 2 * third], [*rows[2 * third :], *rows[-5:]])
+    half = len(rows) // 2
+    arrive(spark, tmp_path, rows[:half], [*rows[half:], *rows[-5:]])
     bounds = ensue.Merged(epsilon=0.006, delta=0.02)
     early = run_stream(spark, tmp_path, bounds)
     assert 0 < len(early) < len(rows)
-    arrive(spark, tmp_path, [beat], first=3)
+    arrive(spark, tmp_path, [beat], first=2)
     found = run_stream(spark, tmp_path, bounds)
     assert [row["event"] for row in found] == delivered(outcome, "s")
     assert {row["verdict"] for row in found} == {""}
@@ -296,13 +298,13 @@ def run_stream(spark: SparkSession, root: Path, bounds: ensue.Merged) -> list[Ro
     return spark.read.parquet(str(root / "out")).orderBy("merge_key").collect()
 
 
-def test_an_event_without_a_clock_reading_is_named(spark: SparkSession) -> None:
+def test_event_without_a_clock_reading_is_an_error_that_names_it(spark: SparkSession) -> None:
     rows = [Row(event="odd", publisher="p", stamp={"orders": 1})]
     with pytest.raises(PySparkException, match=r"MISSING_STAMP.*odd"):
         spark.createDataFrame(rows, SCHEMA).transform(merge).collect()
 
 
-def test_what_can_not_be_merged_is_refused_in_words(spark: SparkSession) -> None:
+def test_bad_arguments_of_merge_are_rejected(spark: SparkSession) -> None:
     frame = spark.createDataFrame([], SCHEMA)
     stream = spark.readStream.schema(SCHEMA).parquet(".")
     wrongs: tuple[tuple[Callable[[], DataFrame], str], ...] = (
@@ -314,15 +316,13 @@ def test_what_can_not_be_merged_is_refused_in_words(spark: SparkSession) -> None
         (lambda: merge(merge(frame)), "already"),
         (lambda: merge(stream), "a stream needs the bounds"),
     )
-    for wrong, said in wrongs:
-        with pytest.raises(BadInput, match=said):
+    for wrong, message in wrongs:
+        with pytest.raises(BadInput, match=message):
             wrong()
 
 
 @pytest.mark.verify
-def test_an_audit_says_of_merged_order_what_a_check_says(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_audit_of_merged_order_agrees_with_check(spark: SparkSession, tmp_path: Path) -> None:
     """Valid as recorded; invalid alike with two deliveries swapped, or with too tight a bound."""
     outcome = simulated(7, array=False)
     whole = tmp_path / "whole"
@@ -338,12 +338,12 @@ def test_an_audit_says_of_merged_order_what_a_check_says(
     )
     broken = tmp_path / "broken"
     write(rows, broken)
-    told = check(rows, "merged", within_ns=27 * MS)
+    reported = check(rows, "merged", within_ns=27 * MS)
     found = es.audit(str(broken), "merged", within_ns=27 * MS).report()
-    assert told.verdict is found.verdict is Verdict.INVALID
-    for one in told.findings:
+    assert reported.verdict is found.verdict is Verdict.INVALID
+    for one in reported.findings:
         assert found[one.checker].anomaly_counts == one.anomaly_counts, one.checker
-    assert told["timely"].violations
+    assert reported["timely"].violations
     assert {each.because for each in found["timely"].violations} <= {
         each.because
         for each in check(rows, "merged", within_ns=27 * MS, violations_max=999)[
@@ -394,21 +394,21 @@ def test_rows_wait_until_a_clock_has_passed_them_by_more_than_delta_and_epsilon(
     assert waiting.held_count == 3
 
 
-def test_rows_behind_the_clock_are_late_or_dropped() -> None:
+def test_rows_older_than_the_clock_are_late_or_dropped() -> None:
     for deliver_late, found in ((True, [("p5", "late")]), (False, [])):
         waiting = queue(deliver_late=deliver_late)
         through(waiting, batch(100))
         assert through(waiting, batch(5)) == found
 
 
-def test_the_state_goes_on_in_another_object_and_repetitions_leave_once() -> None:
+def test_state_is_restored_and_repetitions_are_released_once() -> None:
     first = queue()
     through(first, batch(1, 2, 3))
     again = queue(first.dump())
     assert through(again, batch(3, 2), batch(14)) == [("p1", ""), ("p2", ""), ("p3", "")]
 
 
-def test_how_a_micro_batch_is_cut_up_does_not_matter() -> None:
+def test_result_does_not_depend_on_record_batches() -> None:
     ticks = list(range(40))
     outputs = set()
     for seed in range(5):
@@ -420,11 +420,11 @@ def test_how_a_micro_batch_is_cut_up_does_not_matter() -> None:
     assert len(outputs.pop()) == 29
 
 
-def test_too_many_waiting_fail_by_name_and_other_columns_are_refused() -> None:
+def test_too_many_held_rows_and_changed_columns_are_errors() -> None:
     with pytest.raises(LimitReached, match="HELD_MAX_REACHED"):
         through(queue(held_max=2), batch(1, 2, 3))
     waiting = queue()
     through(waiting, batch(1))
     waiting.add(batch(2).drop_columns(["event"]))
-    with pytest.raises(ConfigurationError, match="columns are not those"):
+    with pytest.raises(ConfigurationError, match="the columns differ"):
         list(waiting.finish())

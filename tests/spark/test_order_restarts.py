@@ -1,4 +1,4 @@
-"""An ordered stream killed at any moment goes on where it was: each event once, in order."""
+"""An ordered stream killed at any moment resumes: each event once, in order."""
 
 import os
 import signal
@@ -44,7 +44,7 @@ print("done", flush=True)
 
 @contextmanager
 def driver(root: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Start a driver, wait until its session is there, and kill it with its Java in the end."""
+    """Start a driver, wait for its session, and kill it with its Java on exit."""
     with subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(root), *TOPICS],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
@@ -67,7 +67,7 @@ def commits(root: Path) -> int:
 
 
 @pytest.mark.verify
-def test_killed_at_random_points_it_repeats_and_loses_nothing(
+def test_ordered_stream_killed_at_random_points_repeats_and_loses_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     random = Random(5)
@@ -77,7 +77,7 @@ def test_killed_at_random_points_it_repeats_and_loses_nothing(
     streamed.arrive(*pieces(coming, 40))
     for _ in range(KILLS):
         with driver(tmp_path) as running:
-            # At random moments of the work: after so many commits, and then a part of a batch.
+            # At a random moment: after so many commits, and then within a batch.
             target = commits(tmp_path) + random.randrange(2)
             while commits(tmp_path) < target and running.poll() is None:
                 time.sleep(0.02)
@@ -90,7 +90,7 @@ def test_killed_at_random_points_it_repeats_and_loses_nothing(
     assert gaps(table).count() == 0
 
 
-def test_the_processor_keeps_what_waits_in_its_state() -> None:
+def test_processor_keeps_held_rows_in_its_state() -> None:
     processor = HoldBackProcessor(rule_named("total").hold_back({"t": 0}, Limits(held_max=10)))
     tester = TwsTester(processor)
     assert positions(tester, 3, 2) == []

@@ -1,4 +1,4 @@
-"""Commands on a cluster whose executors are processes of their own, in directories of their own."""
+"""Commands on a cluster whose executors are separate processes in other directories."""
 
 import json
 import os
@@ -16,6 +16,10 @@ from tests.spark.lake.sources import record
 
 from ensue.store import open_log
 
+# Every command starts a cluster. Without one, `test_source` checks that paths are resolved on the
+# driver, and `test_failures` the sentence about an executor's Python.
+pytestmark = pytest.mark.verify
+
 MASTER = "local-cluster[1,1,1024]"
 AUDIT = ("audit", "run", "--order", "total")
 COUNT = f"""
@@ -31,16 +35,16 @@ PIPELINE = ("pipeline", "run", "--lake", "lake", "--once")
 
 
 class Ended(msgspec.Struct):
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
-    said: dict[str, Any]
+    output: dict[str, Any]
     stderr: str
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Spark whose workers keep their files here: those of a local cluster are put in its home."""
+    """A Spark home, because workers of a local cluster write into it."""
     place = tmp_path_factory.mktemp("spark")
     for each in Path(pyspark.__file__).parent.iterdir():
         (place / each.name).symlink_to(each)
@@ -49,14 +53,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where commands are started, with a recorded run."""
+    """Working directory of the commands, with a recorded run."""
     place = tmp_path_factory.mktemp("commands")
     record(place / "run")
     return place
 
 
 def ensue(home: Path, place: Path, *words: str, python: str = sys.executable) -> Ended:
-    """Run a command on a cluster of one worker, in `place`; its executors take `python`."""
+    """Run a command on a cluster of one worker, in `place`; its executors use `python`."""
     words = ("-m", "ensue", *words, "--master", MASTER, "--json")
     ended = run(home, place, *words, python=python)
     assert "Traceback" not in ended.stderr
@@ -86,34 +90,33 @@ def run(home: Path, place: Path, *words: str, python: str = sys.executable) -> E
     return Ended(ended.returncode, json.loads(ended.stdout), ended.stderr)
 
 
-def test_relative_paths_are_those_of_the_driver(home: Path, place: Path) -> None:
+def test_relative_paths_are_resolved_on_the_driver(home: Path, place: Path) -> None:
     audited = ensue(home, place, *AUDIT, "--violations", "violations")
-    assert (audited.code, audited.said["verdict"]) == (0, "valid"), audited.stderr
+    assert (audited.code, audited.output["verdict"]) == (0, "valid"), audited.stderr
     assert list((place / "violations").glob("*.parquet"))
-    assert list((home / "work").glob("app-*/0")), "the executor had a directory of its own"
+    assert list((home / "work").glob("app-*/0")), "the executor had another directory"
     counted = run(home, place, "-c", COUNT)
     events = sum(each.next - each.first for each in open_log(place / "run").bounds().values())
-    assert (counted.code, counted.said) == (0, {"events": events}), counted.stderr
+    assert (counted.code, counted.output) == (0, {"events": events}), counted.stderr
     assert events > 0
 
 
-@pytest.mark.verify
-def test_relative_paths_of_a_pipeline_are_those_of_the_driver(home: Path, place: Path) -> None:
+def test_relative_paths_of_a_pipeline_are_resolved_on_the_driver(home: Path, place: Path) -> None:
     found = ensue(home, place, *PIPELINE)
-    assert (found.code, found.said["verdict"]) == (0, "valid"), found.stderr
-    assert found.said["tables"]["ordered"] == found.said["tables"]["events"] > 0
-    assert found.said["lake"] == str(place / "lake")
+    assert (found.code, found.output["verdict"]) == (0, "valid"), found.stderr
+    assert found.output["tables"]["ordered"] == found.output["tables"]["events"] > 0
+    assert found.output["lake"] == str(place / "lake")
 
 
-@pytest.mark.parametrize("words", [AUDIT, pytest.param(PIPELINE, marks=pytest.mark.verify)])
-def test_executors_that_lack_pyarrow_are_told_of_in_one_sentence(
+@pytest.mark.parametrize("words", [AUDIT, PIPELINE])
+def test_executors_without_pyarrow_are_reported_in_one_sentence(
     home: Path, place: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
     python = str(tmp_path / "bare" / "bin" / "python")
     ended = ensue(home, place, *words, python=python)
     assert ended.code == 2
-    (told,) = ended.said.values()
-    assert "lacks" in told
-    assert "set PYSPARK_PYTHON to a Python that has it" in told
-    assert ended.stderr.splitlines()[-1] == f"ensue: {told}"
+    (reported,) = ended.output.values()
+    assert "lacks" in reported
+    assert "set PYSPARK_PYTHON to a Python that has it" in reported
+    assert ended.stderr.splitlines()[-1] == f"ensue: {reported}"

@@ -1,4 +1,4 @@
-"""`format("ensue")` writes event logs: each row once."""
+"""`format("ensue")` writes event logs, each row once."""
 
 from pathlib import Path
 
@@ -45,9 +45,7 @@ def test_a_frame_is_published_with_numbers_and_stamps(spark: SparkSession, tmp_p
     assert not list((tmp_path / "log" / "_staged").iterdir())
 
 
-def test_what_is_read_from_one_log_is_written_to_another_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rows_of_one_log_are_written_to_another_once(spark: SparkSession, tmp_path: Path) -> None:
     with LogWriter(tmp_path / "from") as log:
         log.append(rows("a", [1, 2, 3]) + rows("b", [1]))
     frame = spark.read.format("ensue").load(str(tmp_path / "from"))
@@ -61,7 +59,7 @@ def test_what_is_read_from_one_log_is_written_to_another_once(
     }
 
 
-def test_a_task_that_fails_leaves_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
+def test_failed_task_leaves_nothing_behind(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(10, numPartitions=2).selectExpr(
         "cast(if(id = 9, null, id) as string) as value", "'a' as topic"
     )
@@ -89,7 +87,7 @@ def test_a_task_that_fails_leaves_nothing_behind(spark: SparkSession, tmp_path: 
         ),
     ],
 )
-def test_what_can_not_be_published_is_refused_by_name(
+def test_unpublishable_data_frame_is_rejected(
     tmp_path: Path, condition: str, columns: str, options: dict[str, str]
 ) -> None:
     source = EnsueDataSource({"url": str(tmp_path / "log"), **options})
@@ -105,7 +103,7 @@ def test_a_log_is_never_overwritten(tmp_path: Path) -> None:
         LogBatchWriter(given, VALUE, overwrite=True)
 
 
-def test_a_log_with_another_writer_is_waited_for_and_then_an_error(tmp_path: Path) -> None:
+def test_sink_waits_for_another_writer_then_fails(tmp_path: Path) -> None:
     options = {"url": str(tmp_path / "log"), "topic": "a", "publisher": "p"}
     given = SinkOptions.parse({**options, "lockTimeoutSeconds": "0.1"})
     sink = LogBatchWriter(given, VALUE, overwrite=False)

@@ -82,7 +82,7 @@ def refused(condition: str, action: Callable[[], object]) -> str:
     return text
 
 
-def test_it_is_found_without_registration(spark: SparkSession, log: LogWriter) -> None:
+def test_source_is_found_without_registration(spark: SparkSession, log: LogWriter) -> None:
     assert pyspark_ensue.DefaultSource is EnsueDataSource
     frame = spark.read.format("ensue").load(str(log.directory))
     assert tuple(frame.columns) == COLUMNS
@@ -130,7 +130,7 @@ def test_topics_are_chosen_by_name_or_pattern(
     assert found == expected
 
 
-def test_a_batch_has_the_offsets_asked_for(spark: SparkSession, log: LogWriter) -> None:
+def test_batch_has_the_requested_offsets(spark: SparkSession, log: LogWriter) -> None:
     starting, ending = json.dumps({"a": 3, "b": -2}), json.dumps({"a": 6, "c.d": -1})
     found = places(read(spark, log, startingOffsets=starting, endingOffsets=ending))
     assert found == {"a": [3, 4, 5], "b": [0, 1, 2, 3, 4], "c.d": [0, 1]}
@@ -189,13 +189,13 @@ def test_a_schema_chooses_columns(spark: SparkSession, log: LogWriter) -> None:
         ("INVALID_OPTION_VALUE", None, {"url": "x", "failOnDataLoss": "maybe"}),
     ],
 )
-def test_bad_options_are_refused(
+def test_bad_options_are_rejected(
     condition: str, streaming: bool | None, options: dict[str, str]
 ) -> None:
     refused(condition, lambda: SourceOptions.parse(options, streaming=streaming))
 
 
-def test_a_bad_option_is_told_in_spark_words(spark: SparkSession, log: LogWriter) -> None:
+def test_bad_option_raises_an_error_of_spark(spark: SparkSession, log: LogWriter) -> None:
     text = refused("UNKNOWN_OPTION", lambda: read(spark, log, subscrbe="a"))
     assert "there is no option 'subscrbe'; expected url, subscribe, " in text
     with pytest.raises(PySparkException, match="endingOffsets is for batches"):
@@ -213,7 +213,7 @@ def test_a_stream_has_the_rows_of_a_batch(
     assert stream.batches == [4, 4, 4, 4, 1]
 
 
-def test_a_stream_goes_on_where_it_was_and_takes_in_new_topics(
+def test_stream_resumes_and_reads_new_topics(
     spark: SparkSession, log: LogWriter, stream: Stream
 ) -> None:
     stream.run()
@@ -223,7 +223,7 @@ def test_a_stream_goes_on_where_it_was_and_takes_in_new_topics(
 
 
 @pytest.mark.verify
-def test_a_stream_from_the_latest_has_what_comes_later(log: LogWriter, stream: Stream) -> None:
+def test_stream_from_latest_has_later_events(log: LogWriter, stream: Stream) -> None:
     starting = json.dumps({"a": -1, "b": 3, "c.d": -1})
     assert stream.run(startingOffsets=starting) == {"b": [3, 4]}
     log.append(rows("a", [11]) + rows("e", [1]))
@@ -231,7 +231,7 @@ def test_a_stream_from_the_latest_has_what_comes_later(log: LogWriter, stream: S
 
 
 @pytest.mark.verify
-def test_offsets_that_are_gone_are_an_error_or_a_warning(
+def test_missing_offsets_are_an_error_or_a_warning(
     spark: SparkSession, log: LogWriter, stream: Stream
 ) -> None:
     stream.run(maxOffsetsPerTrigger="5", subscribe="a", startingOffsets='{"a": 1}')
@@ -258,13 +258,13 @@ def test_a_batch_beyond_the_end_is_an_error_or_a_warning(
         if fail == "true":
             text = refused("OFFSETS_BEYOND_END", reader.partitions)
             assert "the log of topic 'b'" in text
-            assert f"ends with offset 4, and {option} says 9" in text
+            assert f"ends with offset 4, and {option} is 9" in text
         else:
             assert [(part.start, part.end) for part in reader.partitions()] == expected
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reported"),
     [
         ({"subscribe": "aa"}, "there is no topic 'aa' in"),
         ({"subscribe": "a,bb,cc"}, "there are no topics 'bb', 'cc' in"),
@@ -272,17 +272,15 @@ def test_a_batch_beyond_the_end_is_an_error_or_a_warning(
         ({"endingOffsets": '{"aa": 0}'}, "there is no topic 'aa' in"),
     ],
 )
-def test_a_batch_of_a_topic_that_does_not_exist_is_an_error_that_names_those_that_do(
-    log: LogWriter, options: dict[str, str], told: str
+def test_batch_of_unknown_topic_raises_an_error_that_lists_known_ones(
+    log: LogWriter, options: dict[str, str], reported: str
 ) -> None:
     text = refused("UNKNOWN_TOPIC", batch_reader(log, **options).partitions)
-    assert told in text
+    assert reported in text
     assert "there are 'a', 'b', 'c.d'" in text
 
 
-def test_a_topic_that_does_not_exist_is_told_in_spark_words(
-    spark: SparkSession, log: LogWriter
-) -> None:
+def test_unknown_topic_raises_an_error_of_spark(spark: SparkSession, log: LogWriter) -> None:
     text = refused("UNKNOWN_TOPIC", lambda: read(spark, log, subscribe="aa").count())
     assert "there is no topic 'aa'" in text
 
@@ -295,7 +293,7 @@ def test_a_pattern_that_matches_nothing_is_a_warning(
     assert "there are 'a', 'b', 'c.d'" in caplog.text
 
 
-def test_a_stream_waits_for_a_topic_and_says_so_once(
+def test_stream_waits_for_a_topic_and_warns_once(
     log: LogWriter, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = reader_of(log, subscribe="a,late")
@@ -316,8 +314,8 @@ def test_a_log_that_was_replaced_by_a_shorter_one_is_an_error(
     with LogWriter(tmp_path / "other") as other:
         other.append(rows("a", [1, 2]))
         stream.log = other
-        told = r"\[OFFSETS_BEYOND_END\] .* ends with offset 1, .*replaced.* goes on from 10"
-        with pytest.raises(StreamingQueryException, match=told):
+        reported = r"\[OFFSETS_BEYOND_END\] .* ends with offset 1, .*replaced.* resumes at 10"
+        with pytest.raises(StreamingQueryException, match=reported):
             stream.run(subscribe="a")
 
 
@@ -331,7 +329,7 @@ def reader_of(log: LogWriter, **options: str) -> LogStreamReader:
     return LogStreamReader(SourceOptions.parse(given, streaming=True), COLUMNS)
 
 
-def test_a_path_is_that_of_the_driver_wherever_tasks_run(
+def test_relative_path_is_resolved_on_the_driver(
     log: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Path(log.directory)
@@ -358,7 +356,7 @@ def test_a_range_trimmed_after_it_was_planned_is_an_error_or_a_warning(log: LogW
     assert found == [5, 6, 7, 8, 9]
 
 
-def test_a_stream_offset_moves_whenever_there_is_anything_to_read(log: LogWriter) -> None:
+def test_stream_offset_advances_while_there_are_events(log: LogWriter) -> None:
     reader = reader_of(log, maxOffsetsPerTrigger="2")
     assert isinstance(reader.getDefaultReadLimit(), ReadMaxRows)
     assert isinstance(reader_of(log).getDefaultReadLimit(), ReadAllAvailable)
@@ -377,7 +375,7 @@ def test_a_stream_offset_moves_whenever_there_is_anything_to_read(log: LogWriter
     assert seen == {"a": list(range(10)), "b": list(range(5)), "c.d": [0, 1]}
 
 
-def test_what_comes_after_a_query_for_what_is_there_began_is_not_part_of_it(
+def test_available_now_ends_at_the_log_as_it_was_at_the_start(
     log: LogWriter,
 ) -> None:
     reader = reader_of(log)
@@ -402,13 +400,13 @@ def test_what_comes_after_a_query_for_what_is_there_began_is_not_part_of_it(
         ({"a": 5, "b": 5, "c": 5}, 4, {"a": 2, "b": 1, "c": 1}),
     ],
 )
-def test_a_limit_is_shared_by_what_topics_have_left(
+def test_limit_is_shared_by_remaining_offsets(
     left: dict[str, int], limit: int, expected: dict[str, int]
 ) -> None:
     assert share(left, limit, turn=0) == expected
 
 
-def test_with_more_topics_than_the_limit_everybody_has_a_turn() -> None:
+def test_every_topic_gets_a_turn_if_the_limit_is_small() -> None:
     left: dict[str, Any] = {f"t{number}": 100 for number in range(7)}
     taken = dict.fromkeys(left, 0)
     for _ in range(7):

@@ -1,4 +1,4 @@
-"""`ensue.spark.placement`: what it puts where, and what it says of it."""
+"""`ensue.spark.placement`: the placement of topics, and its expected figures."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ def publish_at(spark: SparkSession, rows: list[tuple[str, str, float]]) -> DataF
 
 
 def travelled(where: Placement, baskets: Baskets, topics: Iterable[str]) -> dict[str, int]:
-    """How far a stamp of each topic travels through real nodes."""
+    """Return the hops of a stamp of each topic through real nodes."""
     config = SequencerConfig(durable=False)
     nodes = {name: Sequencer(name=name, placement=where, config=config) for name in where.nodes}
     fills = 0
@@ -65,7 +65,7 @@ def travelled(where: Placement, baskets: Baskets, topics: Iterable[str]) -> dict
 
 
 def check_figures(made: Placed, baskets: Baskets, rates: Mapping[str, float], nodes: int) -> None:
-    """The figures are those of stamps that travel through sequencer nodes."""
+    """Compare the figures with stamps that travel through sequencer nodes."""
     total = sum(rates.values())
     hashed = Placement([f"node-{number}" for number in range(1, nodes + 1)])
     for figures, where in ((made.expected, made.placement), (made.hashed, hashed)):
@@ -141,7 +141,7 @@ def test_one_subscriber_of_everything_makes_one_component_without_all_its_pairs(
     assert topic_groups.crowded(found).count() == len(topics)
     assert {row.component for row in made.assignment.collect()} == {"t000"}
     check_figures(made, baskets, rates, 2)
-    # All stamps of the upper node are local, and it has what the bound lets it have.
+    # All stamps of the upper node are local, and its load is at the bound.
     assert made.expected.local == pytest.approx(0.6, abs=0.01)
     assert made.expected.load_max <= 1.2 + 1e-6
 
@@ -165,7 +165,7 @@ def test_components_are_those_of_a_search_through_the_graph(spark: SparkSession)
 
 
 @pytest.mark.verify
-def test_components_that_take_too_many_rounds_are_a_typed_outcome(
+def test_components_with_too_many_rounds_raise_limit_reached(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_groups, "ROUNDS_MAX", 1)
@@ -174,7 +174,7 @@ def test_components_that_take_too_many_rounds_are_a_typed_outcome(
         topic_groups.components(topic_groups.baskets(subscribe(spark, path)))
 
 
-def test_the_sequencer_takes_the_result_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_sequencer_accepts_the_placement(spark: SparkSession, tmp_path: Path) -> None:
     baskets = {"reader": ["a", "b"], "other": ["b", "c"], "third": ["d", 'e "quoted"']}
     made = placement(subscribe(spark, baskets), nodes={"one": "here", "two": "", "three": "there"})
     made.save(tmp_path / "chain.toml")
@@ -199,14 +199,14 @@ rates = [{{ topics = ["a", "b", "c", "d"], per_second = 40 }}]
     assert outcome.delivered > 20
 
 
-def test_a_topic_that_a_scenario_file_would_misread_is_refused(spark: SparkSession) -> None:
+def test_topic_that_a_scenario_file_would_misread_is_rejected(spark: SparkSession) -> None:
     made = placement(subscribe(spark, {"s": ["t1..t4"]}), nodes=2)
     with pytest.raises(BadInput, match=r"would read the topic 't1\.\.t4' as a pattern"):
         made.to_toml()
 
 
 @pytest.mark.verify
-def test_an_event_log_will_do_for_publications_and_none_counts_topics(spark: SparkSession) -> None:
+def test_publications_may_be_an_event_log_or_absent(spark: SparkSession) -> None:
     baskets = {"s1": ["a", "b"], "s2": ["c"]}
     log = spark.createDataFrame(
         [("p", "a", n) for n in range(6)] + [("p", "c", n) for n in range(3)],
@@ -223,7 +223,7 @@ def test_an_event_log_will_do_for_publications_and_none_counts_topics(spark: Spa
     assert counted.expected.at_site is None
 
 
-def test_what_nobody_subscribes_is_placed_too(spark: SparkSession) -> None:
+def test_topics_without_subscribers_are_placed_too(spark: SparkSession) -> None:
     nobody = spark.createDataFrame([], "subscriber string, topic string")
     made = placement(nobody, publish(spark, {"a": 1.0, "b": 1.0}), nodes=2)
     assert {made.placement.stage(topic) for topic in "ab"} == {0, 1}
@@ -231,7 +231,9 @@ def test_what_nobody_subscribes_is_placed_too(spark: SparkSession) -> None:
         placement(nobody, nodes=2)
 
 
-def test_bad_input_is_refused_by_name(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_of_placement_is_rejected(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good = subscribe(spark, {"s": ["a", "b"]})
     with pytest.raises(
         BadInput, match="subscriptions: there is no column 'subscriber'; there are who"

@@ -40,7 +40,7 @@ def simulated(name: str, *, frames: bool, changes: Mapping[str, str] | None = No
 
 
 def published_again() -> list[Row]:
-    """A publisher that crashed says a second time that it published an event."""
+    """Return a run in which a restarted publisher publishes an event again."""
     script = Script(run="again").subscribe("s", "x").publish("p", "a").crash("p").restart("p")
     script.row("p", "published", event="a", topic="x", publisher="p", publisher_seq=1)
     return script.deliver("s", "a").rows
@@ -64,7 +64,7 @@ def demo(folder: Path) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Row]]:
-    """All runs that the tests look at, which are measured in one go."""
+    """All runs of the tests, measured together."""
     lossy = {'lease = "2s"': 'lease = "2s"\nreliable = false\ntime_to_live = "20ms"'}
     found = {
         "demo": demo(tmp_path_factory.mktemp("demo") / "trace"),
@@ -106,7 +106,7 @@ def one(rows: Sequence[Mapping[str, Any]], run: str) -> Mapping[str, Any]:
     return row
 
 
-def test_totals_are_those_of_the_checkers(tables: Tables, runs: dict[str, list[Row]]) -> None:
+def test_totals_agree_with_checkers(tables: Tables, runs: dict[str, list[Row]]) -> None:
     assert len(tables["totals"]) == len(runs)
     for name, rows in runs.items():
         wanted, found = statistics(rows), one(tables["totals"], name)
@@ -117,19 +117,19 @@ def test_totals_are_those_of_the_checkers(tables: Tables, runs: dict[str, list[R
         assert found["tagged"] == sum(wanted.tagged.values())
         assert found["discarded"] == sum(wanted.discarded.values())
         assert found["rows"] == len(rows)
-        told = {
+        reported = {
             (row["action"], row["verdict"]): row["count"] for row in of(tables["verdicts"], name)
         }
         changed = ("subscribed", "unsubscribed")
-        told = {key: count for key, count in told.items() if key[0] not in changed}
-        assert told == {
+        reported = {key: count for key, count in reported.items() if key[0] not in changed}
+        assert reported == {
             **{("discarded", verdict): count for verdict, count in wanted.discarded.items()},
             **{("delivered", verdict): count for verdict, count in wanted.tagged.items()},
         }
 
 
-def test_the_runs_hold_what_the_figures_are_about(runs: dict[str, list[Row]]) -> None:
-    """Else every comparison below would be one of nothing with nothing."""
+def test_runs_have_the_rows_that_figures_need(runs: dict[str, list[Row]]) -> None:
+    """Otherwise the other tests would compare nothing with nothing."""
     assert statistics(runs["rough day"]).held_count
     assert statistics(runs["lossy"]).tagged
     assert statistics(runs["rough day"]).crashes
@@ -147,7 +147,7 @@ def test_an_application_waits_from_its_submission_on(tables: Tables) -> None:
 
 
 def latencies_ms(rows: Sequence[Row]) -> list[tuple[str, float]]:
-    """By topic, in a second way: straight from the definition."""
+    """Return latencies by topic, straight from the definition."""
     published: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.step):
         if row.action in ("submitted", "published"):
@@ -162,7 +162,7 @@ def latencies_ms(rows: Sequence[Row]) -> list[tuple[str, float]]:
     return sorted(found)
 
 
-def test_latencies_are_those_of_the_checkers(tables: Tables, runs: dict[str, list[Row]]) -> None:
+def test_latencies_agree_with_checkers(tables: Tables, runs: dict[str, list[Row]]) -> None:
     for name, rows in runs.items():
         wanted = statistics(rows)
         if wanted.latency_p50_ms is None:
@@ -212,7 +212,7 @@ def test_the_histogram_holds_every_latency_in_its_bucket(
             )
 
 
-def test_hold_back_is_that_of_the_checkers(tables: Tables, runs: dict[str, list[Row]]) -> None:
+def test_hold_back_agrees_with_checkers(tables: Tables, runs: dict[str, list[Row]]) -> None:
     for name, rows in runs.items():
         wanted = statistics(rows)
         if wanted.held_count is None:
@@ -229,7 +229,7 @@ def test_hold_back_is_that_of_the_checkers(tables: Tables, runs: dict[str, list[
         assert max(bucket["max_ms"] or 0 for bucket in buckets) == found["max_ms"]
 
 
-def test_stamps_are_those_of_the_checkers(tables: Tables, runs: dict[str, list[Row]]) -> None:
+def test_stamps_agree_with_checkers(tables: Tables, runs: dict[str, list[Row]]) -> None:
     for name, rows in runs.items():
         wanted = statistics(rows)
         if wanted.stamp_entries_mean is None:
@@ -299,12 +299,12 @@ def test_every_table_is_as_described_and_written_under_its_name(
     assert pq.read_table(str(tmp_path / "out" / "hold_back")).num_rows == 0
 
 
-def test_a_frame_that_is_no_trace_is_refused(spark: SparkSession) -> None:
+def test_metrics_of_another_data_frame_are_rejected(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match="column 'run' is missing"):
         metrics(spark.range(1))
 
 
-def test_tables_are_not_written_in_the_place_of_a_file(tmp_path: Path) -> None:
+def test_tables_are_not_written_over_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(BadInput, match="is a file"):
         write_metrics({}, tmp_path / "file")

@@ -13,8 +13,9 @@ from tests.server.helpers import serving, until, within
 
 import ensue
 from ensue.cli import pub
+from ensue.core import platform
 from ensue.core.errors import HandshakeFailed, TransportError
-from ensue.transports import peer_probe, reconnect
+from ensue.transports import peer_probe
 from ensue.transports.brokers.address import read_url
 from ensue.transports.brokers.base import BrokerCarrier, Place, Session
 from ensue.transports.log_throttle import Throttle
@@ -274,7 +275,7 @@ def test_flapping_connection_backs_off(tmp_path: Path, monkeypatch: pytest.Monke
         pauses.append(high)
         return 0.0
 
-    monkeypatch.setattr(reconnect, "uniform", shortest)
+    monkeypatch.setattr(platform.current(), "uniform", shortest)
 
     async def main() -> None:
         async with serving(tmp_path) as server, ensue.connect(server.url) as bus:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ensue.transports import reconnect
+from ensue.core import platform
 from ensue.transports.reconnect import BACKOFF_S_MAX, BACKOFF_S_MIN, keep_connected
 
 
@@ -23,7 +23,7 @@ class Peer:
             self.log.append(f"pause {high:g}")
             return 0.0
 
-        monkeypatch.setattr(reconnect, "uniform", record)
+        monkeypatch.setattr(platform.current(), "uniform", record)
 
     async def use(self, connection: str) -> None:
         self.log.append(f"lost {connection}")

@@ -149,7 +149,7 @@ def _stop_on_signal(print_line: Callable[[str], None]) -> Iterator[threading.Eve
 
     It replaces Spark's own handler, which would cancel the current batches.
     """
-    from ensue.spark.jvm_watch import SparkGone, hush_py4j  # noqa: PLC0415 - an extra
+    from ensue.spark.jvm_watch import SparkGone, silence_py4j  # noqa: PLC0415 - an extra
 
     stop = threading.Event()
 
@@ -158,7 +158,7 @@ def _stop_on_signal(print_line: Callable[[str], None]) -> Iterator[threading.Eve
         if stop.is_set():
             raise KeyboardInterrupt
         print_line("stopping after the current batches; press Ctrl-C again to stop now")
-        hush_py4j()  # Spark may have got the same signal.
+        silence_py4j()  # Spark may have got the same signal.
         stop.set()
 
     before = {each: signal.signal(each, handle) for each in (signal.SIGINT, signal.SIGTERM)}

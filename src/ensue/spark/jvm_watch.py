@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from ensue.core.errors import EnsueError
 
-__all__ = ["SparkGone", "hush_py4j", "telling_when_gone"]
+__all__ = ["SparkGone", "raising_spark_gone", "silence_py4j"]
 
 ENDING_S = 10.0
 """Time for Spark's process to end after the first call to it has failed."""
@@ -36,7 +36,7 @@ class SparkGone(EnsueError, RuntimeError):
 
 
 @contextmanager
-def telling_when_gone(spark: SparkSession) -> Iterator[None]:
+def raising_spark_gone(spark: SparkSession) -> Iterator[None]:
     """Raise `SparkGone` instead of errors that the end of Spark's process causes."""
     try:
         yield
@@ -49,7 +49,7 @@ def telling_when_gone(spark: SparkSession) -> Iterator[None]:
         raise SparkGone(code) from error
 
 
-def hush_py4j() -> None:
+def silence_py4j() -> None:
     """Silence the bridge to Java when Java is about to end."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     # It reports calls that fail halfway to the root logger instead of its own.

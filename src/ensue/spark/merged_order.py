@@ -111,10 +111,10 @@ def _sort(frame: DataFrame, counts: Column, *, array: bool) -> DataFrame:
     tick, count = f.col("merge_tick"), counts[0] if array else counts
     some = frame.select(tick).sample(fraction=SAMPLED, seed=1)
     shares = [point / POINTS for point in range(1, POINTS)]
-    looked = some.agg(
+    sampled = some.agg(
         f.count(tick), f.min(tick), f.max(tick), f.percentile_approx(tick, shares)
     ).collect()[0]
-    seen, low, high, points = looked
+    seen, low, high, points = sampled
     parts = min(POINTS, parts_for(frame, round(seen / SAMPLED)))
     cuts = [points[part * POINTS // parts - 1] for part in range(1, parts)]
     base, room = _room(low or 0, high or 0)

@@ -209,9 +209,7 @@ class _Reader:
     def lost(self, topic: str, start: int, end: int) -> None:
         """Report missing offsets."""
         what = f"offsets {start} to {end - 1} of topic {topic!r} are not in {self.options.shown}"
-        self.wrong(
-            "OFFSETS_GONE", f"{what}: the log was trimmed or replaced", "Start the query anew"
-        )
+        self.wrong("OFFSETS_GONE", f"{what}: the log was trimmed or replaced", "Start a new query")
 
     def beyond(self, topic: str, known: Bounds, asked: int, who: str) -> None:
         """Report an offset after the end of a log."""
@@ -256,7 +254,7 @@ class LogBatchReader(_Reader, DataSourceReader):
         bounds = self.bounds()
         starts = _resolve(self.options.starting, bounds, unnamed=EARLIEST)
         ends = _resolve(self.options.ending, bounds, unnamed=LATEST)
-        for name, offsets in (("startingOffsets says", starts), ("endingOffsets says", ends)):
+        for name, offsets in (("startingOffsets is", starts), ("endingOffsets is", ends)):
             for topic, offset in offsets.items():
                 known = bounds.get(topic)
                 if known is not None and offset > known.next:
@@ -310,7 +308,7 @@ class LogStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableN
         for topic, begin in start.items():
             known = bounds.get(topic, Bounds(0, 0))
             if begin > known.next and self.options.wants(topic):
-                who = "(was it replaced?) the stream goes on from"
+                who = "(was it replaced?) the stream resumes at"
                 self.beyond(topic, known, begin, who)
                 end[topic] = known.next
         taken = left

@@ -45,9 +45,9 @@ def components(found: DataFrame) -> DataFrame:
         edges = _small_star(_large_star(edges)).localCheckpoint()
         seen, known = known, _fingerprint(edges)
         if seen == known:
-            centres = edges.select(f.col("low").alias("topic"), f.col("low").alias("component"))
+            centers = edges.select(f.col("low").alias("topic"), f.col("low").alias("component"))
             members = edges.select(f.col("high").alias("topic"), f.col("low").alias("component"))
-            return centres.union(members).distinct()
+            return centers.union(members).distinct()
     raise LimitReached(
         f"components: topics still change component after {ROUNDS_MAX} rounds",
         limit="ROUNDS_MAX",

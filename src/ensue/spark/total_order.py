@@ -46,7 +46,7 @@ _UNITS = {
 _PERIOD = re.compile(rf"\s*(\d+)\s+({'|'.join(_UNITS)})s?\s*")
 
 
-class _Seen(NamedTuple):
+class _Statistics(NamedTuple):
     """Statistics of one topic of a batch."""
 
     first: int
@@ -97,12 +97,12 @@ def order(
     limits = Limits(held_max=held_max, time_to_live_us=_micros(time_to_live), voids=voids)
     if held_max < 1:
         raise BadInput(f"held_max is {held_max}: at least one event must be allowed to wait")
-    looked: dict[str, _Seen] | None = None
+    statistics: dict[str, _Statistics] | None = None
     if topics is None:
-        looked = _looked_at(frame, None)
-        topics = sorted(looked)
+        statistics = _collect_statistics(frame, None)
+        topics = sorted(statistics)
     cut = _cut(topics)
-    if not cut and looked is None:
+    if not cut and statistics is None:
         raise BadInput(
             "topics is empty: name at least one, or leave it out to order all of a batch"
         )
@@ -113,16 +113,16 @@ def order(
         chosen = _chosen(frame, cut, rule, before_cut=before_cut)
         schema = t.StructType([*chosen.schema.fields, t.StructField("verdict", t.StringType())])
         return hold_back(chosen, schema, rule.hold_back(cut, limits))
-    if looked is None:
-        looked = _looked_at(frame.where(f.col("topic").isin(list(cut))), cut)
-        _warn_of_absent(frame, cut, looked)
+    if statistics is None:
+        statistics = _collect_statistics(frame.where(f.col("topic").isin(list(cut))), cut)
+        _warn_of_absent(frame, cut, statistics)
     if not isinstance(topics, Mapping):
-        begun = _begun(frame, cut, looked)
+        begun = _first_cut(frame, cut, statistics)
         before_cut, cut = before_cut or begun != cut, begun
     chosen = _chosen(frame, cut, rule, before_cut=before_cut)
     held = {
         topic: (max(cut[topic], seen.first), seen.last)
-        for topic, seen in looked.items()
+        for topic, seen in statistics.items()
         if seen.last >= cut[topic]
     }
     return rule.sort(_judged(chosen, voids=voids), cut, held)
@@ -138,15 +138,15 @@ def _judged(chosen: DataFrame, *, voids: bool) -> DataFrame:
     return chosen.withColumn("verdict", f.when(f.col("value").isNull(), VOID).otherwise(verdict))
 
 
-def _begun(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> Cut:
+def _first_cut(frame: DataFrame, cut: Cut, statistics: Mapping[str, _Statistics]) -> Cut:
     """Return the cut where the order of a whole log begins; warn if it is not the start.
 
     An event that does not count all earlier ones has too small a position. The sum of all positions
     shows whether there is one.
     """
-    count = sum(seen.rows for seen in looked.values())
-    whole = all(seen.first == 0 and seen.rows == seen.last + 1 for seen in looked.values())
-    if not whole or sum(seen.sum for seen in looked.values()) == count * (count + 1) // 2:
+    count = sum(seen.rows for seen in statistics.values())
+    whole = all(seen.first == 0 and seen.rows == seen.last + 1 for seen in statistics.values())
+    if not whole or sum(seen.sum for seen in statistics.values()) == count * (count + 1) // 2:
         return cut
     begun = find_cut(cut, rows_of(frame))
     if begun is None or begun == cut:
@@ -161,15 +161,15 @@ def _begun(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> Cut:
     return begun
 
 
-def _warn_of_absent(frame: DataFrame, cut: Cut, looked: Mapping[str, _Seen]) -> None:
+def _warn_of_absent(frame: DataFrame, cut: Cut, statistics: Mapping[str, _Statistics]) -> None:
     """Warn of requested topics without events in a batch."""
     absent = [
         repr(topic)
         for topic in sorted(cut)
-        if topic not in looked or looked[topic].last < cut[topic]
+        if topic not in statistics or statistics[topic].last < cut[topic]
     ]
     if absent:
-        there = sorted(_looked_at(frame, None))
+        there = sorted(_collect_statistics(frame, None))
         names_shown = ", ".join(map(repr, there[:TOPICS_SHOWN]))
         more = f" and {len(there) - TOPICS_SHOWN:,} more" if len(there) > TOPICS_SHOWN else ""
         _log.warning(
@@ -204,7 +204,7 @@ def _micros(time_to_live: timedelta | str | None) -> int | None:
     return time_to_live // timedelta(microseconds=1)
 
 
-def _looked_at(frame: DataFrame, cut: Cut | None) -> dict[str, _Seen]:
+def _collect_statistics(frame: DataFrame, cut: Cut | None) -> dict[str, _Statistics]:
     """Return the statistics of each topic of a batch."""
     if frame.isStreaming:
         raise BadInput(
@@ -212,7 +212,7 @@ def _looked_at(frame: DataFrame, cut: Cut | None) -> dict[str, _Seen]:
             "checkpoint"
         )
     # Without a cut, sum over all topics: a stamp that counts absent topics makes the sum too large,
-    # and `_begun` searches for the cut.
+    # and `_first_cut` searches for the cut.
     position = (
         positions(cut)
         if cut is not None
@@ -220,17 +220,17 @@ def _looked_at(frame: DataFrame, cut: Cut | None) -> dict[str, _Seen]:
             f.map_values("stamp"), f.lit(0).cast("bigint"), lambda so_far, value: so_far + value
         )
     )
-    looks = (
+    aggregates = (
         f.min("offset").alias("first"),
         f.max("offset").alias("last"),
         f.count("*").alias("rows"),
         f.sum(f.coalesce(position, f.lit(0)).cast("decimal(38,0)")).alias("sum"),
     )
-    found = frame.groupBy("topic").agg(*looks).limit(TOPICS_MAX + 1).collect()
+    found = frame.groupBy("topic").agg(*aggregates).limit(TOPICS_MAX + 1).collect()
     if any(None in tuple(row) for row in found):
         raise BadInput("the data frame is no event log: it has rows without a topic or an offset")
     return {
-        row["topic"]: _Seen(row["first"], row["last"], row["rows"], int(row["sum"]))
+        row["topic"]: _Statistics(row["first"], row["last"], row["rows"], int(row["sum"]))
         for row in found
     }
 

@@ -42,20 +42,20 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _RUN = {"run": ("string", "the run")}
-_ORDER = {**_RUN, "order": ("string", "the order that was asked for")}
+_ORDER = {**_RUN, "order": ("string", "the requested order")}
 _TOPIC = {**_ORDER, "topic": ("string", "the topic; null for all topics together")}
 _BUCKET = {
-    "bucket_ms": ("double", "begin of the bucket, since the run's first publication or delivery"),
-    "width_ms": ("double", "how long the bucket is: the same for all of a run"),
+    "bucket_ms": ("double", "start of the bucket, since the run's first publication or delivery"),
+    "width_ms": ("double", "length of the bucket, the same for all of a run"),
 }
 
 
 def _figures(what: str, unit: str) -> dict[str, tuple[str, str]]:
     kind = "double" if unit == "ms" else "bigint"
     middle = {
-        f"{name}_{unit}": (kind, f"{percent:.1%} of them are at most so long")
+        f"{name}_{unit}": (kind, f"{percent:.1%} of them are at most this long")
         if unit == "ms"
-        else (kind, f"{percent:.1%} of them are at most so large")
+        else (kind, f"{percent:.1%} of them are at most this large")
         for name, percent in _PERCENTS.items()
     }
     return {
@@ -67,16 +67,16 @@ def _figures(what: str, unit: str) -> dict[str, tuple[str, str]]:
 
 TABLES: Mapping[str, Table] = {
     "totals": Table(
-        description="One row a run: how much happened.",
+        description="One row per run: how much happened.",
         columns={
             **_RUN,
-            "order": ("string", "the orders that were asked for, comma-separated"),
+            "order": ("string", "the requested orders, comma-separated"),
             "events": ("bigint", "events published"),
             "deliveries": ("bigint", "events delivered, once for each subscriber"),
             "subscribers": ("bigint", "subscriptions that were made or given an event"),
             "publishers": ("bigint", "nodes that published"),
-            "discarded": ("bigint", "events given up by a node; `verdicts` says why"),
-            "tagged": ("bigint", "deliveries with a verdict; `verdicts` says which"),
+            "discarded": ("bigint", "events discarded by a node; `verdicts` has the reasons"),
+            "tagged": ("bigint", "deliveries with a verdict; `verdicts` has them"),
             "crashes": ("bigint", "crashes of nodes"),
             "rows": ("bigint", "rows of the trace"),
             "begin_ns": ("bigint", "time of the first publication or delivery"),
@@ -88,8 +88,8 @@ TABLES: Mapping[str, Table] = {
         "of nodes below an application are left out.",
         columns={
             **_RUN,
-            "action": ("string", "what the row says happened"),
-            "verdict": ("string", "why; empty where a discarded row doesn't say"),
+            "action": ("string", "the action of the rows"),
+            "verdict": ("string", "why; empty if a discarded row does not say"),
             "count": ("bigint", "how many"),
         },
     ),
@@ -113,7 +113,7 @@ TABLES: Mapping[str, Table] = {
     ),
     "hold_back": Table(
         description="Deliveries that waited because an event received later had to go first. "
-        "Empty for runs without `received` rows, which don't tell.",
+        "Empty for runs without `received` rows, which do not record it.",
         columns={
             **_ORDER,
             "count": ("bigint", "deliveries of events whose reception is in the trace"),
@@ -146,7 +146,7 @@ TABLES: Mapping[str, Table] = {
         columns={
             **_ORDER,
             "entries": ("int", "entries of the stamp"),
-            "count": ("bigint", "events with a stamp of so many"),
+            "count": ("bigint", "events with a stamp of this many"),
         },
     ),
     "stamps_over_time": Table(
@@ -166,9 +166,9 @@ TABLES: Mapping[str, Table] = {
         columns={
             **_ORDER,
             "deliveries": ("bigint", "events delivered, once for each subscriber"),
-            "sent": ("bigint", "rows that say `sent`"),
+            "sent": ("bigint", "rows with the action `sent`"),
             "sent_with_event": ("bigint", "those that carry an event"),
-            "sent_bytes": ("bigint", "bytes of all of them, where they say"),
+            "sent_bytes": ("bigint", "bytes of all of them, if recorded"),
             "frames": ("boolean", "whether frames were recorded: some carry no event"),
             "sent_per_delivery": ("double", "sent / deliveries; null if nothing was delivered"),
             "bytes_per_delivery": ("double", "the same of bytes"),
@@ -179,8 +179,8 @@ TABLES: Mapping[str, Table] = {
         columns={
             **_TOPIC,
             **_BUCKET,
-            "published": ("bigint", "rows that say `published` in the bucket"),
-            "delivered": ("bigint", "rows that say `delivered`"),
+            "published": ("bigint", "publications in the bucket"),
+            "delivered": ("bigint", "deliveries in the bucket"),
         },
     ),
 }

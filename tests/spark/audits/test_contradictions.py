@@ -19,10 +19,10 @@ CUT_UP = Sizes(whole_rows=0, tile_rows=2)
 """So small that every run is judged as huge ones are."""
 
 
-class Told(Script):
+class CanonicalScript(Script):
     """Return rows as recorders write them: ids of publisher, topic and number; positions."""
 
-    def publish(self, node: str, event: str, topic: str = "x") -> "Told":
+    def publish(self, node: str, event: str, topic: str = "x") -> "CanonicalScript":
         super().publish(node, event, topic)
         number = self.rows[-1].publisher_seq
         assert number is not None
@@ -36,7 +36,7 @@ class Told(Script):
         subscription: str = "main",
         verdict: str = "",
         position: int | None = None,
-    ) -> "Told":
+    ) -> "CanonicalScript":
         for event in events:
             super().deliver(node, event, subscription=subscription, verdict=verdict)
             last = self.rows[-1]
@@ -52,8 +52,8 @@ class Told(Script):
         return self
 
 
-def good() -> Told:
-    script = Told()
+def good() -> CanonicalScript:
+    script = CanonicalScript()
     script.subscribe("s", "x").publish("p", "e").deliver("s", "e")
     return script
 
@@ -75,13 +75,13 @@ def two_labels() -> Script:
 
 def alike() -> Script:
     """Two publishers and topics whose names come to the same, where a name holds what parts ids."""
-    script = Told()
+    script = CanonicalScript()
     script.subscribe("s", "b/c", "c").publish("a", "e", "b/c").publish("a/b", "f", "c")
     return script.deliver("s", "e", "f")
 
 
 def stranger() -> Script:
-    """Nothing is known of a subscriber but what it delivered of somebody whom nobody knows."""
+    """A subscriber that never subscribed delivers an event of an unknown publisher."""
     return good().deliver("t", "nobody's")
 
 
@@ -93,9 +93,9 @@ def deliveries_alone() -> Script:
 
 CASES: Mapping[str, Script] = {
     "good": good(),
-    "said again": again(good()),
-    "said again before a restart": again(good()).crash("p").restart("p"),
-    "said again after a restart": again(good().crash("p").restart("p")),
+    "published again": again(good()),
+    "published again before a restart": again(good()).crash("p").restart("p"),
+    "published again after a restart": again(good().crash("p").restart("p")),
     "two ids": Script().subscribe("s", "x").publish("p", "e").deliver("s", "e").row(
         "p", "published", event="f", topic="x", publisher="p", publisher_seq=1
     ),
@@ -104,9 +104,15 @@ CASES: Mapping[str, Script] = {
     "stranger": stranger(),
     "deliveries alone": deliveries_alone(),
 }  # fmt: skip
-PLAIN = ("good", "said again", "said again before a restart", "said again after a restart",
-         "stranger", "deliveries alone")  # fmt: skip
-"""Those in which ids say publisher, topic and number, which are read in another way."""
+PLAIN = (
+    "good",
+    "published again",
+    "published again before a restart",
+    "published again after a restart",
+    "stranger",
+    "deliveries alone",
+)
+"""Runs whose ids are publisher, topic and number; these are read from files."""
 
 
 def rows_of(names: tuple[str, ...]) -> list[Row]:
@@ -124,7 +130,7 @@ def unknown_runs(report: Report) -> list[str]:
 @pytest.mark.parametrize(
     "names", [pytest.param(PLAIN, marks=pytest.mark.verify), tuple(CASES)], ids=["plain", "all"]
 )
-def test_the_audit_says_what_the_checkers_say(
+def test_audit_agrees_with_checkers(
     spark: SparkSession, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     rows = rows_of(names)
@@ -142,7 +148,7 @@ def test_the_audit_says_what_the_checkers_say(
 
 
 def late(script: Script, **columns: object) -> list[Row]:
-    """Let deliveries be late by the clock, and by their deadline."""
+    """Return rows whose deliveries are late by the clock, and by their deadline."""
     return [
         msgspec.structs.replace(row, at_ns=row.at_ns + 10**9, deadline_ns=5, **columns)
         if row.action == "delivered"
@@ -152,7 +158,7 @@ def late(script: Script, **columns: object) -> list[Row]:
 
 
 @pytest.mark.verify
-def test_times_are_judged_of_runs_that_are_believed_and_by_clocks_that_are(
+def test_times_are_judged_only_of_readable_runs_and_valid_clocks(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     two = good()
@@ -184,8 +190,8 @@ def test_times_are_judged_of_runs_that_are_believed_and_by_clocks_that_are(
 
 
 @pytest.mark.verify
-def test_clocks_may_be_as_far_apart_as_numbers_are(spark: SparkSession, tmp_path: Path) -> None:
-    script = Told()
+def test_clocks_may_differ_by_any_64_bit_number(spark: SparkSession, tmp_path: Path) -> None:
+    script = CanonicalScript()
     script.subscribe("s", "x").publish("p", "e").publish("q", "f").deliver("s", "e", "f")
     clocks = {"s": 0, "p": -(2**63), "q": 2**63 - 10}
     rows = [
@@ -202,7 +208,7 @@ def test_clocks_may_be_as_far_apart_as_numbers_are(spark: SparkSession, tmp_path
     assert expected["timely"].anomaly_counts == {"slow": 1}
 
 
-def test_of_nothing_nothing_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_audit_of_an_empty_trace_agrees_with_checkers(spark: SparkSession, tmp_path: Path) -> None:
     trace.write([], tmp_path / "trace")
     expected = check([], "deadline", within_ns=1).to_dict()
     assert audit(tmp_path / "trace", "deadline", within_ns=1).report().to_dict() == expected

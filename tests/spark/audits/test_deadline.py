@@ -1,4 +1,4 @@
-"""Deadlines audited on Spark: what the checker says, of good runs and of broken ones."""
+"""The audit of deadlines agrees with the checker on good and broken runs."""
 
 from pathlib import Path
 from random import Random
@@ -24,7 +24,7 @@ def runs() -> list[Row]:
 
 
 def broken(rows: list[Row]) -> list[Row]:
-    """Deliver some events too late, leave some out, and excuse some of those."""
+    """Delay some deliveries, drop some, and excuse some of those."""
     random = Random(7)
     found: list[Row] = []
     for row in rows:
@@ -47,7 +47,7 @@ def broken(rows: list[Row]) -> list[Row]:
     return found
 
 
-def told(report: Report) -> set[tuple[str, str, str, str]]:
+def reported(report: Report) -> set[tuple[str, str, str, str]]:
     return {
         (one.anomaly, one.nodes[0], one.first_event, one.because)
         for one in report["deadline"].violations
@@ -55,9 +55,7 @@ def told(report: Report) -> set[tuple[str, str, str, str]]:
 
 
 @pytest.mark.verify
-def test_the_audit_says_of_good_runs_what_the_checker_says(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_audit_of_good_runs_agrees_with_checker(spark: SparkSession, tmp_path: Path) -> None:
     rows = runs()
     trace.write(rows, tmp_path / "runs")
     expected = check(rows, "deadline", lossy=True, clock_error_ns=CLOCK_ERROR_NS)
@@ -69,9 +67,7 @@ def test_the_audit_says_of_good_runs_what_the_checker_says(
     assert [one.checker for one in report.findings] == [one.checker for one in expected.findings]
 
 
-def test_the_audit_says_of_broken_runs_what_the_checker_says(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_audit_of_broken_runs_agrees_with_checker(spark: SparkSession, tmp_path: Path) -> None:
     rows = broken(runs())
     trace.write(rows, tmp_path / "runs")
     expected = check(rows, "deadline", lossy=True, violations_max=9_999)
@@ -79,11 +75,11 @@ def test_the_audit_says_of_broken_runs_what_the_checker_says(
     assert report["deadline"].anomaly_counts == expected["deadline"].anomaly_counts
     assert set(report["deadline"].anomaly_counts) == {"expired", "missed"}
     assert len(report["deadline"].violations) == 4, "two of each, and the others are counted"
-    assert told(report) < told(expected)
+    assert reported(report) < reported(expected)
 
 
 @pytest.mark.verify
-def test_another_subscription_of_the_node_that_leaves_excuses_nobody(
+def test_another_subscription_that_leaves_excuses_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     script = Script().subscribe("s", "x").subscribe("s", "x", subscription="other")

@@ -19,9 +19,11 @@ def test_the_demo_audits_both_halves_on_spark(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    told = json.loads(run.stdout)
+    reported = json.loads(run.stdout)
     for half in ("none", "total"):
-        assert told[half]["audit"]["delivery_count"] == told[half]["statistics"]["deliveries"]
-    assert told["total"]["audit"]["verdict"] == "valid"
-    assert told["none"]["audit"]["verdict"] == "invalid"
+        assert (
+            reported[half]["audit"]["delivery_count"] == reported[half]["statistics"]["deliveries"]
+        )
+    assert reported["total"]["audit"]["verdict"] == "valid"
+    assert reported["none"]["audit"]["verdict"] == "invalid"
     assert "audit both recorded runs" in run.stderr

@@ -40,7 +40,10 @@ def test_audit_accepts_valid_runs(spark: SparkSession, tmp_path: Path) -> None:
     assert found.sentences() == check(rows, "batches").sentences()
 
 
-@pytest.mark.parametrize("sizes", [Sizes(), Sizes(whole_rows=0, tile_rows=4)])
+@pytest.mark.parametrize(
+    "sizes",
+    [Sizes(), pytest.param(Sizes(whole_rows=0, tile_rows=4), marks=pytest.mark.verify)],
+)
 def test_audit_finds_the_violation_that_the_checkers_find(
     spark: SparkSession, tmp_path: Path, sizes: Sizes
 ) -> None:

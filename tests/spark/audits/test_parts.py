@@ -79,7 +79,7 @@ def test_the_unit_of_an_event_is_the_first_that_ends_at_it_or_later(
     assert finder.of(wanted).tolist() == expected
 
 
-def test_runs_that_are_not_cut_up_have_one_unit() -> None:
+def test_undivided_runs_have_one_unit() -> None:
     nothing = np.empty(0, dtype=np.int64)
     lanes = Lanes(nothing, nothing, nothing, [], [], nothing, nothing)
 
@@ -90,7 +90,7 @@ def test_runs_that_are_not_cut_up_have_one_unit() -> None:
     first=st.integers(-(2**40), 2**40),
     offsets=st.lists(st.integers(-(2**33), 2**33) | st.integers(0, 100)),
 )
-def test_narrowed_numbers_come_back(first: int, offsets: list[int]) -> None:
+def test_narrowed_numbers_are_restored(first: int, offsets: list[int]) -> None:
     numbers = np.array([first, *(first + offset for offset in offsets)], dtype=np.int64)
 
     assert widened(narrowed(numbers).tobytes(), len(numbers)).tolist() == numbers.tolist()
@@ -103,7 +103,7 @@ def test_near_numbers_take_half_the_bytes(count: int) -> None:
     assert len(narrowed(numbers).tobytes()) == 8 + 4 * count
 
 
-def test_it_tells_as_many_witnesses_as_the_checkers_and_how_many_more_there_are(
+def test_report_has_as_many_witnesses_as_the_checkers_and_counts_the_rest(
     tmp_path: Path,
 ) -> None:
     script = Script().subscribe("s1", "x").subscribe("s2", "x")
@@ -126,7 +126,7 @@ def test_it_tells_as_many_witnesses_as_the_checkers_and_how_many_more_there_are(
     assert len(found.sentences(violations_max=30)) == 31
 
 
-def test_positions_that_were_not_all_judged_are_unknown() -> None:
+def test_partly_judged_positions_are_unknown() -> None:
     found = Found(many_breaks={1, 2, 3})
     known = {1: Subscriber("r", "n", "s"), 2: Subscriber("bad", "n", "s")}
     gathered = cast("Gathered", SimpleNamespace(subscribers=known, changes={}))
@@ -142,13 +142,13 @@ def test_positions_that_were_not_all_judged_are_unknown() -> None:
         notes={},
     ).report()
     assert report.verdict == "unknown"
-    assert [told.partition(" has over 1,000 ")[0] for told in report[RULE].reasons] == [
+    assert [reported.partition(" has over 1,000 ")[0] for reported in report[RULE].reasons] == [
         "n of run r",
         "a node that never subscribed",
     ]
 
 
-def test_a_large_run_without_true_times_is_left_whole_with_a_warning(
+def test_large_run_without_true_times_stays_whole_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     common: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Causal order within topics audited on Spark: what the checker says, word for word."""
+"""The audit of causal order within topics agrees with the checker word for word."""
 
 from functools import cache
 from pathlib import Path
@@ -36,7 +36,7 @@ def runs() -> list[Row]:
 def inverted(rows: list[Row]) -> list[Row]:
     """Let subscribers change places of two deliveries of one topic, here and there."""
     random = Random(11)
-    told = list(rows)
+    reported = list(rows)
     places: dict[tuple[str, str, str | None, str | None], list[int]] = {}
     for place, row in enumerate(rows):
         if row.action == "delivered":
@@ -45,20 +45,18 @@ def inverted(rows: list[Row]) -> list[Row]:
     for of_topic in places.values():
         if len(of_topic) > 1 and random.random() < 0.4:
             one, other = random.sample(of_topic, 2)
-            told[one], told[other] = (
+            reported[one], reported[other] = (
                 msgspec.structs.replace(
                     rows[this], event=rows[that].event, publisher=rows[that].publisher,
                     publisher_seq=rows[that].publisher_seq,
                 )
                 for this, that in ((one, other), (other, one))
             )  # fmt: skip
-    return told
+    return reported
 
 
 @pytest.mark.verify
-def test_the_audit_says_of_good_runs_what_the_checker_says(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_audit_of_good_runs_agrees_with_checker(spark: SparkSession, tmp_path: Path) -> None:
     trace.write(runs(), tmp_path / "runs")
     expected = check(runs(), ORDER, lossy=True)
     assert expected.verdict is Verdict.VALID
@@ -67,9 +65,7 @@ def test_the_audit_says_of_good_runs_what_the_checker_says(
         assert report.to_dict() == expected.to_dict()
 
 
-def test_the_audit_says_of_inversions_what_the_checker_says(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_audit_of_inversions_agrees_with_checker(spark: SparkSession, tmp_path: Path) -> None:
     rows = inverted(runs())
     trace.write(rows, tmp_path / "runs")
     expected = check(rows, ORDER, causal=True, violations_max=MANY)
@@ -84,17 +80,15 @@ def test_the_audit_says_of_inversions_what_the_checker_says(
 
 
 @pytest.mark.verify
-def test_the_audit_of_a_trace_that_is_cut_up_says_the_same_of_topics(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_audit_in_tiles_agrees_on_topics(spark: SparkSession, tmp_path: Path) -> None:
     rows = inverted(runs())
     trace.write(rows, tmp_path / "runs")
     expected = check(rows, ORDER, violations_max=MANY)
     found = audit(tmp_path / "runs", ORDER, violations_max=2, sizes=CUT_UP)
     report = found.report(violations_max=MANY)
     assert report[ORDER].anomaly_counts == expected[ORDER].anomaly_counts
-    told = {one.because for one in report[ORDER].violations}
-    assert told < {one.because for one in expected[ORDER].violations}, "two of each topic"
+    reported = {one.because for one in report[ORDER].violations}
+    assert reported < {one.because for one in expected[ORDER].violations}, "two of each topic"
 
 
 def late(run: str) -> Script:
@@ -127,7 +121,7 @@ def circle(script: Script, topic: str) -> Script:
 
 
 @pytest.mark.verify
-def test_what_other_topics_tell_of_a_run_counts(spark: SparkSession, tmp_path: Path) -> None:
+def test_facts_from_other_topics_count(spark: SparkSession, tmp_path: Path) -> None:
     # Of two subscribers at a node, one has nothing to do with topic x, and never subscribed.
     scripts = [late("uninvited").deliver("s1", "n", subscription="other")]
     # The one that came to the node second is the first to be handed something of topic y.
@@ -136,8 +130,8 @@ def test_what_other_topics_tell_of_a_run_counts(spark: SparkSession, tmp_path: P
     both.deliver("s1", "b", "a", subscription="two")
     scripts.append(both.deliver("s1", "b", "a", subscription="one"))
     again = late("again").crash("p1").restart("p1")
-    said = {"event": "a", "topic": "x", "publisher": "p1", "publisher_seq": 1}
-    scripts.append(again.row("p1", "published", **said))
+    label = {"event": "a", "topic": "x", "publisher": "p1", "publisher_seq": 1}
+    scripts.append(again.row("p1", "published", **label))
     scripts.append(circle(circle(late("circles"), "u"), "v"))
     rows = [row for script in scripts for row in script.rows]
     expected = check(rows, ORDER)
@@ -158,10 +152,10 @@ def test_what_other_topics_tell_of_a_run_counts(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.verify
-def test_of_runs_that_are_not_believed_nothing_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_unreadable_runs_have_no_violations(spark: SparkSession, tmp_path: Path) -> None:
     scripts = {name: late(name) for name in ("step", "label", "two topics")}
-    said = {"event": "a", "topic": "y", "publisher": "p3", "publisher_seq": 1}
-    scripts["two topics"].row("p3", "published", **said)
+    label = {"event": "a", "topic": "y", "publisher": "p3", "publisher_seq": 1}
+    scripts["two topics"].row("p3", "published", **label)
     scripts["label"].row("s1", "delivered", event="n", publisher="p1", publisher_seq=1)
     by_step = scripts["step"].rows
     place = next(place for place, row in enumerate(by_step) if row.event == "b")

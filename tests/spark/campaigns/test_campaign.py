@@ -1,4 +1,4 @@
-"""`ensue.spark.campaign`: many cases, one row or more for each, whatever happens."""
+"""`ensue.spark.campaign`: one row or more for each case, whatever happens."""
 
 import os
 import threading
@@ -19,8 +19,7 @@ from ensue.spark.campaigns import campaign as campaigns
 SQUARE = "square bigint"
 
 
-# Functions made by a function travel to the workers whole; those of a test module would be looked
-# for there by name.
+# Workers get nested functions by value; functions of a test module would be imported by name.
 def squares(*, failing: tuple[int, ...] = (), dying: tuple[int, ...] = ()) -> Any:
     def play(case: int) -> Mapping[str, Any]:
         if case in dying:
@@ -46,27 +45,27 @@ def test_every_case_gives_its_row(spark: SparkSession) -> None:
 def test_a_case_that_raises_is_a_row_with_its_error(spark: SparkSession) -> None:
     play = squares(failing=(1,))
     found = campaign(spark, play, range(3), schema=SQUARE, cases_per_task=3).collect()
-    told = {row.case: (row.square, row.error) for row in found}
-    assert told[0] == (0, None)
-    assert told[2] == (4, None)
-    assert told[1][0] is None
-    assert told[1][1].startswith("raised ArithmeticError: planted in 1 (")
+    reported = {row.case: (row.square, row.error) for row in found}
+    assert reported[0] == (0, None)
+    assert reported[2] == (4, None)
+    assert reported[1][0] is None
+    assert reported[1][1].startswith("raised ArithmeticError: planted in 1 (")
 
 
 @pytest.mark.verify
-def test_a_case_that_kills_its_process_is_found_and_costs_no_other(spark: SparkSession) -> None:
+def test_case_that_kills_its_process_affects_no_other(spark: SparkSession) -> None:
     play = squares(dying=(2,))
     found = campaign(spark, play, range(5), schema=SQUARE, cases_per_task=5).collect()
-    told = {row.case: (row.square, row.error) for row in found}
-    assert {case: square for case, (square, _) in told.items()} == {
+    reported = {row.case: (row.square, row.error) for row in found}
+    assert {case: square for case, (square, _) in reported.items()} == {
         0: 0,
         1: 1,
         2: None,
         3: 9,
         4: 16,
     }
-    assert told[2][1].startswith("the task died that played it: ")
-    assert "exited unexpectedly" in told[2][1]
+    assert reported[2][1].startswith("the task died that played it: ")
+    assert "exited unexpectedly" in reported[2][1]
 
 
 def test_a_result_that_does_not_fit_the_schema_is_an_error_of_its_case(spark: SparkSession) -> None:
@@ -75,10 +74,10 @@ def test_a_result_that_does_not_fit_the_schema_is_an_error_of_its_case(spark: Sp
         return results[case]
 
     found = campaign(spark, play, range(3), schema=SQUARE, cases_per_task=3).collect()
-    told = {row.case: row.error for row in found}
-    assert "ArrowInvalid" in told[0] or "ArrowTypeError" in told[0]
-    assert "the schema has no column cube; it has ['square']" in told[1]
-    assert told[2] is None
+    reported = {row.case: row.error for row in found}
+    assert "ArrowInvalid" in reported[0] or "ArrowTypeError" in reported[0]
+    assert "the schema has no column cube; it has ['square']" in reported[1]
+    assert reported[2] is None
 
 
 def test_parameters_are_columns_and_a_case_may_give_several_rows(spark: SparkSession) -> None:
@@ -86,7 +85,7 @@ def test_parameters_are_columns_and_a_case_may_give_several_rows(spark: SparkSes
         return [{"at": at, "law": case["law"].upper()} for at in range(case["seed"])]
 
     cases = [{"shape": law, "law": law, "seed": seed} for law in "ab" for seed in (0, 2)]
-    with pytest.raises(BadInput, match="the column 'law' is there twice"):
+    with pytest.raises(BadInput, match="the column 'law' occurs twice"):
         campaign(spark, play, cases, schema="at int, law string")
     renamed = [{"law": each["law"], "seed": each["seed"]} for each in cases]
 
@@ -102,16 +101,16 @@ def test_parameters_are_columns_and_a_case_may_give_several_rows(spark: SparkSes
         ("b", 2, 0, "B"),
         ("b", 2, 1, "B"),
     ]
-    # A case without results has a row all the same, by which it is known to be done.
+    # A case without results has a row too, which marks it as done.
     assert rows(listed, "law", "seed", "at", "upper") == wanted
     framed = spark.createDataFrame(pa.Table.from_pylist(renamed))
     from_frame = campaign(spark, again, framed, schema="at int, upper string", cases_per_task=3)
     assert rows(from_frame, "law", "seed", "at", "upper") == wanted
 
 
-def test_results_are_watched_in_the_order_of_the_cases(spark: SparkSession) -> None:
+def test_watch_sees_results_in_the_order_of_the_cases(spark: SparkSession) -> None:
     def play(case: int) -> Mapping[str, Any]:
-        time.sleep(0.3 if case == 0 else 0)  # The others are back long before.
+        time.sleep(0.3 if case == 0 else 0)  # The others finish long before.
         return {"square": case * case}
 
     seen: list[int] = []
@@ -126,7 +125,7 @@ def test_results_are_watched_in_the_order_of_the_cases(spark: SparkSession) -> N
     assert seen == list(range(6))
 
 
-def test_watching_ends_a_campaign_behind_the_case_that_was_enough(spark: SparkSession) -> None:
+def test_watch_ends_a_campaign_after_its_case(spark: SparkSession) -> None:
     frame = campaign(
         spark,
         squares(),
@@ -139,7 +138,7 @@ def test_watching_ends_a_campaign_behind_the_case_that_was_enough(spark: SparkSe
     assert rows(frame, "case") == [(case,) for case in range(6)]
 
 
-def test_a_campaign_goes_on_where_it_was_interrupted(spark: SparkSession, tmp_path: Path) -> None:
+def test_interrupted_campaign_resumes(spark: SparkSession, tmp_path: Path) -> None:
     out, played, seen = tmp_path / "out", tmp_path / "played", list[int]()
     played.mkdir()
 
@@ -183,7 +182,7 @@ def test_earlier_results_end_a_campaign_as_new_ones_do(spark: SparkSession, tmp_
 
 
 @pytest.mark.verify
-def test_tasks_grow_until_they_are_worth_starting(spark: SparkSession, tmp_path: Path) -> None:
+def test_tasks_grow_to_their_target_duration(spark: SparkSession, tmp_path: Path) -> None:
     campaign(spark, squares(), range(3_000), schema=SQUARE, out=tmp_path, tasks=2)
     sizes = sorted(pq.read_metadata(str(path)).num_rows for path in tmp_path.glob("*.parquet"))
     assert sizes[0] == 1
@@ -192,7 +191,7 @@ def test_tasks_grow_until_they_are_worth_starting(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.verify
-def test_ending_a_campaign_ends_tasks_that_would_go_on_for_ever(
+def test_end_of_a_campaign_kills_endless_tasks(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(campaigns, "GRACE_SECONDS", 0.1)
@@ -206,7 +205,7 @@ def test_ending_a_campaign_ends_tasks_that_would_go_on_for_ever(
         spark, play, range(2), schema=SQUARE, cases_per_task=1, tasks=2, watch=lambda _: True
     )
     assert rows(frame, "case") == [(0,)]
-    assert spark.range(3).count() == 3  # The session itself is as it was.
+    assert spark.range(3).count() == 3  # The session still works.
 
 
 def test_no_cases_give_no_rows(spark: SparkSession) -> None:
@@ -218,23 +217,23 @@ def test_no_cases_give_no_rows(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("cases", "schema", "why"),
     [
-        ([1, 1], SQUARE, r"{'case': 1} is there twice"),
+        ([1, 1], SQUARE, r"{'case': 1} occurs twice"),
         ([1, "a"], SQUARE, "no common type of column"),
         ([{"a": 1}, {"b": 1}], SQUARE, "case 1 has other columns than case 0: {'b': 1}"),
         ([{"a": 1}, 2], SQUARE, "case 1 has other columns than case 0: 2"),
-        ([1], "case int", "the column 'case' is there twice"),
-        ([1], "error string", "the column 'error' is there twice"),
+        ([1], "case int", "the column 'case' occurs twice"),
+        ([1], "error string", "the column 'error' occurs twice"),
         ([1], "bigint", "expected columns such as"),
     ],
 )
-def test_cases_and_schemas_that_make_no_sense_are_refused(
+def test_bad_cases_and_schemas_are_rejected(
     spark: SparkSession, cases: list[Any], schema: str, why: str
 ) -> None:
     with pytest.raises(BadInput, match=why):
         campaign(spark, squares(), cases, schema=schema)
 
 
-def test_options_that_make_no_sense_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_bad_options_of_a_campaign_are_rejected(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cases_per_task must be at least 1, not 0"):
         campaign(spark, squares(), [1], schema=SQUARE, cases_per_task=0)
     lock = threading.Lock()
@@ -247,9 +246,7 @@ def test_options_that_make_no_sense_are_refused(spark: SparkSession, tmp_path: P
         campaign(spark, squares(), [1], schema=SQUARE, out=tmp_path / "file")
 
 
-def test_the_results_of_another_campaign_are_not_mixed_in(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_results_of_another_campaign_are_rejected(spark: SparkSession, tmp_path: Path) -> None:
     campaign(spark, squares(), [1], schema=SQUARE, out=tmp_path, name="first")
     with pytest.raises(BadInput, match="is of the campaign 'first', not 'second'; name a new"):
         campaign(spark, squares(), [2], schema=SQUARE, out=tmp_path, name="second")

@@ -23,12 +23,12 @@ TOTAL = partial(play_seed, "total")
 def shell(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Shell:
-    """A command that starts a session finds the one of the tests."""
+    """Run commands in the session of the tests."""
     return Shell(capsys, monkeypatch)
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, *failing: int) -> None:
-    """Make some seeds fail on the executors: a function made here travels there whole."""
+    """Make some seeds fail on the executors, which get this function by value."""
 
     def planted(protocol: str, seed: int) -> SeedResult:
         why = (f"planted in {seed}",) if seed in failing else ()
@@ -37,7 +37,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, *failing: int) -> None:
     monkeypatch.setattr(sim, "play_seed", planted)
 
 
-def test_spark_and_processes_find_the_same(spark: SparkSession) -> None:
+def test_spark_and_processes_have_the_same_results(spark: SparkSession) -> None:
     seen: list[SeedResult] = []
     frame = swarm.play_seeds(
         spark, TOTAL, SEEDS, name="swarm total", watch=seen.append, cases_per_task=10
@@ -65,7 +65,7 @@ def test_a_planted_failure_stops_at_the_lowest_seed_with_the_line_that_replays_i
     assert "6 of 999,998" in ended.stdout
 
 
-def test_keep_going_tells_every_failure_and_out_keeps_every_outcome(
+def test_keep_going_reports_every_failure_and_out_has_every_outcome(
     shell: Shell, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plant(monkeypatch, 3, 5)
@@ -82,9 +82,14 @@ def test_keep_going_tells_every_failure_and_out_keeps_every_outcome(
     ]
     stopped = shell(*words).json()
     assert [one["seed"] for one in stopped["failures"]] == [3]
-    told = shell(*words, "--keep-going").json()
-    assert [one["seed"] for one in told["failures"]] == [3, 5]
-    assert (told["seeds"], told["events"], told["deliveries"], told["steps"]) == (7, 14, 21, 70)
+    reported = shell(*words, "--keep-going").json()
+    assert [one["seed"] for one in reported["failures"]] == [3, 5]
+    assert (reported["seeds"], reported["events"], reported["deliveries"], reported["steps"]) == (
+        7,
+        14,
+        21,
+        70,
+    )
     found = sorted((row.seed, row.valid) for row in spark.read.parquet(str(tmp_path)).collect())
     assert found == [(seed, seed not in (3, 5)) for seed in range(7)]
 
@@ -107,19 +112,17 @@ def test_a_seed_that_kills_its_worker_is_a_failure_of_that_seed(
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--master", "local[2]", "--jobs", "2"), "--jobs: Spark decides how many run at once"),
-        (("--out", "somewhere"), "--out: only a search on Spark keeps its outcomes"),
+        (("--master", "local[2]", "--jobs", "2"), "--jobs and --master exclude each other: Spark"),
+        (("--out", "somewhere"), "--out needs Spark: add --master"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(
-    shell: Shell, words: tuple[str, ...], why: str
-) -> None:
+def test_contradictory_options_are_rejected(shell: Shell, words: tuple[str, ...], why: str) -> None:
     ended = shell("swarm", "total", "--seeds", "0:4", *words)
     assert ended.code == 2
     assert ended.stderr.startswith(f"ensue: {why}")
 
 
-def test_a_master_that_can_not_be_had_is_told_in_one_line() -> None:
+def test_invalid_master_is_reported_in_one_line() -> None:
     source = "from ensue.cli import main; main()"
     words = ["swarm", "total", "--seeds", "0:4", "--master", "nonsense"]
     done = subprocess.run(
@@ -131,7 +134,7 @@ def test_a_master_that_can_not_be_had_is_told_in_one_line() -> None:
 
 
 @pytest.mark.verify
-def test_ctrl_c_ends_it_with_what_was_done(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_search_with_its_results(tmp_path: Path) -> None:
     # As in a terminal, where the signal reaches every process of the group.
     source = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -146,7 +149,7 @@ def test_ctrl_c_ends_it_with_what_was_done(tmp_path: Path) -> None:
         start_new_session=True,
     ) as process:
         assert process.stderr is not None
-        # The first task's outcomes are on disk when those of the second are told.
+        # The first task's outcomes are on disk before those of the second are reported.
         while not any(tmp_path.glob("part-*.parquet")):
             assert process.stderr.readline()
         os.killpg(process.pid, signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Runs to make lakes of: recorded in the simulator, and grown by hand."""
+"""Sources of lakes: runs of the simulator, and hand-made logs and traces."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def record(place: Path) -> None:
 
 
 def stamped(count: int, *, counts: dict[str, int], topics: Sequence[str] = ("a", "b")) -> list[Any]:
-    """Rows of a log that go on where the counts are, one topic after the other."""
+    """Return further rows of a log, alternating between topics."""
     found = []
     for _ in range(count):
         topic = topics[sum(counts.values()) % len(topics)]
@@ -71,7 +71,7 @@ def grow_log(place: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def agreeing(name: str, count: int = 3) -> list[Row]:
-    """A run in which two subscribers get the same events in the same order."""
+    """Return a run in which two subscribers get the same events in the same order."""
     script = Script(run=name).subscribe("s1", "x").subscribe("s2", "x")
     for number in range(count):
         script.publish("p", f"e{number}").deliver("s1", f"e{number}").deliver("s2", f"e{number}")
@@ -79,7 +79,7 @@ def agreeing(name: str, count: int = 3) -> list[Row]:
 
 
 def disagreeing(name: str) -> list[Row]:
-    """A run in which they don't."""
+    """Return a run in which two subscribers disagree on the order."""
     script = Script(run=name).subscribe("s1", "x", "y").subscribe("s2", "x", "y")
     script.publish("p", "a", "x").publish("q", "b", "y")
     return script.deliver("s1", "a", "b").deliver("s2", "b", "a").rows

@@ -1,4 +1,4 @@
-"""Of the files in a table's folder those count that a committed batch names; the others go."""
+"""Files of a table that no committed batch lists are removed."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from ensue.spark.lake.files import committed, sweep
 
 
 def commit(table: Path, batch: str, *names: str, version: str = "v1") -> None:
-    """Write what Spark's Parquet sink writes of a batch."""
+    """Write the metadata of a batch as Spark's Parquet sink does."""
     place = table / "_spark_metadata"
     place.mkdir(parents=True, exist_ok=True)
     folder = table.as_uri()
@@ -29,8 +29,8 @@ def left(table: Path) -> set[str]:
     return {path.name for path in table.iterdir() if path.is_file()}
 
 
-def test_files_that_no_batch_names_are_removed_with_their_checksums(tmp_path: Path) -> None:
-    # As Spark would write it: with what does not belong into a URL replaced.
+def test_uncommitted_files_are_removed_with_their_checksums(tmp_path: Path) -> None:
+    # Spark percent-encodes such a path.
     table = tmp_path / "a lake äöü %" / "events"
     put(table, *(f"part-{number}.parquet" for number in range(6)))
     commit(table, "9.compact", "part-0.parquet", "part-1.parquet")
@@ -44,14 +44,14 @@ def test_files_that_no_batch_names_are_removed_with_their_checksums(tmp_path: Pa
     assert sweep(table) == 0
 
 
-def test_before_the_first_batch_nothing_counts(tmp_path: Path) -> None:
+def test_no_file_is_committed_before_the_first_batch(tmp_path: Path) -> None:
     put(tmp_path / "t", "part-0.parquet")
     assert sweep(tmp_path / "t") == 1
     assert sweep(tmp_path / "absent") == 0
     assert committed(tmp_path / "absent") == set()
 
 
-def test_nothing_is_removed_by_a_list_of_another_version(tmp_path: Path) -> None:
+def test_list_of_another_version_removes_nothing(tmp_path: Path) -> None:
     put(tmp_path / "t", "part-0.parquet", "part-1.parquet")
     commit(tmp_path / "t", "0", "part-0.parquet", version="v2")
     with pytest.raises(BadInput, match="of version 'v2'"):

@@ -1,4 +1,4 @@
-"""A pipeline run once makes of a run exactly what the functions it is made of say."""
+"""A pipeline with `once` writes the same tables as the functions it consists of."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -27,19 +28,19 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 class Made:
-    """A recorded run, and the lake that was made of it."""
+    """A recorded run and its lake."""
 
     def __init__(self, spark: SparkSession, place: Path) -> None:
         self.spark = spark
         self.run = place / "run"
         self.lake = place / "lake"
         record(self.run)
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.outcome = self.once()
 
     def once(self) -> Outcome:
-        self.told = []
-        return pipeline(self.spark, self.run, self.lake, once=True, progress=self.told.append)
+        self.reported = []
+        return pipeline(self.spark, self.run, self.lake, once=True, progress=self.reported.append)
 
     def table(self, name: str) -> DataFrame:
         return read_table(self.spark, self.lake, name)
@@ -51,12 +52,22 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """All rows, in an order of their own."""
-    plain = [tuple(row.values()) for row in frame.toArrow().to_pylist()]
-    return sorted(plain, key=repr)
+    """Return all rows of a data frame, sorted."""
+    return in_order(frame.toArrow())
 
 
-def test_every_event_and_every_row_of_the_trace_is_there(made: Made) -> None:
+def in_order(*tables: pa.Table) -> list[tuple[Any, ...]]:
+    found = [tuple(row.values()) for table in tables for row in table.to_pylist()]
+    return sorted(found, key=repr)
+
+
+def stored(lake: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the rows of all tables, read from their committed files without Spark."""
+    files = {name: map(pq.read_table, table_files(lake, name)) for name in TABLES}
+    return {name: in_order(*found) for name, found in files.items()}
+
+
+def test_lake_has_every_event_and_every_row_of_the_trace(made: Made) -> None:
     log = [each for found in everything(made.run / "log").values() for each in found]
     assert len(log) > 20
     assert rows(made.table("events").select("event", "offset")) == sorted(
@@ -69,7 +80,7 @@ def test_every_event_and_every_row_of_the_trace_is_there(made: Made) -> None:
     assert not made.outcome.left_out
 
 
-def test_events_are_in_the_order_that_a_batch_puts_them_in(made: Made) -> None:
+def test_events_have_the_order_of_a_batch(made: Made) -> None:
     log = made.spark.read.format("ensue").load(str(made.run))
     batch = order(log, voids=True).toArrow().to_pylist()
     assert made.table("ordered").orderBy("position").toArrow().to_pylist() == batch
@@ -77,7 +88,7 @@ def test_events_are_in_the_order_that_a_batch_puts_them_in(made: Made) -> None:
     assert made.outcome.tables["gaps"] == 0
 
 
-def test_the_verdict_is_that_of_the_checkers(made: Made) -> None:
+def test_verdict_agrees_with_checkers(made: Made) -> None:
     report = check(trace.read(made.run), "total")
     (verdict,) = made.outcome.verdicts
     assert verdict.verdict == report.verdict == made.outcome.verdict == Verdict.VALID
@@ -87,13 +98,13 @@ def test_the_verdict_is_that_of_the_checkers(made: Made) -> None:
 
 
 @pytest.mark.verify
-def test_metrics_are_those_of_the_trace(made: Made) -> None:
+def test_metrics_agree_with_the_trace(made: Made) -> None:
     for name, frame in metrics(read_trace(made.spark, made.run)).items():
         found = rows(made.table(f"metrics/{name}"))
         assert found == rows(frame), name
 
 
-def test_every_table_has_the_columns_that_are_documented(made: Made) -> None:
+def test_every_table_has_the_documented_columns(made: Made) -> None:
     for name, table in TABLES.items():
         wanted = {column: kind for column, (kind, _) in table.columns.items()}
         for frame in (made.table(name), made.spark.read.parquet(str(made.lake / name))):
@@ -101,21 +112,28 @@ def test_every_table_has_the_columns_that_are_documented(made: Made) -> None:
             assert frame.count() == made.outcome.tables[name]
 
 
-def test_a_second_time_adds_what_is_new_and_nothing_else(made: Made) -> None:
-    before = {name: rows(made.table(name)) for name in TABLES}
-    for name in APPENDED:  # As a batch leaves behind that is killed.
-        (made.lake / name / "part-00000-cut-short.snappy.parquet").touch()
-        (made.lake / name / ".part-00000-cut-short.snappy.parquet.crc").touch()
-        assert len(table_files(made.lake, name)) == len(list((made.lake / name).glob("part-*"))) - 1
+def leave_files_of_a_killed_batch(lake: Path) -> None:
+    for name in APPENDED:
+        (lake / name / "part-00000-cut-short.snappy.parquet").touch()
+        (lake / name / ".part-00000-cut-short.snappy.parquet.crc").touch()
+        assert len(table_files(lake, name)) == len(list((lake / name).glob("part-*"))) - 1
+
+
+@pytest.mark.verify
+def test_second_run_without_new_input_changes_nothing(made: Made) -> None:
+    before = stored(made.lake)
+    leave_files_of_a_killed_batch(made.lake)
     assert made.once().tables == made.outcome.tables
-    # A busy machine may need more than one start, and says so.
-    assert [line for line in made.told if "did not come up in time" not in line] == []
-    assert {name: rows(made.table(name)) for name in TABLES} == before
+    # A busy machine may need more than one start, which the pipeline reports.
+    assert [line for line in made.reported if "did not start in time" not in line] == []
+    assert stored(made.lake) == before
     for name in TABLES:
-        files = [pq.read_table(path).num_rows for path in table_files(made.lake, name)]
-        assert sum(files) == len(before[name]), name
         assert pq.read_table(str(made.lake / name)).num_rows == len(before[name]), name
 
+
+def test_second_run_adds_new_input_and_nothing_else(made: Made) -> None:
+    before = stored(made.lake)
+    leave_files_of_a_killed_batch(made.lake)
     name = "../2026-01-01/ä %=\n"
     add_trace(made.run / "trace", "later", [*disagreeing(name), *agreeing("0010", 4)])
     counts = Counter(row["topic"] for row in everything(made.run / "log")["orders"])
@@ -139,8 +157,11 @@ def test_a_second_time_adds_what_is_new_and_nothing_else(made: Made) -> None:
     }
     assert rows(made.table("trace")) == rows(read_trace(made.spark, made.run))
     assert rows(made.table("deliveries")) == rows(deliveries(read_trace(made.spark, made.run)))
-    for name in (each for each in TABLES if each not in APPENDED):
-        assert set(before[name]) <= set(rows(made.table(name))), name
+    found = stored(made.lake)
+    for name in TABLES:
+        assert all(row in found[name] for row in before[name]), name
+        assert len(found[name]) == after.tables[name], name
+        assert pq.read_table(str(made.lake / name)).num_rows == len(found[name]), name
 
 
 def test_a_delivery_is_joined_with_the_submission_of_its_event(
@@ -153,7 +174,7 @@ def test_a_delivery_is_joined_with_the_submission_of_its_event(
 
 
 @pytest.mark.verify
-def test_a_publication_that_comes_after_its_delivery_is_joined_with_it(
+def test_publication_that_arrives_after_its_delivery_is_joined_with_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     by_node: dict[str, list[trace.Row]] = {}
@@ -163,7 +184,7 @@ def test_a_publication_that_comes_after_its_delivery_is_joined_with_it(
     first = pipeline(spark, tmp_path / "t", tmp_path / "lake", once=True)
     assert first.left_out.keys() == {"events", "ordered", "gaps"}
     assert "there is no event log" in first.left_out["ordered"]
-    assert first.verdict is Verdict.INVALID  # Nobody had published, as far as is known by then.
+    assert first.verdict is Verdict.INVALID  # No publication has arrived yet.
     latencies = read_table(spark, tmp_path / "lake", "deliveries").select("latency_ms").collect()
     assert [row.latency_ms for row in latencies] == [None, None]
 
@@ -178,7 +199,9 @@ def test_a_publication_that_comes_after_its_delivery_is_joined_with_it(
 
 
 @pytest.mark.verify
-def test_topics_that_have_no_order_together_fail_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_topics_without_a_common_order_fail_only_their_stage(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     place = tmp_path / "log"
     grow_log(place, stamped(2, counts={}, topics=("a",)) + stamped(2, counts={}, topics=("b",)))
     failed = pipeline(spark, place, tmp_path / "lake", once=True)
@@ -190,7 +213,7 @@ def test_topics_that_have_no_order_together_fail_alone(spark: SparkSession, tmp_
     (conflict, *_) = read_table(spark, tmp_path / "lake", "gaps").orderBy("first").collect()
     assert (conflict.kind, conflict["first"], conflict["count"]) == ("conflict", 1, 2)
 
-    # Nothing is ordered yet, so that other topics may be named; those then stay.
+    # Other topics may be named until the first event is ordered.
     chosen = pipeline(spark, place, tmp_path / "lake", topics=["b"], once=True)
     assert not chosen.failed
     assert chosen.tables["ordered"] == 2
@@ -201,23 +224,21 @@ def test_topics_that_have_no_order_together_fail_alone(spark: SparkSession, tmp_
 
 
 @pytest.mark.verify
-def test_order_begins_where_the_topics_were_subscribed_together(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    place, lake, told = tmp_path / "log", tmp_path / "lake", list[str]()
+def test_order_begins_at_the_first_common_cut(spark: SparkSession, tmp_path: Path) -> None:
+    place, lake, reported = tmp_path / "log", tmp_path / "lake", list[str]()
     counts: dict[str, int] = {}
     early = [
         row | {"stamp": {row["topic"]: row["stamp"][row["topic"]]}}
         for row in stamped(6, counts=counts)
     ]
     grow_log(place, early + stamped(10, counts=counts))
-    made = pipeline(spark, place, lake, once=True, progress=told.append)
+    made = pipeline(spark, place, lake, once=True, progress=reported.append)
     assert not made.failed
-    assert made.verdict is None  # There is no trace to be judged.
+    assert made.verdict is None  # There is no trace to judge.
     assert made.to_dict()["verdict"] is None
-    # The sixth event counts all before it of its own topic and of the other one as well.
+    # The sixth event counts all earlier ones of both topics.
     assert (made.cut, made.before_cut) == ({"a": 3, "b": 3}, 6)
-    assert "ordered: begins at the first common cut: a at offset 3, b at offset 3" in told
+    assert "ordered: begins at the first common cut: a at offset 3, b at offset 3" in reported
     assert made.tables["ordered"] == made.tables["events"] == 16
     assert made.tables["gaps"] == 0
     table = read_table(spark, lake, "ordered")
@@ -225,14 +246,14 @@ def test_order_begins_where_the_topics_were_subscribed_together(
     found = [row.position for row in table.where("verdict = ''").orderBy("position").collect()]
     assert found == list(range(1, 11))
 
-    # It goes on from the same cut.
+    # The next run uses the same cut.
     grow_log(place, stamped(4, counts=counts))
     again = pipeline(spark, place, lake, once=True)
     assert (again.cut, again.before_cut) == (made.cut, 6)
     assert (again.tables["ordered"], again.tables["gaps"]) == (20, 0)
 
 
-def test_a_lake_of_anything_else_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_lake_with_other_choices_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     source, lake = tmp_path / "t", tmp_path / "lake"
     add_trace(source, "1", agreeing("r"))
     with (
@@ -247,15 +268,15 @@ def test_a_lake_of_anything_else_is_refused(spark: SparkSession, tmp_path: Path)
         pipeline(spark, source, lake, order="fifo", once=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").touch()
-    with pytest.raises(BadInput, match="is no lake, and not empty"):
+    with pytest.raises(BadInput, match="is not a lake, and not empty"):
         pipeline(spark, source, tmp_path / "full", once=True)
-    with pytest.raises(BadInput, match="is no lake"):
+    with pytest.raises(BadInput, match="is not a lake"):
         read_table(spark, tmp_path / "full", "events")
     with pytest.raises(BadInput, match="has no table 'event'; it has events, ordered"):
         read_table(spark, lake, "event")
 
 
-def test_a_spark_that_outlives_its_driver_is_waited_for(
+def test_pipeline_waits_for_a_java_process_that_outlives_its_driver(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_trace(tmp_path / "t", "1", agreeing("r"))
@@ -274,23 +295,23 @@ def test_a_spark_that_outlives_its_driver_is_waited_for(
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        with pytest.raises(BadInput, match="the Spark of a pipeline that was killed still holds"):
+        with pytest.raises(BadInput, match="the Java process of a killed pipeline still holds"):
             pipeline(spark, tmp_path / "t", lake, once=True)
         other.kill()
     with lake_files.held_by_java(spark, lake / "_lock_java"):
         pass
 
 
-def test_bad_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_bad_arguments_are_rejected(spark: SparkSession, tmp_path: Path) -> None:
     grow_log(tmp_path / "log", stamped(2, counts={}))
     lake = tmp_path / "lake"
-    for options, told in (
+    for options, reported in (
         ({"order": "alphabetical"}, "there is no order 'alphabetical'"),
         ({"every_s": 0}, "every_s must be above 0, got 0"),
         ({"topics": "a"}, "give a list of topics"),
         ({"topics": []}, "name at least one"),
         ({"topics": ["a", "c"], "once": True}, "has no topics c; it has a, b"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=reported):
             pipeline(spark, tmp_path / "log", lake, **options)
     assert not lake.exists()

@@ -26,7 +26,7 @@ def pipeline(place: Path, *words: str) -> AbstractContextManager["subprocess.Pop
     """Start the command, to be killed when left."""
     command = ["-c", "from ensue.cli import main; main()", "pipeline"]
     return driver(
-        [*command, str(place / "run"), "--lake", str(place / "lake"), *words], place / "told"
+        [*command, str(place / "run"), "--lake", str(place / "lake"), *words], place / "reported"
     )
 
 
@@ -43,15 +43,15 @@ def live(place: Path, begun: int, then_s: float) -> None:
         while len(batches(place)) < wanted:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.02)
-                pytest.fail((place / "told").read_text()[-5000:])
+                pytest.fail((place / "reported").read_text()[-5000:])
         with suppress(subprocess.TimeoutExpired):
             process.wait(then_s)
-            pytest.fail((place / "told").read_text()[-5000:])
+            pytest.fail((place / "reported").read_text()[-5000:])
 
 
 @pytest.mark.verify
 @pytest.mark.timeout(1800)
-def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(
+def test_pipeline_killed_at_random_moments_loses_and_repeats_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
@@ -73,8 +73,8 @@ def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(
     add_trace(run / "trace", "wrong", disagreeing("wrong"))
     with pipeline(tmp_path, "--once", "--json") as process:
         out, _ = process.communicate()
-        assert process.returncode == 1, (tmp_path / "told").read_text()[-5000:]
-    told = json.loads(out)
+        assert process.returncode == 1, (tmp_path / "reported").read_text()[-5000:]
+    reported = json.loads(out)
 
     def found(name: str) -> Counter[str]:
         return counted(read_table(spark, tmp_path / "lake", name).toArrow().to_pylist())
@@ -89,51 +89,51 @@ def test_killed_at_random_moments_it_loses_nothing_and_repeats_nothing(
     assert found("deliveries") == counted(deliveries(trace).toArrow().to_pylist())
     for name, frame in metrics(trace).items():
         assert found(f"metrics/{name}") == counted(frame.toArrow().to_pylist()), name
-    verdicts = {row["run"]: row["verdict"] for row in told["verdicts"]}
+    verdicts = {row["run"]: row["verdict"] for row in reported["verdicts"]}
     right = ["grows", *(f"one-{number}" for number in range(KILLS))]
     assert verdicts == {"wrong": "invalid", **dict.fromkeys(right, "valid")}
-    assert told["tables"]["verdicts"] == len(verdicts)
-    assert told["tables"]["violations"] == 1
-    assert told["tables"]["gaps"] == 0
+    assert reported["tables"]["verdicts"] == len(verdicts)
+    assert reported["tables"]["violations"] == 1
+    assert reported["tables"]["gaps"] == 0
     drafts = [path for path in (tmp_path / "lake" / "_versions").rglob(".*") if path.is_dir()]
     assert drafts == []
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.verify
-def test_ctrl_c_ends_it_after_the_batches_at_hand(tmp_path: Path) -> None:
+def test_ctrl_c_ends_pipeline_after_its_current_batches(tmp_path: Path) -> None:
     add_trace(tmp_path / "run" / "trace", "one", agreeing("r"))
     grow_log(tmp_path / "run" / "log", stamped(7, counts={}))
     over = threading.Event()
     with pipeline(tmp_path, "--every", "1s", "--json") as process:
         while len(batches(tmp_path)) < 4:
-            assert process.poll() is None, (tmp_path / "told").read_text()[-5000:]
+            assert process.poll() is None, (tmp_path / "reported").read_text()[-5000:]
             over.wait(0.05)
         begun = batches(tmp_path)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate()
-    said = (tmp_path / "told").read_text()
-    assert "ending after the current batches" in said
-    told = json.loads(out)
-    assert told["failed"] == {}, said
+    output = (tmp_path / "reported").read_text()
+    assert "ending after the current batches" in output
+    reported = json.loads(out)
+    assert reported["failed"] == {}, output
     assert begun <= batches(tmp_path, "commits")
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.verify
-def test_a_signal_to_spark_as_well_ends_it_quietly(tmp_path: Path) -> None:
+def test_signal_to_spark_too_ends_pipeline_quietly(tmp_path: Path) -> None:
     add_trace(tmp_path / "run" / "trace", "one", agreeing("r"))
     over = threading.Event()
     with pipeline(tmp_path, "--every", "1s") as process:
         while not batches(tmp_path):
-            assert process.poll() is None, (tmp_path / "told").read_text()[-5000:]
+            assert process.poll() is None, (tmp_path / "reported").read_text()[-5000:]
             over.wait(0.05)
         os.killpg(process.pid, signal.SIGTERM)
         process.communicate()
-    said = (tmp_path / "told").read_text()
-    assert process.returncode == 2, said
-    assert said.endswith("ensue: interrupted\n"), said
-    assert "py4j" not in said.lower(), said
+    output = (tmp_path / "reported").read_text()
+    assert process.returncode == 2, output
+    assert output.endswith("ensue: interrupted\n"), output
+    assert "py4j" not in output.lower(), output
 
 
 def counted(rows: list[dict[str, object]]) -> Counter[str]:

@@ -33,7 +33,7 @@ def copied(made: Path, place: Path) -> Path:
 
 
 @pytest.mark.verify
-def test_a_lake_goes_on_wherever_it_is(spark: SparkSession, made: Path) -> None:
+def test_moved_or_copied_lake_resumes(spark: SparkSession, made: Path) -> None:
     control = copied(made, made / "ein zweiter Ort für alles")
     moved = (made / "lake").rename(made / "moved")
     try:
@@ -60,7 +60,7 @@ def test_a_lake_goes_on_wherever_it_is(spark: SparkSession, made: Path) -> None:
 
 
 @pytest.mark.verify
-def test_a_lake_without_some_of_its_files_is_refused(
+def test_lake_without_some_of_its_files_is_rejected(
     spark: SparkSession, made: Path, tmp_path: Path
 ) -> None:
     lake = copied(made, tmp_path / "lake")
@@ -79,7 +79,7 @@ def test_a_lake_without_some_of_its_files_is_refused(
 
 
 @pytest.mark.verify
-def test_a_lake_without_its_links_is_refused(
+def test_lake_without_its_links_is_rejected(
     spark: SparkSession, made: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(made / "lake", tmp_path / "followed")

@@ -35,7 +35,7 @@ PYTHON_FAILED = (
 
 
 class Played:
-    """A query that fails, or ends, when it is looked at so many times."""
+    """A query that fails, or ends, after so many polls."""
 
     def __init__(self, looks: int, error: str, *, batch: bool = False) -> None:
         self.looks = looks
@@ -57,13 +57,13 @@ class Played:
 
 
 class Machine:
-    """Time, and the stages that were started when."""
+    """A clock, and the start times of stages."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
         self.now_s = 0.0
         self.place = place
         self.begun: list[tuple[str, float]] = []
-        self.said: list[str] = []
+        self.reported: list[str] = []
         self.running_most = 0
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
 
@@ -80,7 +80,7 @@ class Machine:
             inputs,
             Lake(self.place),
             choices,
-            self.said.append,
+            self.reported.append,
             once=once,
             every_s=1.0,
         )
@@ -109,38 +109,40 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     return Machine(monkeypatch, tmp_path)
 
 
-def test_a_stage_whose_process_never_comes_up_is_given_up_after_longer_and_longer_pauses(
+def test_stage_whose_process_never_starts_is_retried_with_backoff_then_fails(
     machine: Machine,
 ) -> None:
     with pytest.raises(MachineTooBusy) as raised:
         machine.run(lambda stage: Played(3, TIMED_OUT if stage == "events" else ""))
-    assert "this machine is too busy. Start it again when less is running" in str(raised.value)
+    assert "this machine is too busy. Start again when less is running" in str(raised.value)
     times = machine.times("events")
     assert len(times) == ATTEMPTS_MAX
     pauses = [later - earlier for earlier, later in pairwise(times)]
     assert pauses == sorted(pauses)
     assert pauses[1] > 1.5 * pauses[0]
     assert max(pauses) < PAUSE_MAX_S + 2
-    told = [line for line in machine.said if line.startswith("events: ")]
-    assert len(told) == ATTEMPTS_MAX - 1
-    assert not any("\n" in line for line in machine.said)
+    reported = [line for line in machine.reported if line.startswith("events: ")]
+    assert len(reported) == ATTEMPTS_MAX - 1
+    assert not any("\n" in line for line in machine.reported)
 
 
-def test_a_conflict_of_positions_says_to_name_a_new_lake(machine: Machine) -> None:
+def test_position_conflict_advises_a_new_lake(machine: Machine) -> None:
     conflict = "ensue.spark.conditions.SparkFault: [POSITION_CONFLICT] two events at position 4"
     machine.run(lambda stage: Played(3, conflict if stage == "ordered" else ""))
-    (told,) = [line for line in machine.said if "failed" in line]
-    assert told.startswith("ordered failed: [POSITION_CONFLICT] two events at position 4; a lake ")
-    assert told.endswith("name a new lake")
+    (reported,) = [line for line in machine.reported if "failed" in line]
+    assert reported.startswith(
+        "ordered failed: [POSITION_CONFLICT] two events at position 4; a lake "
+    )
+    assert reported.endswith("name a new lake")
 
 
-def test_once_nothing_runs_beside_another_stage(machine: Machine) -> None:
+def test_once_runs_one_stage_at_a_time(machine: Machine) -> None:
     machine.run(lambda stage: Played(5, ""))
     assert [stage for stage, _ in machine.begun] == ["events", "ordered", "trace"]
     assert machine.running_most == 1
 
 
-def test_for_ever_a_stage_starts_when_the_one_before_has_come_up(machine: Machine) -> None:
+def test_continuous_stage_starts_after_the_previous_one(machine: Machine) -> None:
     slow = Played(60, "")
     machine.run(lambda stage: slow if stage == "events" else Played(9, "", batch=True), once=False)
     (first,) = machine.times("ordered")
@@ -148,7 +150,7 @@ def test_for_ever_a_stage_starts_when_the_one_before_has_come_up(machine: Machin
     assert machine.times("trace")[0] - first < 1
 
 
-def test_a_stage_that_worked_meanwhile_counts_from_the_beginning(machine: Machine) -> None:
+def test_progress_resets_the_failures_of_a_stage(machine: Machine) -> None:
     left = [3 * ATTEMPTS_MAX]
 
     def play(stage: str) -> Played:
@@ -157,7 +159,7 @@ def test_a_stage_that_worked_meanwhile_counts_from_the_beginning(machine: Machin
         left[0] -= 1
         return Played(3, TIMED_OUT if left[0] else "", batch=True)
 
-    # The number of a batch that was told already says nothing new, so they go on from there.
+    # A batch number that was reported before is no progress, so numbers continue.
     numbers = iter(range(100))
 
     def numbered(stage: str) -> Played:
@@ -179,12 +181,12 @@ def test_a_stage_that_worked_meanwhile_counts_from_the_beginning(machine: Machin
         ("", False),
     ],
 )
-def test_only_a_process_that_did_not_come_up_is_tried_again(error: str, missing: bool) -> None:
+def test_only_a_process_that_did_not_start_is_retried(error: str, missing: bool) -> None:
     assert worker_missing(error) is missing
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (
             PYTHON_FAILED,
@@ -197,5 +199,5 @@ def test_only_a_process_that_did_not_come_up_is_tried_again(error: str, missing:
         ),
     ],
 )
-def test_of_what_spark_tells_the_line_that_matters_is_told(error: str, told: str) -> None:
-    assert sentence(error) == told
+def test_report_of_spark_is_reduced_to_its_cause(error: str, reported: str) -> None:
+    assert sentence(error) == reported

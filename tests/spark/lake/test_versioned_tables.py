@@ -1,4 +1,4 @@
-"""Tables that are made anew: a reader sees all of one version, whatever happens meanwhile."""
+"""Rebuilt tables: a reader sees one complete version, whatever happens meanwhile."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ensue.spark.lake.versioned_tables import VERSIONS_KEPT, Shelf, key_of
+from ensue.spark.lake.versioned_tables import VERSIONS_KEPT, VersionedTables, key_of
 
 COLUMNS: dict[str, pa.DataType] = {"run": pa.string(), "n": pa.int64()}
 SCHEMA = pa.schema(COLUMNS)
@@ -18,14 +18,14 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    made = Shelf(tmp_path, "s", dict.fromkeys(TABLES, SCHEMA))
+def versioned(tmp_path: Path) -> VersionedTables:
+    made = VersionedTables(tmp_path, "s", dict.fromkeys(TABLES, SCHEMA))
     made.prepare()
     return made
 
 
-def put(shelf: Shelf, *runs: str, n: int) -> None:
-    with shelf.replacing([key_of(run) for run in runs]) as draft:
+def put(versioned: VersionedTables, *runs: str, n: int) -> None:
+    with versioned.replacing([key_of(run) for run in runs]) as draft:
         for table in TABLES:
             draft.write(table, rows(*runs, n=n), by="run")
 
@@ -40,40 +40,40 @@ def content(place: Path) -> dict[object, object]:
     return {row["run"]: row["n"] for row in found}
 
 
-def test_a_new_table_is_empty_and_has_its_columns(shelf: Shelf) -> None:
+def test_a_new_table_is_empty_and_has_its_columns(versioned: VersionedTables) -> None:
     for table in TABLES:
-        assert pq.read_table(str(shelf.root / table)).schema == SCHEMA
-        assert content(shelf.root / table) == {}
-        assert shelf.count(table) == 0
+        assert pq.read_table(str(versioned.root / table)).schema == SCHEMA
+        assert content(versioned.root / table) == {}
+        assert versioned.count(table) == 0
 
 
-def test_a_part_is_replaced_and_the_others_stay(shelf: Shelf) -> None:
-    put(shelf, "a", "../b", n=1)
-    put(shelf, "../b", "", n=2)
+def test_one_part_is_replaced_and_others_stay(versioned: VersionedTables) -> None:
+    put(versioned, "a", "../b", n=1)
+    put(versioned, "../b", "", n=2)
     for table in TABLES:
-        assert content(shelf.root / table) == {"a": 1, "../b": 2, "": 2}
-        assert shelf.count(table) == 3
-    with shelf.replacing([key_of("a")]):
+        assert content(versioned.root / table) == {"a": 1, "../b": 2, "": 2}
+        assert versioned.count(table) == 3
+    with versioned.replacing([key_of("a")]):
         pass
-    assert content(shelf.root / "one") == {"../b": 2, "": 2}
+    assert content(versioned.root / "one") == {"../b": 2, "": 2}
 
 
-def test_a_table_changes_for_readers_only_when_all_is_written(shelf: Shelf) -> None:
-    put(shelf, "a", n=1)
-    before = shelf.directory("one")
-    with shelf.replacing([key_of("a")]) as draft:
+def test_readers_see_a_change_only_when_all_is_written(versioned: VersionedTables) -> None:
+    put(versioned, "a", n=1)
+    before = versioned.directory("one")
+    with versioned.replacing([key_of("a")]) as draft:
         draft.write("one", rows("a", n=2), by="run")
-        assert content(shelf.root / "one") == {"a": 1}
-    assert content(shelf.root / "one") == {"a": 2}
-    assert content(shelf.root / "many/two") == {}
+        assert content(versioned.root / "one") == {"a": 1}
+    assert content(versioned.root / "one") == {"a": 2}
+    assert content(versioned.root / "many/two") == {}
     assert content(before) == {"a": 1}
 
 
 @pytest.mark.parametrize("moment", ["writing", "numbered", "linking"])
-def test_a_change_cut_short_leaves_the_table_as_it_was(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, moment: str
+def test_interrupted_change_leaves_the_table_unchanged(
+    versioned: VersionedTables, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    put(shelf, "a", n=1)
+    put(versioned, "a", n=1)
 
     def die(*_: object) -> None:
         raise Killed
@@ -87,17 +87,17 @@ def test_a_change_cut_short_leaves_the_table_as_it_was(
         else:
             patched.setattr(Path, "replace", die)
         with pytest.raises(Killed):
-            put(shelf, "b", n=2)
-    again = Shelf(shelf.root, "s", shelf.tables)
+            put(versioned, "b", n=2)
+    again = VersionedTables(versioned.root, "s", versioned.tables)
     again.prepare()
-    assert content(shelf.root / "one") == {"a": 1}
-    assert [path.name for path in shelf.place.glob(".*")] == []
+    assert content(versioned.root / "one") == {"a": 1}
+    assert [path.name for path in versioned.place.glob(".*")] == []
     put(again, "b", n=3)
-    assert content(shelf.root / "one") == {"a": 1, "b": 3}
+    assert content(versioned.root / "one") == {"a": 1, "b": 3}
 
 
-def test_only_a_few_versions_are_kept(shelf: Shelf) -> None:
+def test_only_a_few_versions_are_retained(versioned: VersionedTables) -> None:
     for n in range(6):
-        put(shelf, "a", n=n)
-    assert len(list(shelf.place.glob("[0-9]*"))) == VERSIONS_KEPT
-    assert content(shelf.root / "one") == {"a": 5}
+        put(versioned, "a", n=n)
+    assert len(list(versioned.place.glob("[0-9]*"))) == VERSIONS_KEPT
+    assert content(versioned.root / "one") == {"a": 5}

@@ -26,7 +26,7 @@ def words(markup: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("ms", "told"),
+    ("ms", "reported"),
     [
         (0, "0 ms"),
         (0.000_002, "2 ns"),
@@ -41,16 +41,16 @@ def words(markup: str) -> list[str]:
         (-3, "-3 ms"),
     ],
 )
-def test_durations_are_told_in_the_unit_that_suits_them(ms: float, told: str) -> None:
-    assert svg.duration_text(ms) == told
+def test_durations_have_a_suitable_unit(ms: float, reported: str) -> None:
+    assert svg.duration_text(ms) == reported
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [(0, "0"), (0.25, "0.25"), (1_500, "1,500"), (250_000, "250 k"), (2_500_000, "2.5 M")],
 )
-def test_numbers_on_axes_are_short(value: float, told: str) -> None:
-    assert svg.count_text(value) == told
+def test_numbers_on_axes_are_short(value: float, reported: str) -> None:
+    assert svg.count_text(value) == reported
 
 
 @pytest.mark.parametrize(
@@ -79,20 +79,20 @@ def test_logarithmic_axes_have_a_few_ticks_within_them(low: float, high: float) 
 
 def test_long_names_lose_their_middle() -> None:
     assert svg.shortened("short", 20) == "short"
-    told = svg.shortened("a-very-long-name-of-a-node-17", 20)
-    assert len(told) == 20
-    assert told.startswith("a-very")
-    assert told.endswith("17")
+    reported = svg.shortened("a-very-long-name-of-a-node-17", 20)
+    assert len(reported) == 20
+    assert reported.startswith("a-very")
+    assert reported.endswith("17")
 
 
-def test_whatever_is_told_is_escaped() -> None:
-    series = [Series(name=HOSTILE, colour=0, bins=[Bin(1, 2, 0.5)], marks={"p50": 1.5})]
+def test_all_text_is_escaped() -> None:
+    series = [Series(name=HOSTILE, color=0, bins=[Bin(1, 2, 0.5)], marks={"p50": 1.5})]
     for markup in (
         svg.text(HOSTILE, 0, 0),
         svg.element("rect", title=HOSTILE),
         charts.legend([*series, *series]),
         charts.spread(series, title=HOSTILE),
-        charts.lines(series, title=HOSTILE, unit=HOSTILE, tell=str),
+        charts.lines(series, title=HOSTILE, unit=HOSTILE, format_value=str),
         charts.columns(series, title=HOSTILE, below=HOSTILE, unit=HOSTILE),
         charts.empty(HOSTILE),
     ):
@@ -100,26 +100,26 @@ def test_whatever_is_told_is_escaped() -> None:
         ET.fromstring(markup)
 
 
-def test_a_distribution_adds_up_after_neighbours_were_merged() -> None:
+def test_merged_bins_of_a_distribution_add_up() -> None:
     ratio = 10 ** (1 / 100)
     bins = [Bin(ratio**number, ratio ** (number + 1), 1 / 400) for number in range(400)]
-    merged = charts._merged(Series(name="x", colour=0, bins=bins), 9)
+    merged = charts._merged(Series(name="x", color=0, bins=bins), 9)
     assert len(merged) <= charts.BINS_MAX
     assert sum(each.weight for each in merged) == pytest.approx(1)
     assert all(each.high == pytest.approx(after.low) for each, after in itertools.pairwise(merged))
 
 
-def test_the_line_of_a_chart_is_broken_where_there_is_nothing() -> None:
+def test_line_of_a_chart_has_gaps_without_data() -> None:
     bins = [Bin(0, 1, 5), Bin(1, 2, 6), Bin(4, 5, 7)]
     markup = charts.lines(
-        [Series(name="x", colour=0, bins=bins)], title="t", unit="u", tell=svg.count_text
+        [Series(name="x", color=0, bins=bins)], title="t", unit="u", format_value=svg.count_text
     )
     assert len(shape("polyline", markup)) == 2
 
 
-def test_marks_on_one_spot_are_named_on_different_lines() -> None:
+def test_labels_of_equal_marks_are_on_different_lines() -> None:
     series = [
-        Series(name=name, colour=0, bins=[Bin(10, 11, 1), Bin(90, 99, 1)], marks={"p99": 60})
+        Series(name=name, color=0, bins=[Bin(10, 11, 1), Bin(90, 99, 1)], marks={"p99": 60})
         for name in ("one", "other")
     ]
     markup = charts.spread(series, title="t")
@@ -128,10 +128,10 @@ def test_marks_on_one_spot_are_named_on_different_lines() -> None:
 
 
 def test_a_chart_of_a_single_figure_can_be_drawn() -> None:
-    one = [Series(name="x", colour=0, bins=[Bin(5, 5.1, 0.0)])]
+    one = [Series(name="x", color=0, bins=[Bin(5, 5.1, 0.0)])]
     for markup in (
         charts.spread(one, title="t"),
-        charts.lines(one, title="t", unit="u", tell=str),
+        charts.lines(one, title="t", unit="u", format_value=str),
     ):
         assert "nan" not in markup
         ET.fromstring(markup)
@@ -175,21 +175,21 @@ def test_every_node_has_a_line_and_every_delivery_an_arrow() -> None:
 
 def test_deliveries_that_disagree_are_lettered_above_and_below_their_line() -> None:
     markup = spacetime.draw(diagram(), title="t", mark="m")
-    told = {one.text: float(one.get("y", "0")) for one in shape("text", markup)}
-    nodes = {name: told[name] for name in "st"}
-    assert told["its 4th"] < nodes["s"] < told["its 5th"]
-    assert told["its 7th"] < nodes["t"] < told["its 9th"]
+    reported = {one.text: float(one.get("y", "0")) for one in shape("text", markup)}
+    nodes = {name: reported[name] for name in "st"}
+    assert reported["its 4th"] < nodes["s"] < reported["its 5th"]
+    assert reported["its 7th"] < nodes["t"] < reported["its 9th"]
     assert words(markup).count("A") == words(markup).count("B") == 3
 
 
-def test_what_lies_outside_of_the_window_is_cut_off() -> None:
+def test_diagram_is_clipped_to_its_window() -> None:
     markup = spacetime.draw(diagram(end_ms=40.0), title="t", mark="m")
     (clip,) = shape("clipPath", markup)
     (group,) = shape("g", markup)
     assert group.get("clip-path") == f"url(#{clip.get('id')})"
 
 
-def test_an_event_that_never_came_is_told_at_the_node_it_was_owed() -> None:
+def test_missing_event_is_shown_at_the_node_it_was_owed() -> None:
     markup = spacetime.draw(
         diagram(deliveries=(), events=("a",), absent=("s",)), title="t", mark="m"
     )
@@ -202,18 +202,18 @@ def test_crashes_within_the_window_are_shown() -> None:
         Happening(node="s", at_ms=30, name="crashed"),
         Happening(node="s", at_ms=300, name="restarted"),
     )
-    told = words(spacetime.draw(diagram(happenings=happened), title="t", mark="m"))
-    assert "crashed" in told
-    assert "restarted" not in told
+    reported = words(spacetime.draw(diagram(happenings=happened), title="t", mark="m"))
+    assert "crashed" in reported
+    assert "restarted" not in reported
 
 
-def test_without_events_that_matter_colours_are_those_of_the_topics() -> None:
+def test_without_highlighted_events_colors_are_those_of_topics() -> None:
     shown = diagram(events=())
-    assert shown.colour("a", "x") == "c0"
-    assert shown.colour("b", "y") == "c1"
+    assert shown.color("a", "x") == "c0"
+    assert shown.color("b", "y") == "c1"
     assert ">x<" in spacetime.key(shown)
     many = tuple(Publication(event=f"{n}", topic=f"t{n}", node="p", at_ms=n) for n in range(20))
-    assert diagram(events=(), publications=many).colour("3", "t3") == "dim"
+    assert diagram(events=(), publications=many).color("3", "t3") == "dim"
 
 
 def seen(rows: Sequence[Row], view: View) -> Diagram:
@@ -265,8 +265,8 @@ def test_a_node_with_several_subscriptions_has_a_line_for_each() -> None:
     ]
 
 
-def test_a_title_says_whether_nodes_or_subscriptions_disagree() -> None:
-    for subscriptions, told in (
+def test_title_names_nodes_or_subscriptions_that_disagree() -> None:
+    for subscriptions, reported in (
         ((("s1", "main"), ("s2", "main")), "two nodes disagree on the order of A and B"),
         ((("s", "one"), ("s", "two")), "two subscriptions of s disagree on the order of A and B"),
     ):
@@ -278,10 +278,10 @@ def test_a_title_says_whether_nodes_or_subscriptions_disagree() -> None:
         script.deliver(one, "a", "b", subscription=its)
         script.deliver(other, "b", "a", subscription=others)
         (violation,) = check(script.rows, "total")["total"].violations
-        assert builder._title(violation) == told
+        assert builder._title(violation) == reported
 
 
-def test_an_event_that_one_of_several_subscriptions_never_got_is_missing_on_its_line() -> None:
+def test_event_missing_at_one_of_several_subscriptions_is_missing_on_its_line() -> None:
     script = (
         Script().subscribe("s", "x", subscription="one").subscribe("s", "x", subscription="two")
     )

@@ -1,4 +1,4 @@
-"""`ensue report`: a page that stands alone, tells the truth, and shows what went wrong."""
+"""`ensue report`: a self-contained page with correct figures and the first violation."""
 
 import json
 import re
@@ -29,7 +29,7 @@ HOSTILE = """<script>alert("&'")</script>"""
 
 
 class Reader(HTMLParser):
-    """Reads a page as a browser would, and notes what it finds."""
+    """Parses a page as a browser would, and collects its contents."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Reader(HTMLParser):
 
 
 def disagreeing() -> list[Row]:
-    """Two services see two events in opposite orders; every name is a trap."""
+    """Return a run with two events in opposite orders and hostile names."""
     script = Script(run="demo").subscribe("s1", HOSTILE).subscribe("s2", HOSTILE)
     script.publish("p&<b>", f"a{HOSTILE}", topic=HOSTILE).publish("p2", "b", topic=HOSTILE)
     return script.deliver("s1", f"a{HOSTILE}", "b").deliver("s2", "b", f"a{HOSTILE}").rows
@@ -73,7 +73,7 @@ def desks() -> list[Row]:
 
 @pytest.fixture(scope="module")
 def folder(desks: list[Row], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two recorded runs side by side that both call themselves `demo`."""
+    """Two recorded runs, both named `demo`."""
     parent = tmp_path_factory.mktemp("runs") / "today"
     trace.write(disagreeing(), parent / "none" / "trace")
     trace.write(desks, parent / "total")
@@ -111,13 +111,13 @@ def test_the_page_loads_nothing_and_runs_nothing(made: Report, page: Reader) -> 
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in page.attributes
 
 
-def test_hostile_names_are_shown_and_do_no_harm(made: Report, page: Reader) -> None:
+def test_hostile_names_are_escaped(made: Report, page: Reader) -> None:
     assert "<script" not in made.html
     assert HOSTILE in page.text
     assert "p&<b>" in page.text
 
 
-def test_the_page_tells_the_verdicts_and_the_witness(made: Report, page: Reader) -> None:
+def test_page_shows_verdicts_and_witness(made: Report, page: Reader) -> None:
     assert made.judgements["none"].verdict is Verdict.INVALID
     assert made.judgements["total"].verdict is Verdict.VALID
     assert made.verdict is Verdict.INVALID
@@ -127,7 +127,7 @@ def test_the_page_tells_the_verdicts_and_the_witness(made: Report, page: Reader)
     assert "total: its first events" in page.text
 
 
-def test_the_figures_are_those_of_the_checkers(made: Report, desks: list[Row]) -> None:
+def test_figures_agree_with_checkers(made: Report, desks: list[Row]) -> None:
     wanted: dict[str, RunStatistics] = {
         "none": statistics(disagreeing()),
         "total": statistics(desks),
@@ -149,16 +149,16 @@ def test_the_figures_are_those_of_the_checkers(made: Report, desks: list[Row]) -
 
 
 @pytest.mark.verify
-def test_a_card_that_has_nothing_to_show_says_why(spark: SparkSession, tmp_path: Path) -> None:
+def test_empty_card_gives_the_reason(spark: SparkSession, tmp_path: Path) -> None:
     trace.write(Script().publish("p", "a").rows, tmp_path / "trace")
     text = Reader(report(spark, tmp_path).html).text
     assert "No delivery in this trace has its publication in it too." in text
-    assert "it does not tell how long events waited" in text
+    assert "it does not show how long events waited" in text
     assert "No event was sent with a stamp" in text
     assert "run r has no deliveries" in text
 
 
-def test_a_page_is_written_whole_or_not_at_all(made: Report, tmp_path: Path) -> None:
+def test_page_is_written_atomically(made: Report, tmp_path: Path) -> None:
     made.write(tmp_path / "page.html")
     made.write(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == made.html
@@ -179,7 +179,7 @@ def test_a_large_trace_is_judged_by_the_audit_with_the_same_result(
 
 
 @pytest.mark.verify
-def test_what_breaks_a_rule_of_any_order_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_violation_of_any_rule_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     script = Script()
     for node in ("q", "s"):
         script.subscribe(node, "x")
@@ -211,7 +211,7 @@ def test_a_lost_event_is_drawn_where_it_was_owed(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.verify
-def test_a_diagram_is_of_the_chosen_time_or_event(spark: SparkSession, tmp_path: Path) -> None:
+def test_diagram_shows_the_chosen_time_or_event(spark: SparkSession, tmp_path: Path) -> None:
     script = Script().subscribe("s", "x")
     for number in range(200):
         script.publish("p", f"e{number}").deliver("s", f"e{number}")
@@ -259,7 +259,7 @@ def test_events_of_an_application_are_drawn_where_it_submitted_them(
 
 
 @pytest.mark.verify
-def test_of_many_nodes_those_that_matter_are_drawn(spark: SparkSession, tmp_path: Path) -> None:
+def test_nodes_of_a_violation_are_drawn_first(spark: SparkSession, tmp_path: Path) -> None:
     script = Script()
     names = [f"s{number:02}" for number in range(40)]
     for name in names:
@@ -278,7 +278,7 @@ def test_of_many_nodes_those_that_matter_are_drawn(spark: SparkSession, tmp_path
     assert sum(one.marked for one in found.deliveries) == 4
 
 
-def test_runs_are_called_after_their_directories(
+def test_runs_are_named_after_their_directories(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
     def names(place: Path) -> list[str]:
@@ -292,7 +292,7 @@ def test_runs_are_called_after_their_directories(
 
 
 @pytest.mark.verify
-def test_what_several_processes_recorded_of_one_run_is_reported_as_one(
+def test_traces_of_several_processes_are_reported_as_one_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     script = Script(run="ensue").subscribe("shop", "x").subscribe("bank", "x")
@@ -309,7 +309,7 @@ def test_what_several_processes_recorded_of_one_run_is_reported_as_one(
     assert set(report(spark, tmp_path / "days").judgements) == {"wednesday", "thursday"}
 
 
-def test_what_can_not_be_reported_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_bad_input_of_a_report_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist"):
         report(spark, tmp_path / "nowhere")
     with pytest.raises(BadInput, match="holds no Parquet file"):
@@ -323,7 +323,7 @@ def test_what_can_not_be_reported_is_refused_by_name(spark: SparkSession, tmp_pa
         report(spark, tmp_path / "empty")
 
 
-def test_the_command_writes_the_page_and_prints_the_figures(
+def test_command_writes_page_and_prints_figures(
     spark: SparkSession,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -334,11 +334,11 @@ def test_the_command_writes_the_page_and_prints_the_figures(
     out = tmp_path / "page.html"
     ended = shell("report", tmp_path / "run", "-o", out, "--around", "b", "--json")
     assert ended.code == 0
-    told = ended.json()
-    assert told["page"] == str(out)
-    assert told["verdict"] == "invalid"
-    assert told["tables"]["totals"][0]["deliveries"] == 4
-    assert json.dumps(told)
+    reported = ended.json()
+    assert reported["page"] == str(out)
+    assert reported["verdict"] == "invalid"
+    assert reported["tables"]["totals"][0]["deliveries"] == 4
+    assert json.dumps(reported)
     assert "demo: around b" in Reader(out.read_text(encoding="utf-8")).text
     assert "measuring …" in ended.stderr
     ended = shell("report", tmp_path / "run", "-o", out, "--around", "nobody")

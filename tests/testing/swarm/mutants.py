@@ -10,7 +10,6 @@ runs each with the seed noted beside it. `--search` looks for the first seed tha
 
 import argparse
 import asyncio
-import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -18,7 +17,6 @@ from unittest import mock
 
 import msgspec
 
-from ensue.client import bus as bus_module
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
 from ensue.client.bus import Bus
@@ -39,7 +37,7 @@ from ensue.journal.journal import Journal
 from ensue.journal.recovery import Recovery
 from ensue.journal.segments import Segments
 from ensue.protocols.content.client import Notified
-from ensue.protocols.interface import Deliver, Join, Persist, Send
+from ensue.protocols.interface import Join, Persist, Send
 from ensue.protocols.membership.client import MembershipClient
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.topic_log.fanout import Agreed, Fanout

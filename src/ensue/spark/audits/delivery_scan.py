@@ -297,8 +297,8 @@ def _pack_subscriber(packer: _Packer, rows: Columns) -> None:
         units = packer.units.of(event_codes)
     kept, furthest = _in_place(units)
     low, high = int(units[kept].min()), int(units[kept].max())
-    says = np.array([steps[0], steps[-1], low, high, len(steps)], dtype=np.int64)
-    packer.add(-1 - run, FRAGMENT, owner=owner, steps=says)
+    ranges = np.array([steps[0], steps[-1], low, high, len(steps)], dtype=np.int64)
+    packer.add(-1 - run, FRAGMENT, owner=owner, steps=ranges)
     outliers = np.flatnonzero(~kept)
     if len(outliers):
         tiles = np.stack([units[outliers], furthest[outliers]]) // facts.tile_units

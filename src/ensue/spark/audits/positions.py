@@ -22,7 +22,7 @@ from ensue.spark.audits import collector as g
 from ensue.spark.audits import judge
 from ensue.spark.audits.delivery_scan import BREAKS_MAX
 from ensue.spark.audits.tile_scan import Break, Found
-from ensue.spark.audits.trace_files import made_up
+from ensue.spark.audits.trace_files import fallback_hash
 
 __all__ = ["judge_positions"]
 
@@ -129,7 +129,7 @@ def _named(
         frame = trace.sparkSession.createDataFrame(table)
         rows = frame.select(g.subscriber_hash().alias("owner"), "run", "node", "subscription")
         for owner, *names in rows.collect():
-            hashes[owner] = hashes[made_up(*names)] = Subscriber(*names)
+            hashes[owner] = hashes[fallback_hash(*names)] = Subscriber(*names)
     wanted = set(unnamed)
     named: dict[Subscriber, list[Break]] = {}
     for owner, found in breaks.items():

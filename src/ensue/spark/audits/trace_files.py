@@ -28,7 +28,7 @@ from ensue.spark.audits.collector import Gathered
 from ensue.spark.audits.common_order import Numbers
 from ensue.spark.audits.facts import Facts
 
-__all__ = ["Piece", "made_up", "pack_files", "pieces"]
+__all__ = ["Piece", "fallback_hash", "pack_files", "pieces"]
 
 _NAMES = ("run", "node", "subscription", "action", "verdict", "topic", "publisher")
 _DIRECT_MAX = 4_000_000
@@ -229,7 +229,7 @@ class _Rows:
         return _looked_up(
             (self.run, node, subscription),
             lambda run, node, subscription: known.get(
-                (run, node, subscription), made_up(run, node, subscription)
+                (run, node, subscription), fallback_hash(run, node, subscription)
             ),
         )
 
@@ -238,7 +238,7 @@ class _Rows:
         known = self._names.nodes
         return _looked_up(
             (self.run, _Coded(self._table, "node")),
-            lambda run, node: known.get((run, node), made_up(run, node)),
+            lambda run, node: known.get((run, node), fallback_hash(run, node)),
         )
 
     def _lanes(self) -> tuple[Numbers, Any, Numbers]:
@@ -295,7 +295,7 @@ def _looked_up(columns: tuple[_Coded, ...], find: Callable[..., int]) -> Numbers
     return table[places]
 
 
-def made_up(*names: str) -> int:
+def fallback_hash(*names: str) -> int:
     """Return a hash for an unknown subscriber; the same in every task."""
     digest = blake2b("\0".join(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)

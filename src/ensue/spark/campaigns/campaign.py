@@ -1,22 +1,22 @@
-"""Play many cases on Spark, and watch the results as they arrive.
+"""Run many independent cases on Spark, and watch the results as they arrive.
 
-`campaign` is for whatever is played case by case: seeds of a simulation, or parameters times seeds
-of an experiment. It guarantees
-- results in the order of the cases, whichever finishes first: what `watch` sees first to be wrong
-  is the first case that is wrong, on every machine and with any number of tasks;
-- a row for every case: one that raises, or takes its whole process down, has its error in that row;
-- that a campaign with a directory goes on where it was interrupted.
+A case is, for example, a seed of a simulation, or a combination of parameters and seed of an
+experiment. `campaign` guarantees
+- results in the order of the cases, whichever finishes first: the first failure that `watch` sees
+  is the first case that fails, on every machine and with any number of tasks;
+- a row for every case: if a case raises, or kills its process, the row has its error;
+- that a campaign with a directory resumes after an interruption.
 
-How. The driver hands out jobs of one task each, a few more at a time than there is room for, and
-takes their results in order. The first tasks play one case each; from what cases took follows how
-many make a task worth starting. A task that dies is played again in halves, until the case that
-killed it is alone. Jobs run in a session of their own, so that ending them ends no other jobs.
+Method. The driver submits jobs of one task each, a few more than can run at once, and takes their
+results in order. The first tasks run one case each; their duration gives the number of cases of
+later tasks. A task that dies is run again in halves, until the case that kills it is alone. Jobs
+run in a separate session, so that ending them ends no other jobs.
 
-Assumptions: `play` can be pickled, and gives the same for the same case. The executors can import
-what it imports, Ensue included: on a cluster, install it there or ship it with `--py-files` (on
+Assumptions: `play` can be pickled, and returns the same for the same case. The executors can import
+its modules, Ensue included: on a cluster, install them there or ship them with `--py-files` (on
 Spark Connect, `spark.addArtifacts`).
 
-HAZARD: without `out` the rows are kept by the driver, and lost with it.
+HAZARD: without `out` the driver holds the rows in memory, and they are lost with it.
 """
 
 import math
@@ -53,14 +53,13 @@ from ensue.spark.failures import SparkFailed, no_python
 __all__ = ["campaign"]
 
 TASK_SECONDS = 2.0
-"""How long a task should take: starting one costs some tenths of a second."""
+"""Target duration of a task: starting one costs some tenths of a second."""
 GROWTH_MAX = 8
-"""A task has at most so many times the cases of the largest one known to have gone well."""
+"""Largest ratio of a task's cases to those of the largest task that succeeded."""
 AHEAD = 4
-"""Tasks handed out for each that can run at once, before the first of them is back."""
+"""Tasks submitted for each that can run at once, before the first has finished."""
 GRACE_SECONDS = 2 * TASK_SECONDS
-"""How long abandoned tasks may take to end by themselves. Spark logs every one that is ended by
-force on stderr."""
+"""Time for abandoned tasks to finish. Spark logs every task that it has to kill on stderr."""
 
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 
@@ -80,20 +79,20 @@ def campaign(
     cases_per_task: int | None = None,
     tasks: int | None = None,
 ) -> DataFrame:
-    """Play every case and return one row, or more, for each.
+    """Run every case and return one row or more for each.
 
-    `play` gets a case and returns a mapping of column to value, or several, as `schema` names and
-    types them. `cases` are numbers or texts, in a column called `key`; or mappings; or the rows of
-    a data frame, which `play` gets as dictionaries. The columns `error` and `seconds` are added.
+    `play` gets a case and returns a mapping of column to value, or several mappings; `schema` has
+    their names and types. `cases` are numbers or strings, in a column named `key`; or mappings; or
+    the rows of a data frame, which `play` gets as dictionaries. `error` and `seconds` are added.
 
-    `watch` is called with each row as it comes in, in the order of the cases; True ends the
-    campaign behind that case.
+    `watch` is called with each row, in the order of the cases; if it returns True, the campaign
+    ends after that case.
 
-    `out` is a directory for the rows, as Parquet. Cases that have a row in it already are not
-    played again; `watch` sees them all the same. What is returned then is everything in `out`.
-    `name` stands in its files: results of a campaign of another name are refused.
+    `out` is a directory for the rows, as Parquet. Cases with a row in it are not run again, but
+    `watch` sees them; the result is all of `out`. Its files carry `name`: results of a campaign
+    with another name raise `BadInput`.
 
-    `cases_per_task` is found out unless given, and so is how many `tasks` run at once.
+    `cases_per_task` and the number of `tasks` at once are chosen automatically by default.
     """
     for option, value in (("cases_per_task", cases_per_task), ("tasks", tasks)):
         if value is not None and value < 1:
@@ -120,11 +119,11 @@ def campaign(
 
 
 class _Viewing:
-    """Shows every case to `watch` in order, those of an earlier run included."""
+    """Passes every case to `watch` in order, including those of an earlier run."""
 
     def __init__(self, cases: Cases, earlier: pa.Table, watch: Watch | None) -> None:
         self.ended = False
-        """Whether `watch` has seen enough."""
+        """Whether `watch` has ended the campaign."""
         self._cases = cases
         self._watch = watch
         self._next = 0
@@ -133,14 +132,14 @@ class _Viewing:
             self._earlier.setdefault(cases.identity(row), []).append(row)
 
     def pending(self) -> Sequence[int]:
-        """Return the places of the cases that have no row yet."""
+        """Return the indices of the cases without a row."""
         places = range(len(self._cases.values))
         if not self._earlier:
             return places
         return [place for place in places if self._found(place) is None]
 
     def show_earlier(self) -> None:
-        """Show what is known of the next cases, up to the first that has to be played."""
+        """Show earlier results, up to the first case that has to run."""
         while self._earlier and not self.ended and self._next < len(self._cases.values):
             rows = self._found(self._next)
             if rows is None:
@@ -148,7 +147,7 @@ class _Viewing:
             self._show(rows)
 
     def show(self, rows: pa.Table, places: Sequence[int]) -> pa.Table:
-        """Show new rows, and return those up to where `watch` had seen enough."""
+        """Show new rows; return those up to the case where `watch` ended."""
         shown = 0
         for _, same in groupby(places):
             count = len(list(same))
@@ -162,7 +161,7 @@ class _Viewing:
     def _show(self, rows: list[dict[str, Any]]) -> None:
         self._next += 1
         if self._watch is not None:
-            # A list, so that every row of a case is shown.
+            # A list, so that `watch` sees every row of a case.
             self.ended = any([self._watch(row) for row in rows])  # noqa: C419
 
     def _found(self, place: int) -> list[dict[str, Any]] | None:
@@ -193,12 +192,12 @@ class _Crew:
         self._largest = 0
         self._stopping = threading.Event()
         self._waiting: deque[Future[pa.Table]] = deque()
-        # One more than can run, so that there is always a next one ready.
+        # One more than can run, so that one is always ready.
         self._pool = ThreadPoolExecutor(self._slots + 1, thread_name_prefix="ensue-campaign")
 
     @contextmanager
     def work(self, pending: Sequence[int]) -> Iterator[Iterator[pa.Table]]:
-        """Yield the rows of the cases at these places in order; end all tasks on exit."""
+        """Yield the rows of the cases at these indices in order; end all tasks on exit."""
         try:
             yield self._tables(pending)
         finally:
@@ -218,7 +217,7 @@ class _Crew:
                 position += size
             if not self._waiting:
                 return
-            # Left in the queue until it is done, so that an interruption finds it there.
+            # Keep it in the queue until done, so that an interruption finds it there.
             table = self._waiting[0].result()
             self._waiting.popleft()
             self._learn(table)
@@ -230,7 +229,7 @@ class _Crew:
         if not self._played:
             return 1
         wanted = int(TASK_SECONDS * self._played / max(self._seconds, 1e-6))
-        # Towards the end the tasks get smaller, so that all end at about the same time.
+        # The last tasks are smaller, so that all end at about the same time.
         share = math.ceil(left / self._slots)
         return max(1, min(wanted, GROWTH_MAX * self._largest, share))
 
@@ -242,7 +241,7 @@ class _Crew:
         self._largest = max(self._largest, len(seconds))
 
     def _run(self, indexes: Sequence[int]) -> pa.Table:
-        """Play some cases in a task of their own."""
+        """Run some cases in one task."""
         chosen = [(index, self._cases.values[index], self._cases.row(index)) for index in indexes]
         task = partial(play_in_task, play=self._play, cases=chosen, schema=self._schema)
         if self._stopping.is_set():
@@ -271,8 +270,8 @@ class _Crew:
 
 
 def _own_session(spark: SparkSession) -> SparkSession:
-    """Return a session whose jobs can be ended without touching those of another."""
-    # On Spark Connect a new session would lack the artifacts of the one given; a clone has them.
+    """Return a session whose jobs can be ended without ending others."""
+    # On Spark Connect a new session would lack the artifacts of this one; a clone has them.
     clone = getattr(spark, "cloneSession", spark.newSession)
     session = clone()
     assert session is not None
@@ -280,13 +279,13 @@ def _own_session(spark: SparkSession) -> SparkSession:
 
 
 def _slots(spark: SparkSession) -> int:
-    """Return how many tasks run at once: what Spark itself spreads a range over."""
+    """Return the number of tasks at once: the default partitions of a range."""
     parts = spark.range(1 << 16).select(f.spark_partition_id().alias("part"))
     return int(parts.agg(f.max("part").alias("last")).collect()[0]["last"]) + 1
 
 
 def _cause(error: Exception) -> str:
-    """Return the line of Spark's report that says most."""
+    """Return the line of Spark's report that explains the failure."""
     lines = [line.strip() for line in str(error).splitlines()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     exits = [line for line in lines if "exited unexpectedly" in line]

@@ -1,14 +1,14 @@
-"""The cases of a campaign, and how one task plays some of them.
+"""The cases of a campaign, and the function that runs some of them in a task.
 
-A case is a number, a text, or a mapping of parameter to value; what is played for it gives a row of
-results, or several. A row of the outcome has the case's columns, those of the result, `error`
-(null, or what was raised) and `seconds` (what the case took, the same in each of its rows).
+A case is a number, a string, or a mapping of parameter to value. Its result is one row or several.
+A row of the outcome has the columns of the case, those of the result, `error` (null, or the error
+raised) and `seconds` (duration of the case, the same in each of its rows).
 
-Every case gives at least one row, whatever happens: with nulls for results if it gave none or
-raised. So nothing is lost, and a case that has a row is known to be done.
+Every case gives at least one row, with null results if it returned none or raised. So a case with a
+row is known to be done.
 
-Results leave a task as one cell that holds Arrow bytes: what the driver gets is then exactly what
-was made, without a detour through Spark's own types.
+A task returns results as one cell of Arrow bytes, so that the driver gets the exact values, without
+a conversion to Spark's types.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ from ensue.simulation.seeds import raised
 __all__ = ["INDEX", "Cases", "Play", "failed", "outcome_schema", "play_in_task", "unpacked"]
 
 Play = Callable[[Any], Mapping[str, Any] | Iterable[Mapping[str, Any]]]
-"""Case to a row of results, or several."""
+"""Maps a case to a row of results, or several."""
 Row = dict[str, Any]
 
 INDEX = "__case"
-"""The place of the case in the campaign, while results are on their way."""
+"""Column with the index of the case, between task and driver."""
 OWN = (("error", pa.string()), ("seconds", pa.float64()))
-"""The columns that every campaign has."""
+"""Columns of every campaign."""
 CASES_MAX = 10_000_000
-"""The driver keeps the list of cases."""
+"""Most cases of a campaign: the driver holds the list."""
 
 
 class Cases:
     """The cases of a campaign in order, each with its identifying columns.
 
-    `key` names the column of cases that are no mappings.
+    `key` names the column of cases that are not mappings.
     """
 
     def __init__(self, cases: Sequence[Any] | DataFrame, key: str) -> None:
@@ -65,7 +65,7 @@ class Cases:
         return dict(value) if self.mapped else {self.key: value}
 
     def identity(self, row: Mapping[str, Any]) -> str:
-        """Return what identifies the case of a row, of a case or of an outcome."""
+        """Return the identity of the case in a row of cases or outcomes."""
         return repr([row[name] for name in self.schema.names])
 
     def _schema(self) -> pa.Schema:
@@ -88,7 +88,7 @@ class Cases:
             row = self.row(index)
             identity = self.identity(row)
             if identity in seen:
-                raise BadInput(f"cases: {row!r} is there twice; give each a column that differs")
+                raise BadInput(f"cases: {row!r} occurs twice; give each a column that differs")
             seen.add(identity)
 
 
@@ -102,7 +102,7 @@ def outcome_schema(cases: pa.Schema, results: str | DataType) -> pa.Schema:
     for name in names:
         if names.count(name) > 1 or name == INDEX:
             raise BadInput(
-                f"schema: the column {name!r} is there twice, among those of the cases "
+                f"schema: the column {name!r} occurs twice, among those of the cases "
                 f"({', '.join(cases.names)}), of the results, and error and seconds"
             )
     return pa.schema([field.with_nullable(True) for field in fields])
@@ -115,11 +115,11 @@ def play_in_task(
     cases: Sequence[tuple[int, Any, Row]],
     schema: pa.Schema,
 ) -> Iterator[pa.RecordBatch]:
-    """Play cases given as (place, case, columns); yield all rows as one cell."""
+    """Run cases given as (index, case, columns); yield all rows as one cell."""
     for _ in batches:
         pass
-    with contextlib.suppress(ValueError):  # Not the main thread, which alone gets the signal.
-        # Ctrl-C in a terminal reaches the workers too, and is the driver's to act on.
+    with contextlib.suppress(ValueError):  # Only the main thread may set a handler.
+        # Ctrl-C in a terminal reaches the workers too; the driver handles it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     indexed = schema.append(pa.field(INDEX, pa.int64()))
     made = [
@@ -134,13 +134,13 @@ def play_in_task(
 
 
 def unpacked(cell: bytes) -> pa.Table:
-    """Return the rows of a cell that a task made."""
+    """Return the rows of a task's cell."""
     with pa.ipc.open_stream(cell) as reader:
         return reader.read_all()
 
 
 def failed(why: str, index: int, row: Row, schema: pa.Schema) -> pa.Table:
-    """Return the row of a case that has no result."""
+    """Return the row of a case without a result."""
     indexed = schema.append(pa.field(INDEX, pa.int64()))
     return pa.Table.from_pylist([{**row, INDEX: index, "error": why}], schema=indexed)
 
@@ -158,14 +158,14 @@ def _played(
         batch = pa.RecordBatch.from_pylist(
             [{**each, **own} for each in rows] or [own], schema=schema
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this case's outcome
+    except Exception as error:  # noqa: BLE001 - any error is this case's outcome
         failure = {"error": raised(error), "seconds": time.monotonic() - started}
         batch = pa.RecordBatch.from_pylist([{**row, INDEX: index, **failure}], schema=schema)
     yield batch
 
 
 def _check_result(result: Mapping[str, Any], case: Row, schema: pa.Schema) -> None:
-    """Refuse a result column that the schema lacks: it would be dropped silently."""
+    """Raise an error for a column that the schema lacks: Arrow would drop it."""
     known = set(schema.names) - {*case, INDEX, "error", "seconds"}
     unknown = sorted(map(str, result.keys() - known))
     if unknown:

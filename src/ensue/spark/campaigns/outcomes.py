@@ -1,11 +1,11 @@
-"""What a campaign has found so far: in memory, or in a directory that outlives it.
+"""Results of a campaign: in memory, or in a directory that outlives it.
 
-A directory holds Parquet files, each moved into place when it is whole, so that a campaign that was
-killed leaves rows of whole cases only. Every file carries the campaign's name; a directory of
-another campaign, or with other columns, is refused rather than mixed.
+A directory holds Parquet files, each renamed into place when complete, so that a killed campaign
+leaves rows of complete cases only. Every file carries the campaign's name; a directory of another
+campaign, or with other columns, raises `BadInput`.
 
-HAZARD: two campaigns that write to one directory at once know nothing of each other and play every
-case twice.
+HAZARD: two campaigns that write to one directory at the same time do not see each other, and run
+every case twice.
 """
 
 import uuid
@@ -24,7 +24,7 @@ _NAME = b"ensue.campaign"
 
 
 class Outcomes:
-    """The rows of a campaign. Without `out` they are kept by the driver."""
+    """The rows of a campaign; in the driver's memory without `out`."""
 
     def __init__(self, schema: pa.Schema, *, out: str | Path | None, name: str) -> None:
         self.schema = schema
@@ -35,7 +35,7 @@ class Outcomes:
         self._out = None if out is None else Path(out).absolute()
 
     def earlier(self) -> pa.Table:
-        """Return the rows of an earlier run, after checking that it is the same campaign."""
+        """Return the rows of an earlier run; raise an error if of another campaign."""
         if self._out is None:
             return self.schema.empty_table()
         if self._out.exists() and not self._out.is_dir():
@@ -45,14 +45,14 @@ class Outcomes:
         return pa.concat_tables([self.schema.empty_table(), *map(self._read, files)])
 
     def add(self, rows: pa.Table) -> None:
-        """Keep rows of whole cases."""
+        """Add rows of complete cases."""
         if not rows.num_rows:
             return
         if self._out is None:
             self._kept.append(rows)
             return
         name = f"part-{uuid.uuid4().hex}.parquet"
-        # Spark passes over a name that starts with a dot, as `earlier` does.
+        # Spark and `earlier` skip names that start with a dot.
         unfinished = self._out / f".{name}"
         pq.write_table(rows.replace_schema_metadata({_NAME: self._name.encode()}), str(unfinished))
         unfinished.replace(self._out / name)

@@ -1,7 +1,7 @@
 """Search the seeds of a protocol for faults, on Spark.
 
-The same seeds with the same result as `ensue swarm` on one machine: a seed is played by the same
-function, and results come in the order of the seeds.
+The same seeds give the same result as `ensue swarm` on one machine: the same function runs a seed,
+and results come in the order of the seeds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +32,10 @@ def play_seeds(
     out: str | Path | None = None,
     cases_per_task: int | None = None,
 ) -> DataFrame:
-    """Play the scenarios of many seeds; return a row for each.
+    """Run the scenarios of many seeds; return a row for each.
 
-    `watch` sees the results in the order of the seeds, and ends the search by returning True. The
-    other options are those of `campaign`.
+    `watch` sees the results in the order of the seeds; True ends the search. The other options are
+    those of `campaign`.
     """
 
     def show(row: Mapping[str, Any]) -> bool | None:

@@ -1,13 +1,13 @@
-"""The committed files of a lake's tables, and removal of the others.
+"""Committed files of a lake's tables, and removal of uncommitted ones.
 
-A table that grows is written by Spark's Parquet sink. Its tasks write files into the table's
-folder, and when all are done a batch is committed: a file in `_spark_metadata` names them. A batch
-that was cut short leaves files that nothing names, some of them empty. Spark leaves them out; a
-tool that takes every file it finds reads rows twice, or stumbles over an empty one.
+Spark's Parquet sink writes the growing tables. Tasks write files into the table's folder; when all
+are done, Spark commits the batch: a file in `_spark_metadata` lists them. An interrupted batch
+leaves unlisted files, some of them empty. Spark ignores them; a tool that reads every file of the
+folder reads rows twice, or fails on an empty file.
 
-They are removed when a pipeline starts, and when it ends. That is safe while no other process
-writes: the driver's lock keeps out other pipelines, and `held_by_java` Spark's own process, which
-may live for a moment longer than a driver that was killed, and commit what it was at.
+A pipeline removes them when it starts and when it ends. That is safe while no other process writes:
+the driver's lock excludes other pipelines, and `held_by_java` excludes Spark's Java process, which
+may outlive a killed driver for a moment, and commit its batch.
 """
 
 import json
@@ -26,19 +26,19 @@ from ensue.core.errors import BadInput
 __all__ = ["committed", "held_by_java", "sweep"]
 
 JAVA_WAIT_S = 60.0
-"""How long to wait for the Spark of a pipeline that was killed to end."""
+"""Time to wait for the Java process of a killed pipeline to end."""
 
 READS_MAX = 10
-"""So often a list of files is read that changes meanwhile."""
+"""Attempts to read a list of files that changes meanwhile."""
 
 _VERSION = "v1"
 _POLL_S = 0.1
 
 
 def committed(table: Path) -> set[str]:
-    """Return the names of the files that the committed batches of a table consist of."""
+    """Return the names of a table's committed files."""
     for _ in range(READS_MAX):
-        # Spark removes what it has put together in a later one, some minutes after it did.
+        # Spark compacts lists into a later one, and removes them some minutes after.
         with suppress(FileNotFoundError):
             return _committed(table)
     raise BadInput(f"{table}: its list of files changes faster than it can be read")
@@ -50,13 +50,13 @@ def _committed(table: Path) -> set[str]:
         version, *lines = path.read_text(encoding="utf-8").splitlines()
         if version != _VERSION:
             raise BadInput(f"{path} is of version {version!r}; this release knows {_VERSION}")
-        # What an earlier one names is in a later, compacted one again.
+        # A compacted list repeats the files of earlier ones.
         names |= {unquote(json.loads(line)["path"]).rpartition("/")[2] for line in lines if line}
     return names
 
 
 def sweep(table: Path) -> int:
-    """Remove files of interrupted batches; return how many. See above."""
+    """Remove files of interrupted batches; return their number."""
     named = committed(table)
     left = [path for path in table.glob("*.parquet") if path.name not in named]
     for path in left:
@@ -69,7 +69,7 @@ def sweep(table: Path) -> int:
 
 @contextmanager
 def held_by_java(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Let Spark's own process hold a lock, which is free once that process has ended."""
+    """Lock a file in Spark's Java process, until that process ends."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001
     channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
     try:
@@ -77,7 +77,7 @@ def held_by_java(spark: SparkSession, path: Path) -> Iterator[None]:
         while channel.tryLock() is None:
             if time.monotonic() > deadline:
                 raise BadInput(
-                    f"the Spark of a pipeline that was killed still holds {path}: wait until that "
+                    f"the Java process of a killed pipeline still holds {path}: wait until that "
                     "process has ended, or end it"
                 )
             threading.Event().wait(_POLL_S)

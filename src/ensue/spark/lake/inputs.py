@@ -16,7 +16,7 @@ __all__ = ["Inputs", "find_inputs"]
 
 
 class Inputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a trace and an event log lie; None for what is not there."""
+    """Paths of a trace and an event log; None if absent."""
 
     source: str
     trace: str | None = None
@@ -27,22 +27,20 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no event log."""
 
     def check_trace(self) -> None:
-        """Refuse files of another kind in place of a trace; a URL needs Spark."""
+        """Raise an error if local files are not a trace; see `check` for URLs."""
         if self.trace is not None and is_local(self.trace) and _has_files(Path(self.trace)):
             check_files(Path(self.trace))
 
     def check(self, spark: SparkSession) -> None:
-        """Refuse a trace behind a URL that Spark can't read."""
+        """Raise an error if Spark can't read a trace at a URL."""
         if self.trace is not None and not is_local(self.trace):
             read_trace(spark, self.trace)
 
     def check_lake(self, lake: Path) -> None:
-        """Refuse a lake within what it is made of: it would be read as a part of that."""
+        """Raise an error for a lake inside its source: it would be read as part of it."""
         for place in (self.trace, self.log):
             if place is not None and "://" not in place and lake.is_relative_to(place):
-                raise BadInput(
-                    f"{lake} lies within {place}, which it is made of: name another lake"
-                )
+                raise BadInput(f"{lake} lies within {place}, its source: name another lake")
 
 
 def find_inputs(source: str | Path) -> Inputs:
@@ -57,13 +55,13 @@ def find_inputs(source: str | Path) -> Inputs:
     if not place.is_dir():
         what = "is a file" if place.exists() else "does not exist"
         raise BadInput(
-            f"{source} {what}; a pipeline is made of the directory of a recorded run, a trace or "
-            "an event log"
+            f"{source} {what}; a pipeline reads the directory of a recorded run, a trace or an "
+            "event log"
         )
     log = log_folder(place).absolute()
     has_log = Layout(log).exists()
     rows = trace.folder(place)
-    # A run that has just begun has the directory, and no file in it.
+    # A run that has just begun has an empty directory.
     has_trace = rows != place or (not (has_log and log == place) and _has_files(rows))
     if not has_log and not has_trace:
         raise BadInput(
@@ -80,9 +78,9 @@ def find_inputs(source: str | Path) -> Inputs:
 
 
 def _has_files(place: Path) -> bool:
-    """Return whether a trace's files are here, or in folders like `run=1` below.
+    """Return whether a folder has files of a trace, also in folders like `run=1`.
 
-    Files of runs below don't count.
+    Files of other runs below it do not count.
     """
     found = (path for pattern in ("*.parquet", "*=*/**/*.parquet") for path in place.glob(pattern))
     return any(path.name[0] not in "._" for path in found)

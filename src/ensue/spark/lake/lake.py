@@ -1,25 +1,25 @@
 """A lake: the directory that a pipeline writes its tables to.
 
-    _pipeline.json      what the lake was made of, and by which order
-    _lock               held by the pipeline that runs
-    _lock_java          held by its Spark
-    _checkpoints/       how far each streaming query is
-    _versions/          the tables that are made anew; see `versioned_tables`
+    _pipeline.json      source and order of the lake
+    _lock               held by the running pipeline
+    _lock_java          held by its Java process
+    _checkpoints/       progress of each streaming query
+    _versions/          the tables that are rebuilt; see `versioned_tables`
     events/ …           the tables; see `tables`
 
-Tables that only grow are written by Spark's Parquet sink, whose `_spark_metadata` says which files
-count; the others are links to their current version. `read_table` reads both; so does
+Spark's Parquet sink writes the tables that only grow; its `_spark_metadata` lists the committed
+files. The other tables are links to their current version. `read_table` reads both; so does
 `spark.read.parquet("lake/violations")`.
 
 HAZARD: while a pipeline runs, and after one was killed until the next has started, `events`,
-`ordered` and `trace` may hold files of batches that are not done (see `files`). Spark leaves
-them out when it reads the directory; for other tools `table_files` names those that count.
+`ordered` and `trace` may hold files of uncommitted batches (see `files`). Spark ignores them when
+it reads the directory; for other tools `table_files` lists the committed ones.
 
 A lake may be moved or copied, with its symbolic links: `read_table`, `table_files` and a pipeline
 work wherever it is (see `location`).
 
-HAZARD: Spark's list of files holds absolute paths: until a pipeline has gone on with a lake that
-was moved or copied, `spark.read.parquet("lake/events")` reads the files where they were.
+HAZARD: Spark's list of files holds absolute paths: until a pipeline has resumed on a lake that was
+moved or copied, `spark.read.parquet("lake/events")` reads the files at their old place.
 """
 
 import fcntl
@@ -37,26 +37,26 @@ from ensue.core.errors import BadInput
 from ensue.spark.lake.files import committed, sweep
 from ensue.spark.lake.location import check_whole, relocate
 from ensue.spark.lake.tables import APPENDED, OF_LOG, OF_TRACE, TABLES, arrow_schema
-from ensue.spark.lake.versioned_tables import Shelf
+from ensue.spark.lake.versioned_tables import VersionedTables
 from ensue.store.reader import local_path
 
 __all__ = ["Choices", "Lake", "read_table", "table_files"]
 
 FORMAT = 2
 FORMATS_READ = (1, 2)
-"""A lake of format 1 has its topics in order from their first event on."""
+"""A lake of format 1 orders its topics from their first event."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lake is made of: the same for as long as it lives."""
+    """Source and order of a lake, fixed for its lifetime."""
 
     format: int = FORMAT
     source: str
     order: str
     topics: list[str] | None = None
-    """The topics that are ordered; None until there are some."""
+    """The ordered topics; None until the log has some."""
     cut: dict[str, int] | None = None
-    """The offset of each from which on they are ordered; None until it is known."""
+    """The offset of each topic where their order begins; None until known."""
 
 
 class Lake:
@@ -69,15 +69,19 @@ class Lake:
                 "a cluster one that the driver and all executors share"
             )
         self.root = local_path(place).absolute()
-        self.of_log = Shelf(self.root, "log", {name: arrow_schema(name) for name in OF_LOG})
-        self.of_trace = Shelf(self.root, "trace", {name: arrow_schema(name) for name in OF_TRACE})
+        self.of_log = VersionedTables(
+            self.root, "log", {name: arrow_schema(name) for name in OF_LOG}
+        )
+        self.of_trace = VersionedTables(
+            self.root, "trace", {name: arrow_schema(name) for name in OF_TRACE}
+        )
         self._choices = self.root / "_pipeline.json"
 
     @contextmanager
     def opened(self, wanted: Choices) -> Iterator[Choices]:
-        """Lock the lake, and yield what it is made of.
+        """Lock the lake, created if absent, and yield its choices.
 
-        It is made if it is not there. One that was made of anything else is refused.
+        Choices that contradict those of an existing lake raise `BadInput`.
         """
         found = self._found()
         wanted = self.check(wanted)
@@ -95,26 +99,26 @@ class Lake:
                 relocate(self.root)
                 check_whole(self.root)
             self.choose(wanted)
-            for shelf in (self.of_log, self.of_trace):
-                shelf.prepare()
+            for versioned in (self.of_log, self.of_trace):
+                versioned.prepare()
             yield wanted
 
     def check(self, wanted: Choices) -> Choices:
-        """Refuse a place that can't be this lake; return what it is to be made of."""
+        """Raise an error if the place can't be this lake; return its choices."""
         if self.root.exists() and not self.root.is_dir():
             raise BadInput(f"{self.root} is a file; a lake is a directory")
         found = self._found()
         if found is not None:
             return self._agreed(found, wanted)
         if self.root.is_dir() and any(self.root.glob("[!_]*")):
-            raise BadInput(f"{self.root} is no lake, and not empty: name a new directory")
+            raise BadInput(f"{self.root} is not a lake, and not empty: name a new directory")
         above = next(each for each in self.root.parents if each.exists())
         if not self.root.exists() and not (above.is_dir() and os.access(above, os.W_OK)):
-            raise BadInput(f"{self.root} can't be made: {above} is not a directory to write to")
+            raise BadInput(f"{self.root} can't be created: {above} is not a writable directory")
         return wanted
 
     def choose(self, choices: Choices) -> None:
-        """Write down what the lake is made of."""
+        """Save the choices."""
         unfinished = self._choices.with_name(f"{self._choices.name}.unfinished")
         unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(choices)) + b"\n")
         unfinished.replace(self._choices)
@@ -140,12 +144,12 @@ class Lake:
             old, new = getattr(found, what), getattr(wanted, what)
             if old != new:
                 raise BadInput(
-                    f"{self.root} was made with {what} {old}, not {new}: go on with {old}, or name "
+                    f"{self.root} was made with {what} {old}, not {new}: use {old}, or name "
                     "another lake"
                 )
         if wanted.topics is None or wanted.topics == found.topics:
             return found
-        # Nothing depends on the topics before the first event was put in order.
+        # The topics may change until the first event is ordered.
         if found.topics is not None and self.has_begun("ordered"):
             raise BadInput(
                 f"{self.root} orders the topics {', '.join(found.topics)}, not "
@@ -154,20 +158,20 @@ class Lake:
         return wanted
 
     def checkpoint(self, stage: str) -> str:
-        """Return where a streaming query keeps how far it is."""
+        """Return the checkpoint directory of a streaming query."""
         return str(self.root / "_checkpoints" / stage)
 
     def begin_again(self, *stages: str) -> None:
-        """Forget how far stages are that have put nothing into the lake yet."""
+        """Remove the checkpoints of stages that have written nothing to the lake."""
         for stage in stages:
             shutil.rmtree(self.checkpoint(stage), ignore_errors=True)
 
     def has_begun(self, table: str) -> bool:
-        """Return whether a table that grows has its first batch."""
+        """Return whether a growing table has its first batch."""
         return any((self.root / table / "_spark_metadata").glob("[0-9]*"))
 
-    def shelf(self, table: str) -> Shelf:
-        """Return the shelf that a table which is made anew stands on."""
+    def versioned(self, table: str) -> VersionedTables:
+        """Return the versioned tables that a rebuilt table belongs to."""
         return self.of_log if table in OF_LOG else self.of_trace
 
     def sweep(self) -> int:
@@ -175,30 +179,30 @@ class Lake:
         return sum(sweep(self.root / table) for table in APPENDED)
 
     def files(self, table: str) -> list[Path]:
-        """Return the files that a table consists of now."""
+        """Return the current files of a table."""
         _check_name(table)
         if table in APPENDED:
             check_whole(self.root, [table])
             return sorted(self.root / table / name for name in committed(self.root / table))
-        return sorted(self.shelf(table).directory(table).glob("*.parquet"))
+        return sorted(self.versioned(table).directory(table).glob("*.parquet"))
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
         """Read a table as it is now."""
         _check_name(table)
         schema = from_arrow_schema(arrow_schema(table))
         if table in APPENDED:
-            # By name: the list of files may say where they were before the lake was moved.
+            # By name: the list of files may have the paths of a lake that was moved.
             files = self.files(table)
             if not files:
                 return spark.createDataFrame([], schema)
             return spark.read.schema(schema).parquet(*map(str, files))
-        return spark.read.schema(schema).parquet(str(self.shelf(table).directory(table)))
+        return spark.read.schema(schema).parquet(str(self.versioned(table).directory(table)))
 
     def count(self, spark: SparkSession, table: str) -> int:
         """Return how many rows a table has."""
         if table in APPENDED:
             return self.read(spark, table).count()
-        return self.shelf(table).count(table)
+        return self.versioned(table).count(table)
 
 
 def _check_name(table: str) -> None:
@@ -209,7 +213,7 @@ def _check_name(table: str) -> None:
 def _existing(lake: str | Path) -> Lake:
     found = Lake(lake)
     if not (found.root / "_pipeline.json").is_file():
-        raise BadInput(f"{lake} is no lake: there is no _pipeline.json in it")
+        raise BadInput(f"{lake} is not a lake: it has no _pipeline.json")
     return found
 
 

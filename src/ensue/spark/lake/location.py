@@ -1,13 +1,12 @@
-"""Relocation: a lake works wherever it is moved or copied to.
+"""Relocation of a lake that was moved or copied.
 
-Spark writes absolute paths: the list of a table's files (`_spark_metadata`), what a query that
-follows a table has read, and where the schema of a query's state lies. In a lake that was moved
-they name files that are gone, which Spark leaves out in silence; in one that was copied, files of
-the other lake.
+Spark writes absolute paths: the list of a table's files (`_spark_metadata`), the files that a query
+on a table has read, and the schema file of a query's state. In a moved lake they name missing
+files, which Spark silently ignores; in a copied lake, files of the other lake.
 
-So they are made those of the place where the lake is, before a pipeline goes on with it. Lists of
-files are rewritten, file by file: done halfway, it is completed next time. What followed a table
-begins again: `gaps` and `audit` make anew what they make anyhow (see `runs`).
+So a pipeline rewrites them before it resumes. Lists of files are rewritten one by one: if
+interrupted, the next start completes it. Queries on a table start again: `gaps` and `audit` rebuild
+their tables anyway (see `runs`).
 """
 
 import json
@@ -24,11 +23,11 @@ from ensue.spark.lake.tables import APPENDED
 __all__ = ["check_whole", "relocate"]
 
 FOLLOWERS = ("gaps", "audit")
-"""Stages that follow tables of the lake."""
+"""Stages that read tables of the lake."""
 
 
 def relocate(root: Path) -> bool:
-    """Make a lake's paths those of its current place; return whether they changed."""
+    """Rewrite a lake's paths for its current place; return whether any changed."""
     changed = [*_moved_lists(root), *_moved_states(root)]
     if not changed:
         return False
@@ -40,7 +39,7 @@ def relocate(root: Path) -> bool:
 
 
 def check_whole(root: Path, tables: Sequence[str] = APPENDED) -> None:
-    """Refuse a lake that lacks files of its tables, as one that was copied in part."""
+    """Raise an error if tables lack files, as in a lake that was copied in part."""
     for table in tables:
         place = root / table
         names = committed(place)
@@ -59,7 +58,7 @@ def check_whole(root: Path, tables: Sequence[str] = APPENDED) -> None:
 
 
 def _moved_lists(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the file lists that name another place, and their new text."""
+    """Yield the lists of files that name another place, and their new text."""
     for table in APPENDED:
         place = root / table
         for path in (place / "_spark_metadata").glob("[0-9]*"):
@@ -70,7 +69,7 @@ def _moved_lists(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _listed_here(line: str, place: Path) -> str:
-    """Return a line of a list of files, naming the same file at this place."""
+    """Return a line of a list of files, with the path of the file at this place."""
     if not line:
         return line
     entry: dict[str, Any] = json.loads(line)
@@ -98,7 +97,7 @@ def _state_here(line: str, root: Path, path: Path) -> str:
     changed = False
     for store in state.get("stateStoreInfo", ()):
         found = store.get("stateSchemaFilePaths", [])
-        # Hadoop's way of writing a path, in which nothing is quoted.
+        # Hadoop's form of a path, without percent-encoding.
         here = [f"file:{root}/{mine}/{each.rpartition(f'/{mine}/')[2]}" for each in found]
         if here != found:
             store["stateSchemaFilePaths"] = here
@@ -107,7 +106,7 @@ def _state_here(line: str, root: Path, path: Path) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Put a file in the place of one that Spark has written, and of its checksum."""
+    """Replace a file that Spark wrote, and remove its checksum."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(text, encoding="utf-8")
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)

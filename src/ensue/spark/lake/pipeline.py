@@ -1,35 +1,34 @@
 """`pipeline`: a recorded run, complete or still growing, as a lake's tables.
 
-Five streaming queries, each with a checkpoint of its own:
+Five streaming queries, each with its own checkpoint:
 
     event log ─┬─ events ─── gaps
                └─ ordered
     trace ───── trace ────── audit (deliveries, violations, verdicts, metrics)
 
-`events`, `ordered` and `trace` end in Spark's Parquet sink, which takes every batch once. `gaps`
-and `audit` follow the tables of the lake: a batch notifies them of new rows, and they rebuild all
-that depends on those from the tables (see `lake.runs` and `lake.versioned_tables`). So whichever
-process is killed, and whenever: started again, each query goes on where it was, and no row is lost
-or repeated.
+`events`, `ordered` and `trace` end in Spark's Parquet sink, which commits every batch once. `gaps`
+and `audit` read tables of the lake: a batch notifies them of new rows, and they rebuild from the
+tables all that depends on these (see `lake.runs` and `lake.versioned_tables`). So any process may
+be killed at any time: after a restart each query resumes, and no row is lost or repeated.
 
-Once (`once=True`) one query after the other takes all that is there and ends. Otherwise all run
-side by side and look for more every `every_s` seconds; each starts when the one before it has come
-up.
+With `once=True` the queries run one after another, read all available input and end. Otherwise all
+run in parallel and poll for input every `every_s` seconds; each starts when the previous one has
+started.
 
-A stage without input is left out, and one that fails is reported; the others go on. Events that
-have no common order (topics that no client subscribed together, events without a stamp) make
+A stage without input is skipped, and a stage that fails is reported; the others continue. Events
+without a common order (topics that no client subscribed to together, events without a stamp) make
 `ordered` fail. Order begins at the first common cut of the topics (see `common_cuts`), which is
-found once and kept: what is before it is in `ordered` without a position, with the verdict
-`before_cut`. A pipeline that goes on waits for the first cut.
+determined once and saved: earlier events are in `ordered` without a position, with the verdict
+`before_cut`. A continuous pipeline waits for the first cut.
 
-HAZARD: the first cut is that of the log as it is then. If one topic alone has events by that time,
-order seems to have begun; where events of others follow before a client subscribes them together,
-`ordered` fails with POSITION_CONFLICT, and a new lake has to be made.
+HAZARD: the first cut is that of the log at that time. If only one topic has events by then, order
+seems to have begun; if events of others follow before a client subscribes to them together,
+`ordered` fails with POSITION_CONFLICT, and a new lake is needed.
 
-HAZARD: a file that turns up in the trace must be whole when it gets its name, as those of every run
-are. It must not be changed or removed afterwards.
+HAZARD: a new file of the trace must be complete when it gets its name, as those of every run are.
+It must not be changed or removed afterwards.
 
-HAZARD: `gaps` sorts the log anew whenever it grew while not all of it is in order.
+HAZARD: `gaps` sorts the log again whenever it grew while not all of it is in order.
 """
 
 import re
@@ -51,11 +50,11 @@ from ensue.core import trace
 from ensue.core.errors import BadInput, EnsueError, UnsupportedOrder
 from ensue.spark.common_cuts import common_cut_of_log
 from ensue.spark.failures import log_failures, sentence
-from ensue.spark.jvm_watch import telling_when_gone
+from ensue.spark.jvm_watch import raising_spark_gone
 from ensue.spark.lake.files import held_by_java
 from ensue.spark.lake.inputs import Inputs, find_inputs
 from ensue.spark.lake.lake import Choices, Lake
-from ensue.spark.lake.runs import RunVerdict, look_at_runs
+from ensue.spark.lake.runs import RunVerdict, write_run_tables
 from ensue.spark.lake.stage_start import ATTEMPTS_MAX, Starts, worker_missing
 from ensue.spark.lake.tables import TABLES, arrow_schema
 from ensue.spark.lake.versioned_tables import ALL, key_of
@@ -68,23 +67,23 @@ from ensue.store import open_log
 __all__ = ["Outcome", "check", "cut_text", "pipeline"]
 
 OFFSETS_PER_BATCH = 1_000_000
-"""Events that a micro-batch takes of a log, so that a long one is not held in memory whole."""
+"""Most events of a micro-batch, so that a long log does not have to fit in memory."""
 FILE_AGE_MAX = "36500d"
-"""Spark leaves out files that are a week older than the newest one, unless this is set."""
+"""By default Spark ignores files that are a week older than the newest one."""
 POLL_S = 0.2
 
 Progress = Callable[[str], None]
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a lake when its pipeline ends."""
+    """Contents of a lake when its pipeline ends."""
 
     lake: str
     order: str
     topics: list[str] | None
     cut: dict[str, int] | None
-    """The offset of each topic from which on they are in order; None if none was found, or the lake
-    is of format 1, in which it is the first."""
+    """The offset of each topic where order begins; None if none was found, or in a lake of format
+    1, where order begins at the first offset."""
     before_cut: int
     """Events before the cut, which have no common order."""
     tables: dict[str, int]
@@ -97,9 +96,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict | None:
-        """The worst verdict on any run; None where there is no trace to be judged.
+        """The worst verdict on any run; None without a trace.
 
-        Unknown if a stage has failed, and if there is a trace without a row.
+        Unknown if a stage has failed, or if the trace has no rows.
         """
         found = [one.verdict for one in self.verdicts]
         if self.failed or not (found or "audit" in self.left_out):
@@ -127,20 +126,20 @@ def pipeline(
 ) -> Outcome:
     """Turn a recorded run, or only a trace or an event log, into a lake's tables.
 
-    `source` may be a run that goes on. Runs are judged by `order`. `topics` are put in one order;
-    None takes all that the log has when the first of them is ordered. Both are kept in the lake: it
-    goes on with them, and refuses others.
+    `source` may be a run that is still growing. Runs are judged by `order`. `topics` are put in one
+    order; they default to all topics of the log when the first event is ordered. The lake saves
+    both, and raises `BadInput` if they change.
 
-    With `once` it takes all that is there and returns. Otherwise it looks for more every `every_s`
-    seconds until `stop` is set, and ends each query after its current batch. `progress` is called
-    with one line for each batch.
+    With `once` it reads all available input and returns. Otherwise it polls every `every_s` seconds
+    until `stop` is set, and ends each query after its current batch. `progress` is called with one
+    line for each batch.
     """
     if every_s <= 0:
         raise BadInput(f"every_s must be above 0, got {every_s}")
     inputs, place, wanted = check(source, lake, order=order, topics=topics, once=once)
     inputs.check(spark)
     lock = place.root / "_lock_java"
-    with telling_when_gone(spark), place.opened(wanted) as choices, held_by_java(spark, lock):
+    with raising_spark_gone(spark), place.opened(wanted) as choices, held_by_java(spark, lock):
         place.sweep()
         running = _Pipeline(spark, inputs, place, choices, progress, once=once, every_s=every_s)
         with _hushed(spark):
@@ -160,7 +159,7 @@ def check(
     topics: Iterable[str] | None = None,
     once: bool = False,
 ) -> tuple[Inputs, Lake, Choices]:
-    """Refuse what no pipeline can be made of or go on with. This needs no Spark."""
+    """Raise an error if a pipeline can't start or resume. This needs no Spark."""
     rules_of(order)
     chosen = _chosen(topics)
     inputs = find_inputs(source)
@@ -183,7 +182,7 @@ def check(
 
 @contextmanager
 def _hushed(spark: SparkSession) -> Iterator[None]:
-    """Keep Spark from logging four traces per failed query: `progress` gets why."""
+    """Silence Spark's four stack traces per failed query: `progress` gets the reason."""
     log_failures(spark, written=False)
     try:
         yield
@@ -198,12 +197,12 @@ def _chosen(topics: Iterable[str] | None) -> list[str] | None:
         return None
     chosen = sorted(set(topics))
     if not chosen or "" in chosen:
-        raise BadInput("topics: name at least one, and none that is empty")
+        raise BadInput("topics: name at least one, and no empty one")
     return chosen
 
 
 class _Pipeline:
-    """The queries of a pipeline, from the first to the last one that runs."""
+    """The queries of a running pipeline."""
 
     def __init__(
         self,
@@ -225,20 +224,20 @@ class _Pipeline:
         if not once:
             self._trigger = {"processingTime": f"{every_s} seconds"}
         self._every_s = every_s
-        self._look_again_s = 0.0
-        """When to look for a common cut again."""
+        self._next_search_s = 0.0
+        """When to search for a common cut again."""
         self._progress = progress
         self._left_out: dict[str, str] = {}
         self._failed: dict[str, str] = {}
         self._running: dict[str, StreamingQuery] = {}
         self._reported: dict[str, int] = {}
-        """The last batch of each query that was reported."""
+        """The last reported batch of each query."""
         self._starts = Starts()
         self._stages = self._planned()
         self._waiting = list(self._stages)
 
     def _planned(self) -> dict[str, Callable[[], StreamingQuery]]:
-        """Return how each stage is started that there is input for."""
+        """Return the start functions of all stages that have input."""
         stages: dict[str, Callable[[], StreamingQuery]] = {}
         if self._inputs.log is not None:
             stages["events"] = self._start_events
@@ -267,7 +266,7 @@ class _Pipeline:
                 if self._may_start(stage) and self._ready(stage):
                     self._waiting.remove(stage)
                     self._start(stage)
-            self._look()
+            self._poll()
             if not self._running and not any(self._ready(name) for name in self._waiting):
                 break
             stop.wait(POLL_S)
@@ -277,14 +276,14 @@ class _Pipeline:
             self._wind_down()
 
     def _may_start(self, stage: str) -> bool:
-        """Return whether it is the turn of a stage, and any pause before it is over."""
+        """Return whether it is the turn of a stage, and its pause is over."""
         if self._once and self._running:
             return False
         coming_up = {name for name, query in self._running.items() if _is_coming_up(query)}
         return self._starts.may_start(stage, coming_up, time.monotonic())
 
     def _ready(self, stage: str) -> bool:
-        """Return whether what a stage follows is there."""
+        """Return whether the input of a stage exists."""
         if stage in ("ordered", "gaps") and self._choices.topics is None:
             assert self._inputs.log is not None
             found = sorted(open_log(self._inputs.log).bounds())
@@ -299,7 +298,7 @@ class _Pipeline:
         before = ("ordered", "events") if stage == "gaps" else ("trace",)
         if self._once and any(each in self._waiting or each in self._running for each in before):
             return False
-        # Before its first batch Spark can't tell that the files of a table are those of a stream.
+        # Before its first batch Spark does not know that a stream writes the table.
         return self._lake.has_begun(table)
 
     def _choose(self, **changes: Any) -> None:
@@ -307,19 +306,19 @@ class _Pipeline:
         self._lake.choose(self._choices)
 
     def _has_cut(self) -> bool:
-        """Look for the topics' first common cut; return whether their order may begin.
+        """Search for the topics' first common cut; return whether their order may begin.
 
-        It begins without one where it has begun already, and where there is nothing to wait for:
-        what has no order then fails, and says so.
+        It may begin without a cut if it has begun already, or with `once`: events without a common
+        order then fail the stage.
         """
         topics, log = self._choices.topics, self._inputs.log
         assert topics is not None
         assert log is not None
         if self._choices.cut is not None or self._lake.has_begun("ordered"):
             return True
-        if time.monotonic() < self._look_again_s:
+        if time.monotonic() < self._next_search_s:
             return self._once
-        self._look_again_s = time.monotonic() + self._every_s
+        self._next_search_s = time.monotonic() + self._every_s
         found = common_cut_of_log(open_log(log), topics)
         if found is not None:
             self._lake.begin_again("ordered", "gaps")
@@ -331,7 +330,7 @@ class _Pipeline:
         return found is not None or self._once
 
     def _before_cut(self) -> int:
-        """Count the events that are in the lake and have no common order."""
+        """Count the events of the lake that have no common order."""
         ordered = self._lake.read(self._spark, "ordered")
         return ordered.where("position is null").count()
 
@@ -346,8 +345,8 @@ class _Pipeline:
         self._failed[stage] = why
         self._progress(f"{stage} failed: {why}")
 
-    def _look(self) -> None:
-        """Report what the queries did, and which of them ended."""
+    def _poll(self) -> None:
+        """Report new batches of all queries, and queries that ended."""
         for stage, query in list(self._running.items()):
             active = query.isActive
             for batch in query.recentProgress:
@@ -361,9 +360,9 @@ class _Pipeline:
                 del self._running[stage]
                 error = str(query.exception() or "")
                 if worker_missing(error):
-                    pause_s = self._starts.in_vain(stage, time.monotonic())
+                    pause_s = self._starts.failed(stage, time.monotonic())
                     self._progress(
-                        f"{stage}: Spark's Python process did not come up in time; again in "
+                        f"{stage}: Spark's Python process did not start in time; retry in "
                         f"{pause_s:g} s, up to {ATTEMPTS_MAX} times in a row"
                     )
                     self._waiting.append(stage)
@@ -380,9 +379,9 @@ class _Pipeline:
             yield from self._lake.files(table)
 
     def _wind_down(self) -> None:
-        """Let every query finish the batch that it is at."""
-        # Once every batch done so far is reported, the current batch of each query is known.
-        self._look()
+        """Let every query finish its current batch."""
+        # After all finished batches are reported, the current batch of each query is known.
+        self._poll()
         at = dict(self._reported)
         while self._running:
             for stage, query in list(self._running.items()):
@@ -390,16 +389,16 @@ class _Pipeline:
                     stage
                 ):
                     query.stop()
-            self._look()
+            self._poll()
             threading.Event().wait(POLL_S)
 
     def end(self) -> None:
-        """Stop whatever still runs, at once."""
+        """Stop all queries at once."""
         for query in self._running.values():
             query.stop()
 
     def outcome(self) -> Outcome:
-        """Say what is in the lake."""
+        """Return the contents of the lake."""
         rows = self._lake.read(self._spark, "verdicts").orderBy("run").toArrow().to_pylist()
         return Outcome(
             lake=str(self._lake.root),
@@ -430,7 +429,7 @@ class _Pipeline:
         )
 
     def _table(self, name: str) -> DataFrame:
-        """Follow a table of the lake."""
+        """Return a stream of a table of the lake."""
         return self._files(name, str(self._lake.root / name))
 
     def _append(self, frame: DataFrame, table: str) -> StreamingQuery:
@@ -484,7 +483,7 @@ class _Pipeline:
         left = known.first()
         assert left is not None
         schema = arrow_schema("gaps")
-        # What left the hold-back queue is there once, up to its last one.
+        # The hold-back queue releases each position once.
         if left["count"] == (left["last"] or 0) and left["rows"] == events.count():
             return schema.empty_table()
         cut = self._choices.cut or dict.fromkeys(topics, 0)
@@ -496,7 +495,7 @@ class _Pipeline:
             runs = sorted(row["run"] for row in batch.distinct().collect())
             trace = self._lake.read(self._spark, "trace")
             with self._lake.of_trace.replacing([key_of(run) for run in runs]) as draft:
-                found = look_at_runs(trace, runs, self._choices.order, draft)
+                found = write_run_tables(trace, runs, self._choices.order, draft)
             shown = ", ".join(f"{one.run} {one.verdict}" for one in found[:3])
             more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
             self._progress(f"audit: batch {number}: {shown}{more}")
@@ -505,18 +504,18 @@ class _Pipeline:
 
 
 def _why(error: str) -> str:
-    """Return in one sentence why a stage failed, and whether a new lake is needed."""
+    """Return the reason of a failed stage, and whether a new lake is needed."""
     advice = "; a lake keeps its cut: if the topics were joined later, name a new lake"
     return sentence(error) + advice * ("[POSITION_CONFLICT]" in error)
 
 
 def cut_text(cut: Mapping[str, int]) -> str:
-    """Return where the order of topics begins, as text."""
+    """Return a text of the offsets where the order of topics begins."""
     return ", ".join(f"{topic} at offset {cut[topic]:,}" for topic in sorted(cut) if cut[topic])
 
 
 def _is_coming_up(query: StreamingQuery) -> bool:
-    """Return whether a query has neither done anything yet nor polled in vain."""
+    """Return whether a query is still starting: no batch and no empty poll yet."""
     if not query.isActive or query.lastProgress is not None:
         return False
     status = query.status

@@ -1,15 +1,15 @@
 """Tables of a lake about runs: deliveries, verdicts and metrics.
 
-All of it is a function of the run's rows in the lake's trace, made anew for runs that have grown.
-So it does not matter how often it is made, nor after which batch: a pipeline that was killed makes
-it again, and gets the same. The price is that a run is looked at whole each time it grew.
+These tables depend only on the run's rows in the lake's trace, and are rebuilt for runs that have
+grown. So a killed pipeline rebuilds them with the same result. The price is that a run is read
+whole each time it has grown.
 
-A delivery may come in an earlier batch than the publication of its event, as every node writes its
-own rows; made anew, it has its publication as soon as both are there.
+A delivery may arrive in an earlier batch than the publication of its event, because every node
+writes its own rows; the rebuild joins them when both have arrived.
 
-Runs are judged together, which costs little more than one of them. Where the audit of several says
-that something is unknown, they are judged in halves to find out of which; so a few runs that say
-nothing cost a few more audits. HAZARD: a trace of thousands of runs that say nothing costs as many.
+Runs are judged together, which costs little more than judging one. If the verdict on several is
+unknown, they are judged in halves to find the runs that cause it; so a few such runs cost a few
+more audits. HAZARD: a trace with thousands of runs that can't be judged costs thousands of audits.
 """
 
 from collections import Counter
@@ -28,14 +28,14 @@ from ensue.spark.lake.versioned_tables import Draft
 from ensue.spark.trace_measurements import measure
 from ensue.spark.trace_metrics import tables
 
-__all__ = ["RunVerdict", "deliveries", "judge", "look_at_runs", "of_runs"]
+__all__ = ["RunVerdict", "deliveries", "judge", "of_runs", "write_run_tables"]
 
 VIOLATIONS_MAX = 1_000_000
-"""Violations of each rule that are reported per tile of a run: all, as far as memory is finite."""
+"""Most violations of each rule per tile of a run: practically all."""
 NAMED_MAX = 1_000
-"""More runs than this are joined with a trace instead of being named in the query."""
+"""More runs than this are joined with the trace instead of listed in the query."""
 JOBS_AT_ONCE = 3
-"""Small tables cost Spark more to plan than to make, so that some are made side by side."""
+"""Tables computed in parallel: for small ones, planning costs more than running."""
 
 
 class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
     rows: int = 0
 
 
-def look_at_runs(
+def write_run_tables(
     trace: DataFrame, runs: Sequence[str], order: str, draft: Draft
 ) -> list[RunVerdict]:
     """Write all tables on these runs; return the verdict on each."""
@@ -88,7 +88,7 @@ def of_runs(trace: DataFrame, runs: Sequence[str]) -> DataFrame:
 
 
 def deliveries(trace: DataFrame) -> DataFrame:
-    """Return one row a delivery, with the first publication of its event."""
+    """Return one row per delivery, with the first publication of its event."""
     first = f.min(f.struct("step", "at_ns", "true_ns"))
     published = (
         trace.where("action in ('submitted', 'published') and event is not null")
@@ -125,7 +125,7 @@ def deliveries(trace: DataFrame) -> DataFrame:
 
 
 def judge(trace: DataFrame, runs: Sequence[str], order: str) -> tuple[pa.Table, list[RunVerdict]]:
-    """Return the violations of these runs, and the verdict on each of them."""
+    """Return the violations of these runs, and the verdict on each."""
     if not runs:
         return arrow_schema("violations").empty_table(), []
     found = audit(of_runs(trace, runs), order, violations_max=VIOLATIONS_MAX)
@@ -146,7 +146,7 @@ def judge(trace: DataFrame, runs: Sequence[str], order: str) -> tuple[pa.Table, 
         return violations, [unknown]
     parts = [others] if broken else [others[: len(others) // 2], others[len(others) // 2 :]]
     rest = [judge(trace, part, order) for part in parts]
-    # What was found of those runs above is nothing: they have no violations.
+    # The other runs have no violations.
     return violations, broken + [one for _, each in rest for one in each]
 
 

@@ -1,8 +1,7 @@
-"""The tables of a lake: what each holds, column by column.
+"""The tables of a lake and their columns.
 
-`TABLES` is the one description. The empty tables that a new lake begins with are made of it, the
-documentation is compared with it, and `metrics/` stands before the names that `trace_metrics`
-knows.
+`TABLES` is the single description: a new lake's empty tables follow it, and a test compares the
+documentation with it. Tables of `trace_metrics` have the prefix `metrics/`.
 """
 
 from collections.abc import Mapping
@@ -33,16 +32,16 @@ _TYPES: Mapping[str, pa.DataType] = {
 _NAMES = {kind: name for name, kind in _TYPES.items()}
 
 _LOG = {
-    "key": "what belongs together, as the publisher says; null for none",
-    "value": "the payload; null for a void, which takes a place and is never shown",
+    "key": "the publisher's key for events that belong together; null for none",
+    "value": "the payload; null for a void, which takes a place and is never delivered",
     "topic": "the topic",
-    "publisher": "who published it",
+    "publisher": "the publisher of the event",
     "publisher_seq": "1, 2, 3, … of a publisher on a topic",
     "event": "its name: publisher/topic/publisher_seq",
-    "stamp": "how many events of each topic there are up to this one; null without an order",
+    "stamp": "events of each topic up to this one; null without an order",
     "published_at": "the publisher's clock",
     "offset": "0, 1, 2, … in its topic",
-    "headers": "whatever else the publisher said",
+    "headers": "further information from the publisher",
 }
 _TRACE = {
     "run": "the run",
@@ -53,12 +52,12 @@ _TRACE = {
     "action": "what happened: published, delivered, …",
     "event": "the event; null where there is none",
     "topic": "its topic",
-    "publisher": "who published it",
+    "publisher": "the publisher of the event",
     "publisher_seq": "1, 2, 3, … of a publisher on a topic",
     "position": "1, 2, 3, … of deliveries at that node and subscription",
     "subscription": "which of the node's subscriptions",
     "verdict": "empty, or why it was discarded or its delivery tagged",
-    "order": "the order that was asked for",
+    "order": "the requested order",
     "stamp": "the logical timestamp as sent",
     "transaction": "the transaction; null where there is none",
     "deadline_ns": "when it was due; null where it never was",
@@ -74,11 +73,13 @@ def _columns(schema: pa.Schema, meanings: Mapping[str, str]) -> dict[str, tuple[
 _EVENT = _columns(log_schema(), _LOG)
 
 TABLES: Mapping[str, Table] = {
-    "events": Table(description="The event log, one row an event, voids too.", columns=_EVENT),
+    "events": Table(
+        description="The event log, one row per event, voids included.", columns=_EVENT
+    ),
     "ordered": Table(
         description="The events of the chosen topics in their order: sort by `position`. An event "
-        "is here once all before it are. Events from before the topics were subscribed together "
-        "lie before the cut: they have no common order.",
+        "is here once all earlier ones are. Events from before a subscriber joined the topics lie "
+        "before the cut: they have no common order.",
         columns={
             **_EVENT,
             "position": (
@@ -92,8 +93,8 @@ TABLES: Mapping[str, Table] = {
         },
     ),
     "gaps": Table(
-        description="What is wrong with the positions of `events`: empty if each of them from 1 to "
-        "the highest is there once.",
+        description="What is wrong with the positions of `events`: empty if each position from 1 "
+        "to the highest occurs once.",
         columns={
             "kind": ("string", "missing; repeated by one event; conflict of different ones"),
             "first": ("bigint", "the first position of the range"),
@@ -103,18 +104,18 @@ TABLES: Mapping[str, Table] = {
         },
     ),
     "trace": Table(
-        description="The trace, one row an observation.", columns=_columns(trace.schema(), _TRACE)
+        description="The trace, one row per observation.", columns=_columns(trace.schema(), _TRACE)
     ),
     "deliveries": Table(
-        description="One row a delivery, with the publication of its event.",
+        description="One row per delivery, with the publication of its event.",
         columns={
             "run": ("string", "the run"),
-            "node": ("string", "who was given the event"),
+            "node": ("string", "the node that got the event"),
             "subscription": ("string", "which of the node's subscriptions"),
             "position": ("bigint", "1, 2, 3, … at that node and subscription"),
             "event": ("string", "the event"),
             "topic": ("string", "its topic"),
-            "publisher": ("string", "who published it"),
+            "publisher": ("string", "the publisher of the event"),
             "publisher_seq": ("bigint", "1, 2, 3, … of a publisher on a topic"),
             "verdict": ("string", "empty, or why the delivery is tagged"),
             "delivered_at": ("timestamp", "when: simulated time, or the node's clock"),
@@ -123,7 +124,7 @@ TABLES: Mapping[str, Table] = {
         },
     ),
     "violations": Table(
-        description="One row a violation of the order that was promised.",
+        description="One row per violation of the order that was promised.",
         columns={
             "run": ("string", "the run"),
             "anomaly": (
@@ -139,12 +140,12 @@ TABLES: Mapping[str, Table] = {
                 "the rule that was broken: fifo, total, global, causal, positions, complete",
             ),
             "subscription": ("string", "which of the node's subscriptions"),
-            "other_node": ("string", "who disagreed; null where no node did"),
+            "other_node": ("string", "the node that disagreed; null where no node did"),
             "other_subscription": ("string", "which of that node's subscriptions"),
         },
     ),
     "verdicts": Table(
-        description="One row a run: whether the order that was promised was kept.",
+        description="One row per run: whether the order that was promised was kept.",
         columns={
             "run": ("string", "the run"),
             "order": ("string", "the order that was promised"),
@@ -154,19 +155,19 @@ TABLES: Mapping[str, Table] = {
             "events": ("bigint", "events published"),
             "deliveries": ("bigint", "events delivered, once for each subscriber"),
             "subscribers": ("bigint", "subscriptions that were made or given an event"),
-            "rows": ("bigint", "rows of the trace that it is a verdict on"),
+            "rows": ("bigint", "rows of the trace that were judged"),
         },
     ),
     **{f"{METRICS}{name}": table for name, table in trace_metrics.TABLES.items()},
 }
-"""Every table of a lake, by its place below the lake's directory."""
+"""Every table of a lake, by its path below the lake's directory."""
 
 APPENDED = ("events", "ordered", "trace")
-"""Tables that only grow: each is written by a stream of its own."""
+"""Tables that only grow: each has its own stream."""
 OF_LOG = ("gaps",)
-"""Tables that are made anew of the log."""
+"""Tables that are rebuilt from the log."""
 OF_TRACE = tuple(name for name in TABLES if name not in (*APPENDED, *OF_LOG))
-"""Tables that are made anew of the trace, run by run."""
+"""Tables that are rebuilt from the trace, run by run."""
 
 
 def arrow_schema(name: str) -> pa.Schema:

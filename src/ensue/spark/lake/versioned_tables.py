@@ -1,23 +1,22 @@
 """Tables that are rebuilt one part at a time and change atomically for readers.
 
-A part is what belongs to one key, such as all rows of one run. Below `_versions/<shelf>` lies one
-directory a version, with a directory a table, with the files of each key:
+A part has all rows of one key, such as those of one run. Below `_versions/<name>` lies one
+directory per version, with one directory per table, with the files of each key:
 
-    _versions/<shelf>/00000007/<table>/<key>-….parquet
-    _versions/<shelf>/current -> 00000007
-    <table> -> _versions/<shelf>/current/<table>
+    _versions/<name>/00000007/<table>/<key>-….parquet
+    _versions/<name>/current -> 00000007
+    <table> -> _versions/<name>/current/<table>
 
-A change is drafted under a name that no reader uses. Files of keys that it is not about are linked
-into it (a hard link, so no byte is copied), it gets the next number, and `current` is put in its
-place: one rename, before which a reader sees all of the old version and after which all of the new
-one, of every table of the shelf. A process killed at any moment leaves at most a draft behind,
-which the next one removes.
+A change is written to a draft that no reader sees. Files of unchanged keys are hard-linked into it,
+the draft is renamed to the next number, and one rename switches `current` to it. Before that rename
+a reader sees all of the old version, afterwards all of the new one, for all of these tables. A
+process killed at any moment leaves at most a draft behind, which the next one removes.
 
-Keys are hashes, so that what a run is called never becomes part of a path. A table without rows has
+Keys are hashes, so that the name of a run never becomes part of a path. A table without rows has
 one empty file, so that its columns can be read.
 
-A reader that follows a link while it moves may find a file gone, and has to read again; `directory`
-gives the version itself, of which the last few are kept.
+A reader that follows a link while it moves may find a file missing, and has to read again;
+`directory` returns the version itself, of which the last few are retained.
 
 HAZARD: the directory must be on a file system with hard and symbolic links, the same for the driver
 and all executors.
@@ -37,12 +36,12 @@ from pyspark.sql import functions as f
 
 from ensue.core.errors import BadInput
 
-__all__ = ["ALL", "Draft", "Shelf", "key_of"]
+__all__ = ["ALL", "Draft", "VersionedTables", "key_of"]
 
 VERSIONS_KEPT = 3
-"""The current version, and those before it that a reader may still have open."""
+"""Number of retained versions: the current one, and earlier ones that readers may have open."""
 ALL = "all"
-"""The key of a table that has one part."""
+"""Key of a table with a single part."""
 
 _EMPTY = "empty"
 _KEY = "_key"
@@ -55,12 +54,12 @@ def key_of(name: str) -> str:
 
 
 def _key_column(column: str) -> Column:
-    """Return the same as `key_of`, of a column."""
+    """Return `key_of` as a column."""
     return f.substring(f.sha2(f.col(column).cast("binary"), 256), 1, _KEY_LENGTH)
 
 
 class Draft:
-    """A version in the making."""
+    """An unpublished version."""
 
     def __init__(self, place: Path, tables: Iterable[str]) -> None:
         self.place = place
@@ -68,7 +67,7 @@ class Draft:
             (place / table).mkdir(parents=True)
 
     def write(self, table: str, rows: pa.Table, *, by: str | None = None) -> None:
-        """Add rows: those of each value of the column `by` are a part of their own."""
+        """Add rows, one part for each value of the column `by`."""
         if by is None:
             self._write_part(table, ALL, rows)
             return
@@ -79,7 +78,7 @@ class Draft:
             self._write_part(table, key_of(name), rows.take(pa.array(mine, pa.int64())))
 
     def write_frame(self, table: str, frame: DataFrame, *, by: str) -> None:
-        """Add rows of any number, written by Spark."""
+        """Add rows of any number; Spark writes them."""
         staged = self.place / f".staged-{table.replace('/', '-')}"
         keyed = frame.withColumn(_KEY, _key_column(by))
         keyed.write.partitionBy(_KEY).parquet(str(staged))
@@ -94,8 +93,8 @@ class Draft:
             pq.write_table(rows, str(path), compression="zstd")
 
 
-class Shelf:
-    """The tables of one kind."""
+class VersionedTables:
+    """Tables that change together."""
 
     def __init__(self, root: Path, name: str, tables: Mapping[str, pa.Schema]) -> None:
         self.root = root
@@ -104,7 +103,7 @@ class Shelf:
         self.link = self.place / "current"
 
     def prepare(self) -> None:
-        """Make the shelf with empty tables if it is absent; remove unfinished drafts."""
+        """Create empty tables if absent; remove unpublished drafts."""
         heads = dict.fromkeys(table.split("/")[0] for table in self.tables)
         for link in (self.link, *(self.root / head for head in heads)):
             if link.exists() and not link.is_symlink():
@@ -131,19 +130,19 @@ class Shelf:
                 (self.root / head).symlink_to(Path("_versions", self.place.name, "current", head))
 
     def directory(self, table: str) -> Path:
-        """Return where the current version of a table lies, which will not change."""
+        """Return the directory of a table's current version, which never changes."""
         return self.link.resolve(strict=True) / table
 
     def count(self, table: str) -> int:
-        """Return how many rows a table has."""
+        """Return the number of rows of a table."""
         files = self.directory(table).glob("*.parquet")
         return sum(pq.read_metadata(str(path)).num_rows for path in files)
 
     @contextmanager
     def replacing(self, keys: Collection[str]) -> Iterator[Draft]:
-        """Yield a draft to write the parts of these keys to; on exit it is current.
+        """Yield a draft for the parts of these keys; publish it on exit.
 
-        A table that nothing is written to has no rows of these keys from then on.
+        A table without new rows loses its rows of these keys.
         """
         draft = Draft(self._unfinished(), self.tables)
         try:
@@ -164,7 +163,7 @@ class Shelf:
 
     def _publish(self, draft: Draft, number: int) -> None:
         place = self.place / f"{number:08}"
-        # A process may have been killed between this rename and the next.
+        # A process may have been killed between the next two renames.
         if place.exists():
             _remove(place)
         draft.place.rename(place)

@@ -6,9 +6,9 @@
     page = report(session(), "runs/demo", order="total")
     page.write("report.html")
 
-`trace_metrics` makes the tables, `figures` brings them to the driver, `verdicts` gives the verdict,
-`windows` gathers what the space-time diagrams show, and `page` puts it together with `sections`,
-`charts`, `spacetime` and `svg`, which know nothing of Spark.
+`trace_metrics` computes the tables, `figures` collects them on the driver, `verdicts` judges the
+runs, and `windows` queries the rows of the space-time diagrams. `page` renders all of it with
+`sections`, `charts`, `spacetime` and `svg`, which do not depend on Spark.
 """
 
 from ensue.spark.report.builder import Report, report

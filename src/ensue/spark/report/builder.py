@@ -1,8 +1,8 @@
-"""Makes a report: measure, judge, gather the diagrams, and put the page together.
+"""Build a report: measure, judge, query the diagrams, render the page.
 
-A run's diagram is of its first violation if it has one, and of its beginning if not; a span of time
-or an event can be chosen instead. At most `DIAGRAMS_MAX` runs get one, those with a violation
-first.
+The diagram of a run shows its first violation, or its beginning if it has none; the caller may
+choose a span of time or an event instead. At most `DIAGRAMS_MAX` runs have one, those with a
+violation first.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ _TITLES = {
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A report that has been made."""
+    """A report: page, figures and verdicts."""
 
     html: str
     figures: Figures
@@ -57,7 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return Verdict.worst(judged.verdict for judged in self.judgements.values())
 
     def write(self, path: str | Path) -> None:
-        """Write the page as a file, whole or not at all."""
+        """Write the page to a file, atomically."""
         place = Path(path)
         unfinished = place.with_name(f".{place.name}.unfinished")
         try:
@@ -88,12 +88,13 @@ def report(
     around: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Make a report of a trace, or of the traces below a directory.
+    """Build a report of a trace, or of the traces below a directory.
 
-    Every run is judged by `order`. The space-time diagrams are of `span`, or of the time `around`
-    an event, rather than of the first violation. `progress` is called with each step.
+    Every run is judged by `order`. With `span` or `around`, the space-time diagrams show that time,
+    or the time around that event, instead of the first violation. `progress` is called with each
+    step.
     """
-    promise_of(order)  # Refuses an unknown one.
+    promise_of(order)  # Raises an error for an unknown order.
     if span is not None and around is not None:
         raise BadInput("a diagram is of a span of time or around an event, not both")
     progress("reading the trace")

@@ -1,8 +1,8 @@
-"""Charts as inline SVG; colours and type come from the page's style sheet.
+"""Charts as inline SVG; colors and fonts come from the page's style sheet.
 
-A chart is 560 by 270 units, and scales with the page. Series have a number, which the style sheet
-turns into a colour (`s0`, `s1`, …): light, dark and print differ in it, and in nothing else.
-Hovering over a mark shows its figures. A chart of nothing is a sentence that says why.
+A chart is 560 by 270 units, and scales with the page. The style sheet maps the number of a series
+to a color (`s0`, `s1`, …), for light, dark and print. Hovering over a mark shows its figures. An
+empty chart is a sentence with the reason.
 """
 
 import math
@@ -18,13 +18,13 @@ __all__ = ["Bin", "Series", "columns", "empty", "legend", "lines", "spread"]
 WIDTH, HEIGHT = 560.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 58.0, 548.0, 34.0, 222.0
 BINS_MAX = 48
-"""Bars of a distribution, after neighbours were merged."""
+"""Most bars of a distribution, after adjacent ones are merged."""
 FASTEST_LEFT_OUT = 0.005
-"""So much of a distribution is cut off at its left."""
+"""Share of a distribution that is cut off at its left."""
 
 
 class Bin(msgspec.Struct, frozen=True):
-    """How much there is between two values."""
+    """Weight between two values."""
 
     low: float
     high: float
@@ -32,30 +32,30 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing shown in a chart, or compared in it."""
+    """One data series of a chart."""
 
     name: str
-    colour: int
+    color: int
     bins: Sequence[Bin] = ()
-    """What is drawn: between `low` and `high`, so high. Where there is no bin there is a gap."""
+    """The bars, from `low` to `high`. The line has a gap between bins that are not adjacent."""
     marks: Mapping[str, float] = {}
-    """Values on the horizontal axis that are pointed out, by name."""
+    """Labeled values on the horizontal axis, by name."""
     dashed: bool = False
 
 
 def empty(reason: str) -> str:
-    """Return what stands in the place of a chart that has nothing to show."""
+    """Return the placeholder of an empty chart."""
     return svg.element("p", escape(reason), class_="empty")
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Return the series' names with colours and marks; empty for a single name."""
+    """Return the legend; empty for a single name."""
     if len(series) < 2 and not any(one.marks for one in series):
         return ""
     chips = (
         svg.element(
             "li",
-            svg.element("i", class_=f"b{one.colour}" + (" dashed" if one.dashed else "")),
+            svg.element("i", class_=f"b{one.color}" + (" dashed" if one.dashed else "")),
             escape(one.name),
             *(
                 svg.element("span", escape(f"{name} {svg.duration_text(value)}"))
@@ -107,7 +107,7 @@ def spread(series: Sequence[Series], *, title: str, unit: str = "share of delive
 
 
 def _marks(series: Sequence[Series], across: svg.Scale, low: float, high: float) -> str:
-    """Label values in rows of their own that don't overlap."""
+    """Label values in rows that do not overlap."""
     parts = []
     taken: list[tuple[int, float]] = []
     for one in series:
@@ -121,17 +121,17 @@ def _marks(series: Sequence[Series], across: svg.Scale, low: float, high: float)
             y = TOP - 8 + 13 * row
             parts.append(
                 svg.element(
-                    "line", x1=place, x2=place, y1=y + 4, y2=BOTTOM, class_=f"mark s{one.colour}"
+                    "line", x1=place, x2=place, y1=y + 4, y2=BOTTOM, class_=f"mark s{one.color}"
                 )
             )
             parts.append(
-                svg.text(name, place, y, anchor="middle", class_=f"label halo t{one.colour}")
+                svg.text(name, place, y, anchor="middle", class_=f"label halo t{one.color}")
             )
     return "".join(parts)
 
 
 def _low(bins: Sequence[Bin]) -> float:
-    """Return where the fastest few end, which would fill most of a log axis."""
+    """Return the end of the fastest few, which would fill most of a log axis."""
     passed, total = 0.0, sum(each.weight for each in bins)
     for each in bins:
         passed += each.weight
@@ -141,7 +141,7 @@ def _low(bins: Sequence[Bin]) -> float:
 
 
 def _factor(series: Sequence[Series]) -> int:
-    """Return how many neighbouring bins make one, so that few enough are left of them."""
+    """Return how many adjacent bins to merge into one."""
     low = min(one.bins[0].low for one in series)
     high = max(one.bins[-1].high for one in series)
     ratio = series[0].bins[0].high / series[0].bins[0].low
@@ -149,7 +149,7 @@ def _factor(series: Sequence[Series]) -> int:
 
 
 def _merged(one: Series, factor: int) -> list[Bin]:
-    """Merge each so many neighbours on one log grid; fill gaps with empty bins."""
+    """Merge groups of adjacent bins of a log grid; fill gaps with empty bins."""
     ratio = math.log(one.bins[0].high / one.bins[0].low)
     weights: dict[int, float] = {}
     for each in one.bins:
@@ -162,8 +162,10 @@ def _merged(one: Series, factor: int) -> list[Bin]:
     ]
 
 
-def lines(series: Sequence[Series], *, title: str, unit: str, tell: Callable[[float], str]) -> str:
-    """Draw values over time, in steps as wide as the bins."""
+def lines(
+    series: Sequence[Series], *, title: str, unit: str, format_value: Callable[[float], str]
+) -> str:
+    """Draw values over time as steps, one per bin."""
     series = [one for one in series if one.bins]
     assert series
     end = max(one.bins[-1].high for one in series)
@@ -174,13 +176,13 @@ def lines(series: Sequence[Series], *, title: str, unit: str, tell: Callable[[fl
     ticks = [
         (value * factor, svg.count_text(value)) for value in svg.ticks_linear(0, end / factor, 7)
     ]
-    parts = [_grid_up(up, top, tell), _grid_across(ticks, across)]
+    parts = [_grid_up(up, top, format_value), _grid_across(ticks, across)]
     parts += [_steps(one.bins, across, up, one, closed=False) for one in series]
     width = max(one.bins[0].high - one.bins[0].low for one in series)
     for place in range(math.ceil(end / width)):
         low = place * width
         figures = [
-            f"{one.name}: {tell(each.weight)}"
+            f"{one.name}: {format_value(each.weight)}"
             for one in series
             for each in one.bins
             if each.low <= low < each.high
@@ -202,9 +204,9 @@ def lines(series: Sequence[Series], *, title: str, unit: str, tell: Callable[[fl
 
 
 def columns(series: Sequence[Series], *, title: str, below: str, unit: str) -> str:
-    """Draw shares of whole numbers as columns, those of several series side by side.
+    """Draw shares of integers as columns, with several series side by side.
 
-    A bin's `low` is the first number in it and its `high` the last.
+    `low` is the first integer of a bin and `high` its last.
     """
     series = [one for one in series if one.bins]
     assert series
@@ -233,7 +235,7 @@ def columns(series: Sequence[Series], *, title: str, below: str, unit: str) -> s
                     y=up(weight),
                     width=max(1.0, width - 2),
                     height=BOTTOM - up(weight),
-                    class_=f"column f{one.colour}",
+                    class_=f"column f{one.color}",
                 )
             )
     return _chart(title, [*parts, _base(), _axis_names(below, unit)])
@@ -249,16 +251,16 @@ def _steps(
             places += [(across(each.low), up(each.weight)), (across(each.high), up(each.weight))]
         area = [(places[0][0], BOTTOM), *places, (places[-1][0], BOTTOM)]
         if not one.dashed:
-            shape = svg.element("polygon", points=_points(area), class_=f"area f{one.colour}")
+            shape = svg.element("polygon", points=_points(area), class_=f"area f{one.color}")
             parts.append(shape)
-        style = f"line s{one.colour}" + (" dashed" if one.dashed else "")
+        style = f"line s{one.color}" + (" dashed" if one.dashed else "")
         points = _points(area if closed else places)
         parts.append(svg.element("polyline", points=points, class_=style))
     return "".join(parts)
 
 
 def _pieces(bins: Sequence[Bin]) -> list[list[Bin]]:
-    """Split where there is a gap."""
+    """Split bins at gaps."""
     pieces: list[list[Bin]] = []
     for each in bins:
         if pieces and math.isclose(pieces[-1][-1].high, each.low, rel_tol=1e-9):
@@ -272,12 +274,12 @@ def _points(places: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
-def _grid_up(up: svg.Scale, top: float, tell: Callable[[float], str]) -> str:
+def _grid_up(up: svg.Scale, top: float, format_value: Callable[[float], str]) -> str:
     parts = []
     for value in svg.ticks_linear(0, top * 1.05, 4):
         y = up(value)
         parts.append(svg.element("line", x1=LEFT, x2=RIGHT, y1=y, y2=y, class_="grid"))
-        parts.append(svg.text(tell(value), LEFT - 8, y + 4, anchor="end", class_="tick"))
+        parts.append(svg.text(format_value(value), LEFT - 8, y + 4, anchor="end", class_="tick"))
     return "".join(parts)
 
 
@@ -286,7 +288,7 @@ def _grid_across(ticks: Sequence[tuple[float, str]], across: svg.Scale) -> str:
     for value, name in ticks:
         x = across(value)
         parts.append(svg.element("line", x1=x, x2=x, y1=BOTTOM, y2=BOTTOM + 5, class_="base"))
-        # Names at the ends are kept within the picture.
+        # Keep names at the ends within the picture.
         anchor = "end" if x > RIGHT - 12 else "middle"
         parts.append(svg.text(name, x, BOTTOM + 18, anchor=anchor, class_="tick"))
     return "".join(parts)

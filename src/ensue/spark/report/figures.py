@@ -1,9 +1,7 @@
-"""The figures of a report as plain values, cut to what a page can hold.
+"""The figures of a report: tables of `trace_metrics`, limited to what a page can show.
 
-They come from the tables of `trace_metrics`.
-
-What is collected is small whatever the trace: a row a run, a bucket of time or of latency, and the
-busiest topics. Of many runs the first are shown, by name.
+Their size does not grow with the trace: one row per run, per bucket of time or of latency, and the
+busiest topics. Of many runs, the first by name are shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,38 +14,38 @@ from pyspark.sql import functions as f
 __all__ = ["RUNS_MAX", "TOPICS_MAX", "Figures", "collect"]
 
 RUNS_MAX = 8
-"""Runs that a page compares: as many as there are colours."""
+"""Most runs on a page: the number of colors."""
 TOPICS_MAX = 20
-"""Topics of a run that are listed one by one."""
+"""Most topics listed for a run."""
 ROWS_MAX = 20_000
-"""Rows of any table that are brought to the page."""
+"""Most rows of each table."""
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of each table, by its name, of the runs that are shown."""
+    """Rows of each table, by name, of the shown runs."""
 
     runs: tuple[str, ...]
     run_count: int
-    """How many runs there are, shown or not."""
+    """Number of all runs, shown or not."""
     row_count: int
-    """Rows of the whole trace."""
+    """Number of rows of the whole trace."""
     tables: Mapping[str, Rows]
-    """Rows of `latency` also say how many `topics` there are, listed or not."""
+    """Rows of `latency` also have the number of all `topics`, listed or not."""
 
     def of(self, table: str, run: str) -> list[Mapping[str, Any]]:
         """Return the rows of a run."""
         return [row for row in self.tables[table] if row["run"] == run]
 
     def one(self, table: str, run: str) -> Mapping[str, Any] | None:
-        """Return the row of a whole run, or None; of several orders, the largest."""
+        """Return the row of a whole run, or None; with several orders, the largest."""
         rows = [row for row in self.of(table, run) if row.get("topic") is None]
         return max(rows, key=lambda row: row.get("count") or 0, default=None)
 
 
 def collect(tables: Mapping[str, DataFrame]) -> Figures:
-    """Bring the tables here."""
+    """Collect the tables on the driver."""
     totals = tables["totals"].persist()
     summary = totals.agg(f.count(f.lit(1)), f.sum("rows")).collect()[0]
     found: dict[str, Rows] = {"totals": _rows(totals.orderBy("run").limit(RUNS_MAX))}

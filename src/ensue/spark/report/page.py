@@ -1,7 +1,7 @@
-"""The page: one HTML file that needs nothing else, to view, print or send.
+"""The page: one self-contained HTML file to view, print or send.
 
-Its policy forbids the browser to load anything, so that even a hostile name in a trace could not
-make it. There is no script. Colours follow the reader's choice of light or dark.
+Its content security policy forbids loading anything, so that a hostile name in a trace can't. It
+has no script. Colors follow the reader's choice of light or dark.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from ensue.spark.report.verdicts import Judgement
 __all__ = ["Content", "Drawing", "picture", "render"]
 
 SENTENCES_MAX = 6
-"""Sentences of a verdict that are shown."""
+"""Most sentences shown of a verdict."""
 
 _STYLE = Path(__file__).with_name("page.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -32,24 +32,24 @@ _VERDICTS = {
 
 
 class Drawing(msgspec.Struct, frozen=True, kw_only=True):
-    """A space-time diagram and what it is about."""
+    """A space-time diagram with title and text."""
 
     run: str
     title: str
     because: str
-    """A sentence under it; may be empty."""
+    """A sentence below it; may be empty."""
     diagram: Diagram | None
-    """None if there is nothing to draw: then the sentence says why."""
+    """None if there is nothing to draw; the sentence then gives the reason."""
     foremost: bool = False
-    """Whether it was asked for, or shows what is wrong."""
+    """Whether the caller chose it, or it shows a violation."""
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a page shows."""
+    """Contents of a page."""
 
     title: str
     order: str
-    """What the runs were judged by."""
+    """The order by which the runs were judged."""
     figures: Figures
     judgements: dict[str, Judgement]
     drawings: Sequence[Drawing]
@@ -57,7 +57,7 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
 
 def render(content: Content) -> str:
     """Return the page."""
-    # What went wrong, or was asked for, comes first; a beginning like any other can wait.
+    # Violations and chosen views come first, beginnings of runs last.
     parts = [_drawings(content.drawings), cards(content.figures)]
     if not any(one.foremost for one in content.drawings):
         parts.reverse()
@@ -158,7 +158,7 @@ def _table(content: Content) -> str:
     figures = content.figures
     names = svg.element("tr", "<th></th>", *(svg.element("th", escape(r)) for r in figures.runs))
     columns = [_figures_of(content, run) for run in figures.runs]
-    title, why = "All figures", "A dash stands for what a trace does not tell."
+    title, why = "All figures", "A dash marks a figure that the trace does not contain."
     if len(columns) == 1:
         facts = (
             svg.element("div", svg.element("dt", escape(name)), svg.element("dd", escape(figure)))
@@ -181,7 +181,7 @@ def _table(content: Content) -> str:
 
 
 def _figures_of(content: Content, run: str) -> dict[str, str]:
-    """Return the figures of a run by name, without those that it has not."""
+    """Return the figures that a run has, by name."""
     figures = content.figures
     totals = figures.one("totals", run)
     assert totals is not None

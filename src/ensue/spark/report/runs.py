@@ -1,12 +1,12 @@
-"""The runs that a report compares: of one trace, or of several side by side.
+"""The runs that a report compares: those of one trace, or of several.
 
-A directory with Parquet files is one trace, whatever runs are in it. A directory of directories,
-such as `ensue demo` leaves behind, is several traces; they may all call their run the same, so that
-each run is called after its directory.
+A directory with Parquet files is one trace, with any number of runs. A directory of directories,
+such as `ensue demo` writes, is several traces. Their runs may have equal names, so each run gets
+the name of its directory.
 
-Clients in several processes write a trace each, of one run, as `ensue check` reads them. They
-differ from traces of several runs in their rows: all name one run, no two share a node, and a node
-of one delivered an event that only another one published.
+Clients in several processes write one trace each of the same run, as `ensue check` reads them.
+Their rows distinguish them from traces of several runs: all name one run, no two share a node, and
+a node of one delivered an event that only another one published.
 """
 
 from collections.abc import Sequence
@@ -41,13 +41,13 @@ def read_runs(spark: SparkSession, source: str | Path) -> DataFrame:
 def _folders(directory: Path) -> list[Path]:
     """Return the directories of several traces; none for a single trace or no trace."""
     if not directory.exists():
-        raise BadInput(f"{directory} does not exist; a report is made of a trace, or of several")
+        raise BadInput(f"{directory} does not exist; a report needs a trace, or several")
     if directory.is_file():
         return []
     inside = trace.folder(directory)
     if any(path.name[0] not in "._" for path in inside.glob("*.parquet")):
         return []
-    # Spark itself splits one data set over directories like `run=1`.
+    # Spark splits one data set over directories like `run=1`.
     folders = [path for path in sorted(inside.iterdir()) if path.is_dir() and "=" not in path.name]
     return [path for path in folders if path.name[0] not in "._" and _has_files(path)]
 
@@ -60,10 +60,10 @@ def _has_files(folder: Path) -> bool:
 
 
 def _is_one_run(frames: Sequence[DataFrame]) -> bool:
-    """Tell whether these are what several processes recorded of one run."""
+    """Return whether several processes recorded these traces of one run."""
     if len(frames) < 2:
         return False
-    says = (
+    facts = (
         frame.select(
             f.lit(number).alias("folder"),
             "run",
@@ -75,7 +75,7 @@ def _is_one_run(frames: Sequence[DataFrame]) -> bool:
         ).distinct()
         for number, frame in enumerate(frames)
     )
-    rows = reduce(DataFrame.unionByName, says).collect()
+    rows = reduce(DataFrame.unionByName, facts).collect()
     nodes = {(row["folder"], row["node"]) for row in rows}
     if len({row["run"] for row in rows}) != 1 or len(nodes) != len({node for _, node in nodes}):
         return False

@@ -1,6 +1,6 @@
-"""The figures of a report as cards: a heading, how to read it, a chart.
+"""The figures of a report as cards: a heading, an explanation, a chart.
 
-Every run has one colour throughout the page. A card that has nothing to show says why.
+Every run has the same color throughout the page. A card without data gives the reason.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,16 +14,16 @@ from ensue.spark.report.figures import TOPICS_MAX, Figures
 __all__ = ["card", "cards"]
 
 ENTRIES_APART_MAX = 24
-"""Up to so many numbers of entries have a column each; beyond, neighbours share one."""
+"""Most columns of stamp entries; beyond that, adjacent numbers share one."""
 
 ROWS_BESIDE_CHART = 11
-"""A table with more rows than that is as high as two charts."""
+"""A table with more rows than this takes the height of two charts."""
 
 Row = Mapping[str, Any]
 
 
 def cards(figures: Figures) -> str:
-    """Return the charts of a report, two beside each other where there is room."""
+    """Return the charts of a report, two side by side if there is room."""
     pairs = (
         _latency(figures),
         _topics(figures),
@@ -38,9 +38,9 @@ def cards(figures: Figures) -> str:
 
 
 def card(title: str, why: str, *content: str, shape: str = "") -> str:
-    """Return a card; `title` and `why` are plain words, `content` is markup.
+    """Return a card; `title` and `why` are plain text, `content` is markup.
 
-    Its `shape` may be `tall`, as high as two, or `across`, as wide as two.
+    `shape` may be `tall`, as high as two cards, or `across`, as wide as two.
     """
     return svg.element(
         "section",
@@ -63,7 +63,7 @@ def _drawn(series: Sequence[Series], picture: Callable[[], str], otherwise: str)
 
 def _latency(figures: Figures) -> str:
     series, early = [], 0
-    for colour, run in enumerate(figures.runs):
+    for color, run in enumerate(figures.runs):
         rows = figures.of("latency_histogram", run)
         total = sum(row["count"] for row in rows)
         early += sum(row["count"] for row in rows if row["low_ms"] is None)
@@ -77,7 +77,7 @@ def _latency(figures: Figures) -> str:
         series.append(
             Series(
                 name=run,
-                colour=colour,
+                color=color,
                 bins=[Bin(*place, weight) for place, weight in sorted(weights.items())],
                 marks={name: value for name, value in marks.items() if value > 0},
             )
@@ -89,7 +89,7 @@ def _latency(figures: Figures) -> str:
     return card(
         "Latency",
         "How long deliveries took, on a logarithmic axis: half are faster than p50, "
-        "one in a hundred is slower than p99. The fastest 0.5 % are left out.",
+        "one in a hundred is slower than p99. The fastest 0.5 % are omitted.",
         _drawn(
             series,
             lambda: charts.spread(series, title="Distribution of latency"),
@@ -106,12 +106,12 @@ def _topics(figures: Figures) -> str:
     if not rows:
         return card(title, why, charts.empty("Nothing was delivered."))
     longest = max(1e-9, *(row["p99_ms"] for row in rows))
-    colours = {run: colour for colour, run in enumerate(figures.runs)}
+    colors = {run: color for color, run in enumerate(figures.runs)}
     several = len(figures.runs) > 1
-    rows.sort(key=lambda row: (row["topic"], colours[row["run"]]))
+    rows.sort(key=lambda row: (row["topic"], colors[row["run"]]))
     if not several:
         rows.sort(key=lambda row: -row["count"])
-    body = [_topic(row, colours[row["run"]], longest, several=several) for row in rows]
+    body = [_topic(row, colors[row["run"]], longest, several=several) for row in rows]
     heads = ["topic", *(["run"] if several else []), "deliveries", "p50", "p99"]
     head = "".join(
         svg.element("th", escape(name), class_="name" if name in ("topic", "run") else None)
@@ -130,7 +130,7 @@ def _topics(figures: Figures) -> str:
     )
 
 
-def _topic(row: Row, colour: int, longest: float, *, several: bool) -> str:
+def _topic(row: Row, color: int, longest: float, *, several: bool) -> str:
     cells = [svg.element("td", escape(row["topic"]), class_="name", title=row["topic"])]
     if several:
         cells.append(svg.element("td", escape(row["run"]), class_="name", title=row["run"]))
@@ -140,7 +140,7 @@ def _topic(row: Row, colour: int, longest: float, *, several: bool) -> str:
         svg.element("td", svg.duration_text(row["p99_ms"])),
     ]
     widths = [100 * max(row[name], 0.0) / longest for name in ("p99_ms", "p50_ms")]
-    fills = (svg.element("i", class_=f"b{colour}", style=f"width:{w:.1f}%") for w in widths)
+    fills = (svg.element("i", class_=f"b{color}", style=f"width:{w:.1f}%") for w in widths)
     bar = svg.element("span", *fills, class_="bar")
     return svg.element("tr", *cells, svg.element("td", bar, class_="bars"))
 
@@ -156,7 +156,7 @@ def _over_time(
 ) -> list[Series]:
     """Return one series per run; if `filled`, buckets without a row are zero."""
     found = []
-    for colour, run in enumerate(figures.runs):
+    for color, run in enumerate(figures.runs):
         rows: dict[float, float] = {}
         width = 0.0
         for row in figures.of(table, run):
@@ -168,7 +168,7 @@ def _over_time(
             places = (number * width for number in range(round(max(rows) / width) + 1))
             rows = {place: rows.get(place, 0.0) for place in places}
         bins = [Bin(place, place + width, weight) for place, weight in sorted(rows.items())]
-        found.append(Series(name=name.format(run), colour=colour, bins=bins, dashed=dashed))
+        found.append(Series(name=name.format(run), color=color, bins=bins, dashed=dashed))
     return found
 
 
@@ -200,7 +200,7 @@ def _throughput(figures: Figures) -> str:
         _drawn(
             series,
             lambda: charts.lines(
-                series, title="Throughput over time", unit="per second", tell=svg.count_text
+                series, title="Throughput over time", unit="per second", format_value=svg.count_text
             ),
             "Nothing was published or delivered.",
         ),
@@ -208,7 +208,7 @@ def _throughput(figures: Figures) -> str:
 
 
 _NOT_RECEIVED = (
-    "The trace holds no `received` rows, so it does not tell how long events waited. "
+    "The trace has no `received` rows, so it does not show how long events waited. "
     "Simulate with --frames to see it."
 )
 
@@ -226,7 +226,7 @@ def _hold_back(figures: Figures) -> str:
                 series,
                 title="Share of deliveries held back over time",
                 unit="share of deliveries",
-                tell=lambda value: f"{value:.0%}",
+                format_value=lambda value: f"{value:.0%}",
             ),
             _NOT_RECEIVED,
         ),
@@ -237,9 +237,7 @@ def _held_time(figures: Figures) -> str:
     median = _over_time(figures, "hold_back_over_time", lambda row: row["p50_ms"])
     tail = _over_time(figures, "hold_back_over_time", lambda row: row["p99_ms"], dashed=True)
     series = [
-        Series(
-            name=f"{one.name}, {percentile}", colour=one.colour, bins=one.bins, dashed=one.dashed
-        )
+        Series(name=f"{one.name}, {percentile}", color=one.color, bins=one.bins, dashed=one.dashed)
         for pair in zip(median, tail, strict=True)
         for one, percentile in zip(pair, ("p50", "p99"), strict=True)
     ]
@@ -255,7 +253,7 @@ def _held_time(figures: Figures) -> str:
                 series,
                 title="Time held back over time",
                 unit="time held back",
-                tell=svg.duration_text,
+                format_value=svg.duration_text,
             ),
             otherwise,
         ),
@@ -269,7 +267,7 @@ def _stamp_sizes(figures: Figures) -> str:
     largest = max((row["entries"] for row in figures.tables["stamp_histogram"]), default=0)
     width = 1 + largest // ENTRIES_APART_MAX
     series = []
-    for colour, run in enumerate(figures.runs):
+    for color, run in enumerate(figures.runs):
         rows = figures.of("stamp_histogram", run)
         total = sum(row["count"] for row in rows)
         weights: dict[int, float] = {}
@@ -277,7 +275,7 @@ def _stamp_sizes(figures: Figures) -> str:
             place = row["entries"] // width * width
             weights[place] = weights.get(place, 0.0) + row["count"] / total
         bins = [Bin(place, place + width - 1, weight) for place, weight in sorted(weights.items())]
-        series.append(Series(name=run, colour=colour, bins=bins))
+        series.append(Series(name=run, color=color, bins=bins))
     return card(
         "Stamp size",
         "Entries in the stamp of an event, as its publisher first sent it: one for each topic that "
@@ -300,7 +298,10 @@ def _stamps_over_time(figures: Figures) -> str:
         _drawn(
             series,
             lambda: charts.lines(
-                series, title="Stamp size over time", unit="entries, mean", tell=svg.count_text
+                series,
+                title="Stamp size over time",
+                unit="entries, mean",
+                format_value=svg.count_text,
             ),
             _NO_STAMPS,
         ),
@@ -326,13 +327,13 @@ def _messages(figures: Figures) -> str:
         return card(
             title, "", charts.empty("Nothing was sent, or nothing delivered."), shape="across"
         )
-    colours = {run: colour for colour, run in enumerate(figures.runs)}
+    colors = {run: color for color, run in enumerate(figures.runs)}
     most = max(row["sent_per_delivery"] for row in rows)
     body = []
     for row in rows:
         parts = [row["sent_per_delivery"], row["sent_with_event"] / row["deliveries"]]
         fills = (
-            svg.element("i", class_=f"b{colours[row['run']]}", style=f"width:{100 * p / most:.1f}%")
+            svg.element("i", class_=f"b{colors[row['run']]}", style=f"width:{100 * p / most:.1f}%")
             for p in parts
         )
         cells = (

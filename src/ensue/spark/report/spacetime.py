@@ -1,15 +1,12 @@
-"""A space-time diagram: a line per node, time to the right, arrows.
+"""A space-time diagram: one line per node, time to the right, one arrow per delivery.
 
-Each arrow is a delivery.
+A node with several subscriptions has one line for each; below, every line is called a node.
 
-A node that has several subscriptions has a line for each of them; below, all lines are called
-nodes.
-
-An arrow runs from the publication of an event to its delivery at a node. Events that matter, such
-as the two that two subscribers delivered in opposite orders, have a letter and a colour; the
-deliveries that disagree carry the letter in a disc beside the line, above it for what the node
-delivered first and below for what came next, with its position. Everything else is grey, or
-coloured by topic if nothing matters more than the rest.
+An arrow runs from the publication of an event to its delivery at a node. Highlighted events, such
+as two that subscribers delivered in opposite orders, have a letter and a color. The deliveries that
+disagree have the letter in a disc beside the line, with its position: above the line for the first
+delivery of the node, below for the next one. Everything else is gray, or colored by topic if no
+event is highlighted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,36 +25,36 @@ NAME_LENGTH = 28
 ROW = 36.0
 ROW_MARKED = 68.0
 TOP = 34.0
-COLOURS = 8
-TOPICS_COLOURED_MAX = 8
+COLORS = 8
+TOPICS_COLORED_MAX = 8
 LETTERS = "AB"
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an event began."""
+    """Publication of an event."""
 
     event: str
     topic: str
     node: str
     at_ms: float
-    """Since the run began."""
+    """Since the start of the run."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an event arrived."""
+    """Delivery of an event."""
 
     event: str
     topic: str
     node: str
     at_ms: float
     position: int | None
-    """1, 2, 3, … in its subscription, if the trace says."""
+    """1, 2, 3, … in its subscription, if the trace has it."""
     marked: bool = False
-    """Whether it is one of those that break the order."""
+    """Whether it breaks the order."""
 
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
-    """Another event at a node: a crash, a restart, or a discarded event that matters."""
+    """Another incident at a node: a crash, a restart, or a highlighted event discarded."""
 
     node: str
     at_ms: float
@@ -66,7 +63,7 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagram(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be drawn; whatever lies outside of the window is cut off."""
+    """Contents of a diagram, clipped to its window."""
 
     begin_ms: float
     end_ms: float
@@ -74,27 +71,27 @@ class Diagram(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: tuple[Delivery, ...]
     happenings: tuple[Happening, ...] = ()
     events: tuple[str, ...] = ()
-    """Those that matter, one or two; empty if none does more than others."""
+    """The highlighted events, one or two; may be empty."""
     absent: tuple[str, ...] = ()
-    """Nodes that were owed the first of them and never got it."""
+    """Nodes that were owed the first of them and never delivered it."""
     left_out: int = 0
-    """Nodes that there was no room for."""
+    """Number of nodes without room in the diagram."""
 
-    def colour(self, event: str, topic: str) -> str:
-        """Return the style of an event: a letter's colour, a topic's, or grey."""
+    def color(self, event: str, topic: str) -> str:
+        """Return the style of an event: a letter's color, a topic's color, or gray."""
         if event in self.events:
             return f"e{self.events.index(event)}"
-        if not self.events and len(self.topics()) <= TOPICS_COLOURED_MAX:
-            return f"c{self.topics().index(topic) % COLOURS}"
+        if not self.events and len(self.topics()) <= TOPICS_COLORED_MAX:
+            return f"c{self.topics().index(topic) % COLORS}"
         return "dim"
 
     def topics(self) -> list[str]:
-        """Return the topics that are seen."""
+        """Return the topics in the diagram."""
         return sorted({one.topic for one in self.publications})
 
 
 def key(diagram: Diagram) -> str:
-    """Return what the colours mean."""
+    """Return the legend."""
     if diagram.events:
         topics = {one.event: one.topic for one in diagram.deliveries}
         topics.update({one.event: one.topic for one in diagram.publications})
@@ -107,7 +104,7 @@ def key(diagram: Diagram) -> str:
             for number, event in enumerate(diagram.events)
         ]
         chips.append(svg.element("li", svg.element("i", class_="bdim"), "other events"))
-    elif len(diagram.topics()) <= TOPICS_COLOURED_MAX:
+    elif len(diagram.topics()) <= TOPICS_COLORED_MAX:
         chips = [
             svg.element("li", svg.element("i", class_=f"b{number}"), escape(topic))
             for number, topic in enumerate(diagram.topics())
@@ -139,7 +136,7 @@ def draw(diagram: Diagram, *, title: str, mark: str) -> str:
             ),
         )
     ]
-    # Grey first, so that what matters lies on top.
+    # Gray first, so that highlighted arrows lie on top.
     arrows = [
         *_arrows(diagram, rows, across, important=False),
         *_arrows(diagram, rows, across, important=True),
@@ -162,7 +159,7 @@ def draw(diagram: Diagram, *, title: str, mark: str) -> str:
 
 
 def _nodes(diagram: Diagram) -> list[str]:
-    """Return the nodes, top down: publishers, then those that disagree, then the rest."""
+    """Return the nodes, top down: publishers, nodes that disagree, the rest."""
     marked = [one.node for one in diagram.deliveries if one.marked]
     concerned = [*sorted(set(marked)), *diagram.absent]
     chosen = [one.node for one in diagram.publications if one.event in diagram.events]
@@ -173,7 +170,7 @@ def _nodes(diagram: Diagram) -> list[str]:
 
 
 def _places(diagram: Diagram, nodes: Sequence[str]) -> tuple[dict[str, float], float]:
-    """Return the height of each line, with more room where deliveries are pointed out."""
+    """Return the height of each line, with more room for highlighted deliveries."""
     marked = {one.node for one in diagram.deliveries if one.marked}
     rows, y = {}, TOP
     for node in nodes:
@@ -206,7 +203,7 @@ def _arrows(
         if (one.event in diagram.events) is not important or one.node not in rows:
             continue
         x, y = across(one.at_ms), rows[one.node]
-        style = diagram.colour(one.event, one.topic)
+        style = diagram.color(one.event, one.topic)
         place = f", its {ordinal(one.position)}," if one.position else ""
         tooltip = svg.element(
             "title",
@@ -239,7 +236,7 @@ def _publications(diagram: Diagram, rows: dict[str, float], across: svg.Scale) -
             continue
         x, y = across(one.at_ms), rows[one.node]
         tooltip = svg.element("title", escape(f"{one.node} published {one.event}"))
-        style = diagram.colour(one.event, one.topic)
+        style = diagram.color(one.event, one.topic)
         if one.event in diagram.events:
             yield _disc(x, y, diagram.events.index(one.event), tooltip)
         else:
@@ -252,7 +249,7 @@ def _disc(x: float, y: float, number: int, tooltip: str = "") -> str:
 
 
 def _discs(diagram: Diagram, rows: dict[str, float], across: svg.Scale) -> Iterable[str]:
-    """Put the letter beside each delivery that breaks the order, with its position."""
+    """Draw the letter and position of each delivery that breaks the order."""
     seen: dict[str, int] = {}
     marked = sorted((one for one in diagram.deliveries if one.marked), key=_when)
     for one in marked:
@@ -269,9 +266,9 @@ def _discs(diagram: Diagram, rows: dict[str, float], across: svg.Scale) -> Itera
         yield _disc(x, y, number)
         label = _position(one, place)
         if above:
-            yield svg.text(label, x - 13, y + 4, anchor="end", class_="told halo")
+            yield svg.text(label, x - 13, y + 4, anchor="end", class_="note halo")
         else:
-            yield svg.text(label, x + 13, y + 4, class_="told halo")
+            yield svg.text(label, x + 13, y + 4, class_="note halo")
 
 
 def _when(one: Delivery) -> tuple[float, int]:
@@ -297,8 +294,8 @@ def _happenings(
         tooltip = svg.element("title", escape(f"{one.node}: {one.name} {one.event or ''}".strip()))
         cross = f"M{x - 5:.1f},{y - 5:.1f}L{x + 5:.1f},{y + 5:.1f}M{x - 5:.1f},{y + 5:.1f}"
         yield svg.element("path", tooltip, d=f"{cross}L{x + 5:.1f},{y - 5:.1f}", class_=style)
-        yield svg.text(one.name, x, y - 9, anchor="middle", class_="told halo")
+        yield svg.text(one.name, x, y - 9, anchor="middle", class_="note halo")
     for node in diagram.absent:
         if node in rows:
             y = rows[node]
-            yield svg.text("A never delivered", right, y - 7, anchor="end", class_="told halo bad")
+            yield svg.text("A never delivered", right, y - 7, anchor="end", class_="note halo bad")

@@ -1,7 +1,7 @@
-"""Pieces of a picture: elements, scales, ticks, and figures as people write them.
+"""SVG building blocks: elements, scales, ticks, and formatted numbers.
 
-Everything that comes from a trace goes through `element` or `text`, which escape it: a topic named
-`<script>` is shown and never run.
+All text of a trace goes through `element` or `text`, which escape it: a topic named `<script>` is
+shown and never run.
 """
 
 import math
@@ -53,14 +53,14 @@ def _plain(value: object) -> str:
 
 
 def text(content: str, x: float, y: float, *, anchor: str = "start", class_: str = "") -> str:
-    """Return words at a place."""
+    """Return a text element at a point."""
     return element(
         "text", escape(content), x=float(x), y=float(y), text_anchor=anchor, class_=class_ or None
     )
 
 
 def shortened(name: str, length: int) -> str:
-    """Return a name that is no longer than that, with its middle left out if need be."""
+    """Return a name of at most this length, with its middle elided if necessary."""
     if len(name) <= length:
         return name
     front = (length - 1 + 1) // 2
@@ -68,19 +68,19 @@ def shortened(name: str, length: int) -> str:
 
 
 def linear(low: float, high: float, start: float, end: float) -> Scale:
-    """Return the scale from values to places; an empty range maps to the start."""
+    """Return a linear scale from values to coordinates; an empty range maps to the start."""
     span = high - low
     return lambda value: start + (end - start) * ((value - low) / span if span else 0.0)
 
 
 def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
-    """Return the same for positive values by their logarithm."""
+    """Return a logarithmic scale from positive values to coordinates."""
     inner = linear(math.log10(low), math.log10(high), start, end)
     return lambda value: inner(math.log10(value))
 
 
 def ticks_linear(low: float, high: float, count: int = 5) -> list[float]:
-    """Return about so many round values between two."""
+    """Return about this many round values between two."""
     if high <= low:
         return [low]
     rough = (high - low) / count
@@ -92,7 +92,7 @@ def ticks_linear(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def ticks_log(low: float, high: float, count: int = 8) -> list[float]:
-    """Return about so many round values between two, for a logarithmic axis."""
+    """Return about this many round values between two, for a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     choices: tuple[Sequence[float], ...] = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7))
     found: list[float] = []
@@ -109,7 +109,7 @@ def ticks_log(low: float, high: float, count: int = 8) -> list[float]:
 
 
 def duration_text(ms: float) -> str:
-    """Return a duration in the unit that suits it: `250 µs`, `41.5 ms`, `2 min`."""
+    """Return a duration in a suitable unit: `250 µs`, `41.5 ms`, `2 min`."""
     if ms == 0:
         return "0 ms"
     factor, unit = _UNITS[0]
@@ -135,7 +135,7 @@ def count_text(value: float) -> str:
 
 
 def time_unit(span_ms: float) -> tuple[float, str]:
-    """Return the unit of an axis of that length: its milliseconds and its name."""
+    """Return the unit of a time axis: its milliseconds and its name."""
     if span_ms < 3_000:
         return 1.0, "ms"
     if span_ms < 300_000:

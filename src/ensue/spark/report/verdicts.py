@@ -1,8 +1,8 @@
-"""The verdict on each run, for its report.
+"""The verdict on each run of a report.
 
-One function, `judge`, says whether the order that was promised was kept, and names the first
-violation, which the report draws. A trace of up to `ROWS_MAX` rows is judged by the checkers, in
-memory; a larger one by the audit, on Spark. Both say the same, but the checkers sooner.
+`judge` returns whether the promised order was kept, and the first violation, which the report
+draws. The checkers judge a trace of up to `ROWS_MAX` rows in memory; the audit judges a larger one
+on Spark. The results are the same, but the checkers are faster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,34 +19,33 @@ from ensue.spark.audits import audit
 __all__ = ["ROWS_MAX", "Judgement", "judge"]
 
 ROWS_MAX = 1_000_000
-"""Rows of a trace that are judged in memory, all runs together."""
+"""Largest trace, in rows of all runs, that is judged in memory."""
 COUNTED_MAX = 1_000
-"""Violations of each rule that are looked for: as many as an audit does, so that both say the
-same."""
+"""Most violations of each rule: the limit of an audit, so that results are the same."""
 
 _FIRST = ("total", "global", "causal", "causal-topic", "deadline")
 _LAST = ("fifo", "positions", "complete")
-"""A disagreement is the best picture; an event lost is the poorest. What breaks other rules is no
-single delivery, and not drawn."""
+"""Rules whose violations are drawn: a disagreement gives the best picture, a lost event the
+poorest. Violations of other rules are not of a single delivery, and not drawn."""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of one run."""
+    """Verdict on one run."""
 
     verdict: Verdict
     sentences: tuple[str, ...]
-    """What was found, the worst first."""
+    """The findings, the worst first."""
     counts: dict[str, int] = {}
-    """How many violations there are of each kind, as far as they were looked for."""
+    """Number of violations of each kind, up to the limit."""
     checked: str = ""
-    """What was judged."""
+    """The checked rules, and the number of deliveries, events and subscribers."""
     first: Violation | None = None
 
 
 def judge(
     trace: DataFrame, runs: Sequence[str], *, order: str, row_count: int
 ) -> dict[str, Judgement]:
-    """Judge each of these runs by the order that was promised."""
+    """Judge each of these runs by the promised order."""
     found = {}
     for run in runs:
         rows = trace.where(trace["run"] == run)
@@ -95,7 +94,7 @@ def _worst_first(report: Report) -> list[Finding]:
 
 
 def _sentences(report: Report) -> Iterator[str]:
-    """Yield how often each rule was broken with its first witness, then notes."""
+    """Yield for each broken rule the count and the first witness, then notes."""
     for finding in _worst_first(report):
         if finding.violations:
             ended = any(note.startswith(SEARCH_ENDED) for note in finding.notes)

@@ -1,12 +1,11 @@
-"""Gather the rows of a space-time diagram: a few, however large the trace.
+"""Query the rows of a space-time diagram: a few, for a trace of any size.
 
-A *view* says what a diagram is about: a violation, a chosen event, a chosen span of time, or the
-beginning of the run. Each takes a handful of queries, each limited to so many rows; what does not
-fit is left out, farthest from the middle of the window first. Of the nodes those that matter come
-first.
+A *view* is the subject of a diagram: a violation, a chosen event, a chosen span of time, or the
+beginning of the run. Each takes a few queries with a limit of rows; rows beyond it are dropped,
+farthest from the middle of the window first. Nodes of the subject have priority.
 
-A node has one line, or if several of its subscriptions are seen, one for each of them and one for
-what it publishes.
+A node has one line. If several of its subscriptions are shown, it has one line for each, and one
+for its publications.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,16 +22,16 @@ from ensue.spark.report.spacetime import Delivery, Diagram, Happening, Publicati
 __all__ = ["Span", "View", "gather"]
 
 EVENTS_MAX = 48
-"""Events of a diagram besides those that matter."""
+"""Most events of a diagram besides those of its subject."""
 BEGINNING_EVENTS = 24
-"""Events of the diagram of a run's beginning."""
+"""Most events of a diagram of a run's beginning."""
 ROWS_MAX = 600
-"""Rows that any of the queries brings."""
+"""Most rows of one query."""
 NODES_MAX = 18
 PAD = 0.12
-"""So much of a window's length is shown before and after what it is about."""
+"""Margin before and after the subject, as a share of the window."""
 PAD_LEAST_MS = 0.001
-"""The same for what took no time at all."""
+"""Margin if the subject has no duration."""
 
 _MS_NS = 1_000_000
 _HAPPENINGS = ("crashed", "restarted")
@@ -41,14 +40,14 @@ _PUBLISHING = ("submitted", "published")
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A span of time, since the run began."""
+    """A span of time, since the start of the run."""
 
     begin_ms: float
     end_ms: float
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a diagram is about: one of these, or the beginning of the run."""
+    """Subject of a diagram: one of these, or the beginning of the run."""
 
     run: str
     violation: Violation | None = None
@@ -57,7 +56,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events(self) -> tuple[str, ...]:
-        """The events that matter, if any."""
+        """The highlighted events, if any."""
         if self.violation is None:
             return () if self.event is None else (self.event,)
         events = (self.violation.first_event, self.violation.second_event)
@@ -65,7 +64,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gather(trace: DataFrame, view: View, *, begin_ns: int) -> Diagram | None:
-    """Return the diagram of a view; None if the run has nothing in it."""
+    """Return the diagram of a view; None if the run has no rows in it."""
     at_ms = ((f.coalesce("true_ns", "at_ns") - f.lit(begin_ns)) / _MS_NS).alias("at_ms")
     columns = ("node", "action", "event", "topic", "subscription", "position", "verdict")
     rows = trace.where(f.col("run") == view.run).select("step", *columns, at_ms)
@@ -126,7 +125,7 @@ def _published_at(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _around(view: View, matter: Sequence[dict[str, Any]]) -> Span:
-    """Return the time that a violation or an event takes, with a little around it."""
+    """Return the time span of a violation or an event, with a margin."""
     concerned = _concerned(view)
     times = [row["at_ms"] for row in _published_at(matter).values()]
     times += [
@@ -139,16 +138,16 @@ def _around(view: View, matter: Sequence[dict[str, Any]]) -> Span:
         raise BadInput(f"no row of run {view.run} is of {' or '.join(view.events)}")
     begin, end = min(times), max(times)
     if begin == end:
-        # It never arrived where it should have: show how it fared elsewhere.
+        # It was not delivered where it was owed: show its other deliveries.
         end = max(row["at_ms"] for row in matter)
     pad = PAD * (end - begin) or PAD_LEAST_MS
     return Span(begin_ms=begin - pad, end_ms=end + pad)
 
 
 def _beginning(context: Sequence[dict[str, Any]], delivered: Sequence[dict[str, Any]]) -> Span:
-    """Return the time that nine of ten deliveries took.
+    """Return the time within which nine of ten deliveries happened.
 
-    The slowest may be out of all proportion.
+    The slowest may take far longer.
     """
     ends = sorted(row["at_ms"] for row in delivered) or [max(row["at_ms"] for row in context)]
     begin = min(row["at_ms"] for row in context)
@@ -168,7 +167,7 @@ def _concerned(view: View) -> set[tuple[str, str]]:
 
 
 class _Lines:
-    """What the line of a diagram is called on which something happened."""
+    """Names of the lines of a diagram."""
 
     def __init__(self, subscribers: Iterable[tuple[str, str]]) -> None:
         self._subscriptions: dict[str, set[str]] = {}
@@ -182,7 +181,7 @@ class _Lines:
         return f"{node}: {subscription or 'unnamed'}"
 
     def all_of(self, node: str) -> list[str]:
-        """Return every line of a node that has to do with a subscription, or its only one."""
+        """Return the lines of a node's subscriptions, or its only line."""
         return sorted({self.of(node, each) for each in self._subscriptions.get(node, {""})})
 
 
@@ -212,7 +211,7 @@ def _diagram(
     absent: tuple[str, ...] = ()
     if view.violation is not None and view.violation.anomaly == "lost":
         absent = tuple(matter)
-        # It may have come, and not been let through.
+        # It may have been received and discarded.
         happenings += [
             Happening(node=line, at_ms=r["at_ms"], name=r["verdict"], event=r["event"])
             for r in shown
@@ -243,7 +242,7 @@ def _deliveries(
         first = (*subscriber, row["event"]) not in seen
         seen.add((*subscriber, row["event"]))
         marked = subscriber in concerned and row["event"] in view.events and (first or again)
-        # An arrow that only ends behind the window still shows that the event is under way.
+        # An arrow that ends after the window still shows that the event is on its way.
         if marked or row["event"] in view.events or row["at_ms"] >= span.begin_ms:
             found.append(
                 Delivery(
@@ -264,14 +263,14 @@ def _nodes(
     publications: Iterable[Publication],
     deliveries: Sequence[Delivery],
 ) -> tuple[set[str], int]:
-    """Choose which lines are drawn: those that matter, publishers, subscribers."""
+    """Choose the lines to draw: those of the subject, publishers, subscribers."""
     begun = list(publications)
     chosen = dict.fromkeys(
         [
             *matter,
             *(one.node for one in begun if one.event in view.events),
             *sorted(one.node for one in deliveries if one.event in view.events),
-            # By turns, so that neither crowds out the other.
+            # Alternate, so that neither crowds out the other.
             *_by_turns(sorted({p.node for p in begun}), sorted({d.node for d in deliveries})),
         ]
     )
