@@ -256,7 +256,7 @@ class RemoteClockedSuite(ClockedSuite):
                     assert [event.payload for event in await take(events, 3)] == [text] * 3
                 assert in_merged.counts is not None
                 assert in_merged.counts.received == 3
-                with pytest.raises(ensue.UnsupportedOrder, match="total order alone"):
+                with pytest.raises(ensue.UnsupportedOrder, match="total order only"):
                     total.subscribe("shared", order=None)
 
         asyncio.run(main())

@@ -217,11 +217,3 @@ def log_wait(count: Callable[[], int], timeout_s: float) -> asyncio.TimerHandle:
             )
 
     return asyncio.get_running_loop().call_later(QUIET_S, log)
-
-
-def time_after(timeout_s: float | None) -> float | None:
-    """Return the time of the event loop when a timeout expires; None: never."""
-    if timeout_s is None:
-        return None
-    check_seconds(timeout_s, "timeout")
-    return asyncio.get_running_loop().time() + timeout_s
