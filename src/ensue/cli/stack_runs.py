@@ -112,7 +112,9 @@ def _draw(run: "StackRun", path: Path) -> None:
 
     first = str(run.problems[:1])
     rows = [(row.event, row) for row in run.rows if row.event is not None]
-    events = tuple(dict.fromkeys(event for event, _ in rows if event in first))
+    # Letters for two: ids may begin with each other, so the longest names count.
+    named = sorted({event for event, _ in rows if event in first}, key=len, reverse=True)
+    events = tuple(named[:2])
     publications: dict[str, spacetime.Publication] = {}
     deliveries = []
     for event, row in rows:
@@ -147,7 +149,7 @@ def _draw(run: "StackRun", path: Path) -> None:
             for row in run.rows
             if row.action == "crashed"
         ),
-        events=events[:2],
+        events=events,
     )
     because = run.problems[0].splitlines()[0] if run.problems else "Every delivery was in order."
     drawing = page.Drawing(
