@@ -10,6 +10,7 @@ runs each with the seed noted beside it. `--search` looks for the first seed tha
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -30,6 +31,7 @@ from ensue.client.receipts import Receipts
 from ensue.client.shared_node import Share, SharedNode
 from ensue.client.subscription import Subscription
 from ensue.client.topic_changes import TopicChanges
+from ensue.core import platform
 from ensue.core.clock import SystemClock
 from ensue.journal.files import Files
 from ensue.journal.index import EventIndex
@@ -476,8 +478,6 @@ def count_the_gone(self: Admission, one: Any) -> None:
 
 def another_seal_key(_journal: object, _commit: object) -> bytes:
     """A server seals with another key after each start."""
-    from ensue.core import platform
-
     return platform.current().token_bytes(32)
 
 
@@ -489,7 +489,7 @@ def restore_no_marks(self: HighWaterMarks, records: object) -> None:
 
 def same_incarnation(journal: Journal, begun: int) -> Any:
     """Each start of a server looks like the first one."""
-    with mock.patch.object(station_builder.platform.current(), "random_bits", lambda _bits: 1):
+    with mock.patch.object(platform.current(), "random_bits", return_value=1):
         lineage = real_begin(journal, 0)
     del begun
     first = lineage.incarnations[:1]
@@ -508,6 +508,16 @@ def restore_no_content(self: ContentBroker) -> None:
         real_drive(self)
 
 
+def admit_without_news(self: Registry, name: str, terms: str, now_ns: int) -> None:
+    """Members are not told of a new one."""
+    before = list(self._effects)
+    real_admit(self, name, terms, now_ns)
+    self._effects = before + [
+        each for each in self._effects[len(before) :] if isinstance(each, Persist)
+    ]
+
+
+real_admit = Registry._admit
 real_retire, real_commit_write = Driver.retire, GroupCommit._write
 real_synced, real_group_write = GroupCommit._synced, GroupCommit.write
 real_begin, real_own_write = station_builder.begin_incarnation, content_broker._OwnRecords.write
@@ -547,36 +557,19 @@ SERVER = (
     Mutant("brokers repeat nothing", "transactions", ((ContentBroker, "connected", nothing),)),
     Mutant("the registry forgets", "causal", ((Registry, "_persist", nothing),)),
     Mutant("silent members stay", "causal", ((Registry, "handle_timer", nothing),)),
-    Mutant("members learn nothing new", "causal", ((Registry, "_admit", None),)),
+    Mutant("members learn nothing new", "causal", ((Registry, "_admit", admit_without_news),)),
     Mutant("the registry is not asked again", "causal", ((MembershipClient, "question", nothing),)),
     Mutant("a new connection asks nothing", "causal", ((MembershipClient, "repeat", nothing),)),
 )
 
-
-def admit_without_news(self: Registry, name: str, terms: str, now_ns: int) -> None:
-    """Members are not told of a new one."""
-    before = list(self._effects)
-    real_admit(self, name, terms, now_ns)
-    self._effects = before + [
-        each for each in self._effects[len(before) :] if isinstance(each, Persist)
-    ]
-
-
-real_admit = Registry._admit
-SERVER = tuple(
-    msgspec.structs.replace(each, patches=((Registry, "_admit", admit_without_news),))
-    if each.name == "members learn nothing new"
-    else each
-    for each in SERVER
-)
 
 # -- The journal -----------------------------------------------------------------------------------
 
 
 def sync_the_last(self: Segments, segments: Sequence[Any]) -> None:
     """Of several segments only the last is synced."""
-    with mock.patch.object(self.files.system, "sync", lambda _descriptor: None):
-        real_segments_sync(self, segments[:-1] + [] if len(segments) > 1 else [])
+    with mock.patch.object(self.files.system, "sync", return_value=None):
+        real_segments_sync(self, list(segments[:-1]))
     real_segments_sync(self, segments[-1:])
 
 
@@ -750,7 +743,8 @@ def main() -> None:
         seeds = range(first, last) if options.search else [mutant.hint]
         seed = find(mutant, seeds)
         why = "" if seed is None else found_by(mutant, seed).splitlines()[0][:150]
-        print(f"{mutant.name} ({mutant.order}): {seed} {why}", flush=True)
+        sys.stdout.write(f"{mutant.name} ({mutant.order}): {seed} {why}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

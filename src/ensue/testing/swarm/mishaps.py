@@ -97,7 +97,7 @@ class Mishap:
     async def _cut(self, server: Process) -> None:
         """Stop a server, and take the end or the start of its log away."""
         random, disk = self._random, server.machine.disk
-        while not server.alive:
+        while not server.alive:  # noqa: ASYNC110 - until the supervisor starts it
             await asyncio.sleep(0.1)
         self._cluster.down[server.name] = None
         server.terminate()

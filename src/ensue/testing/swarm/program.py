@@ -312,8 +312,9 @@ class Program:
             self.durable.append(name)
             self._hands[name] = _Hands(name, self.problems)
             topics = self._topics()
-            kind = self._read_durable if self.random.random() < 0.7 else self._handle_durable
-            self._start(name, kind, name, topics, self._generator())
+            reads = self.random.random() < 0.7
+            main = self._read_durable if reads else self._handle_durable
+            self._start(name, main, name, topics, self._generator())
 
     async def _end(self) -> None:
         """Wait for all clients: none may hang."""
@@ -396,7 +397,7 @@ class Program:
                 await self._flush(bus)
                 if isinstance(drawn.order, ensue.Causal):
                     return  # Its receipts wait for killed subscribers until these expire.
-                while not self.final_ns:
+                while not self.final_ns:  # noqa: ASYNC110 - set by another event loop
                     await asyncio.sleep(0.5)
                 for _ in range(3):
                     for topic in drawn.topics:
@@ -484,7 +485,7 @@ class Program:
             self.problems.append(f"liveness: a client with other terms waited {AGREE_S:g} s")
         except EnsueError:
             pass
-        while not self.calm:
+        while not self.calm:  # noqa: ASYNC110 - set by another event loop
             await asyncio.sleep(0.5)
 
     # -- Reading ----------------------------------------------------------------------------------
@@ -492,14 +493,16 @@ class Program:
     async def _watch(self) -> None:
         """Read everything at once, so that what is late is not late because of the reader."""
         url, order = self._url(Random(0)), self.drawn.order  # noqa: S311 - any server
-        async with ensue.connect(url, order=order, name="watcher") as bus:
-            async with bus.subscribe(*self.drawn.topics, pending_max=100_000) as events:
-                self.prompt[bus.name] = None
-                while not self.over:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(0.5):
-                            async for _ in events:
-                                pass
+        async with (
+            ensue.connect(url, order=order, name="watcher") as bus,
+            bus.subscribe(*self.drawn.topics, pending_max=100_000) as events,
+        ):
+            self.prompt[bus.name] = None
+            while not self.over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        async for _ in events:
+                            pass
 
     async def _read(self, topics: tuple[str, ...], random: Random) -> None:
         """Read a plain subscription, joining and leaving topics, cancelling waits."""
@@ -571,49 +574,53 @@ class Program:
                 left.pop(topic)
                 await events.subscribe(topic)
 
-    async def _read_durable(self, name: str, topics: tuple[str, ...], random: Random) -> None:
+    async def _read_durable(  # noqa: C901 - what an application may do, one after the other
+        self, name: str, topics: tuple[str, ...], random: Random
+    ) -> None:
         order, hands = self.drawn.order, self._hands[name]
         manual = random.random() < 0.7
-        async with ensue.connect(self._url(random), order=order, name=name) as bus:
-            async with bus.subscribe(
+        async with (
+            ensue.connect(self._url(random), order=order, name=name) as bus,
+            bus.subscribe(
                 *topics,
                 name=name,
                 durable=True,
                 acknowledge="manual" if manual else "auto",
                 pending_max=random.choice((2, 100)),
                 accept_loss=name in self.broken,
-            ) as events:
-                hands.begin()
-                left: dict[str, None] = {}
-                late: list[ensue.ReceivedEvent] = []
-                while not self.over:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(random.choice((0.01, 1.0))):
-                            async for event in events:
-                                self._check_left(event, left)
-                                hands.hand(event)
-                                if not manual:
-                                    hands.done(event)
-                                    continue
-                                late.append(event)
-                                if random.random() < 0.5 or len(late) > 1:
-                                    await self._acknowledge(late, hands, random)
-                                if not self.calm and random.random() < 0.05:
-                                    break
-                    if random.random() < 0.5:
-                        await self._acknowledge(late, hands, random)
-                    if not self.calm and random.random() < 0.3 and len(topics) > 1:
-                        topic = random.choice(topics)
-                        # What was handed out and is not acknowledged would lose its position.
-                        await self._acknowledge(late, hands, random)
-                        hands.leave(topic)
-                        await self._change(events, topic, left)
-                    if self.calm:
-                        await self._acknowledge(late, hands, random)
-                    if self.calm and left:
-                        await self._change(events, next(iter(left)), left)
-                    if not self.calm and not left and random.random() < 0.02:
-                        return
+            ) as events,
+        ):
+            hands.begin()
+            left: dict[str, None] = {}
+            late: list[ensue.ReceivedEvent] = []
+            while not self.over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(random.choice((0.01, 1.0))):
+                        async for event in events:
+                            self._check_left(event, left)
+                            hands.hand(event)
+                            if not manual:
+                                hands.done(event)
+                                continue
+                            late.append(event)
+                            if random.random() < 0.5 or len(late) > 1:
+                                await self._acknowledge(late, hands, random)
+                            if not self.calm and random.random() < 0.05:
+                                break
+                if random.random() < 0.5:
+                    await self._acknowledge(late, hands, random)
+                if not self.calm and random.random() < 0.3 and len(topics) > 1:
+                    topic = random.choice(topics)
+                    # What was handed out and is not acknowledged would lose its position.
+                    await self._acknowledge(late, hands, random)
+                    hands.leave(topic)
+                    await self._change(events, topic, left)
+                if self.calm:
+                    await self._acknowledge(late, hands, random)
+                if self.calm and left:
+                    await self._change(events, next(iter(left)), left)
+                if not self.calm and not left and random.random() < 0.02:
+                    return
 
     async def _acknowledge(
         self, events: list[ensue.ReceivedEvent], hands: _Hands, random: Random
@@ -632,20 +639,24 @@ class Program:
 
     async def _handle(self, topics: tuple[str, ...], random: Random) -> None:
         order = self.drawn.order
-        async with ensue.connect(self._url(random), order=order, name="handler") as bus:
-            async with bus.subscribe(*topics) as events:
-                await self._run(events, topics, random, None)
+        async with (
+            ensue.connect(self._url(random), order=order, name="handler") as bus,
+            bus.subscribe(*topics) as events,
+        ):
+            await self._run(events, topics, random, None)
 
     async def _handle_durable(self, name: str, topics: tuple[str, ...], random: Random) -> None:
         order, hands = self.drawn.order, self._hands[name]
-        async with ensue.connect(self._url(random), order=order, name=name) as bus:
-            async with bus.subscribe(
+        async with (
+            ensue.connect(self._url(random), order=order, name=name) as bus,
+            bus.subscribe(
                 *topics, name=name, durable=True, accept_loss=name in self.broken
-            ) as events:
-                hands.begin()
-                await self._run(events, topics, random, hands)
+            ) as events,
+        ):
+            hands.begin()
+            await self._run(events, topics, random, hands)
 
-    async def _run(
+    async def _run(  # noqa: C901 - as above
         self,
         events: ensue.Subscription,
         topics: tuple[str, ...],

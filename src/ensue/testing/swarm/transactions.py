@@ -53,6 +53,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """The mean time between two operations of a client."""
     pending_max: int
     """Small: slow readers have no room for whole transactions."""
+    streams: bool
+    """Whether a client publishes all the time, while subscriptions move."""
     pauses_broker: bool
     """Whether a broker is paused while a new client uses another one."""
     dies: bool
@@ -69,8 +71,9 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
         sync_s=random.choice((0.0, 0.0, 0.2)),
         clients=random.randint(2, 4),
         kinds=tuple(random.sample(KINDS, random.randint(1, 3))),
-        pause_s=random.choice((0.05, 0.3, 1.0)),
+        pause_s=random.choice((0.2, 0.5, 1.0)),
         pending_max=random.choice((3, 1_000)),
+        streams=random.random() < 0.3,
         pauses_broker=random.random() < 0.5,
         dies=random.random() < 0.5,
         faults=draw_faults(random, allowed=faults),
@@ -111,6 +114,9 @@ class ContentProgram:
             name = f"client-{number}"
             random = Random(world.random.random())  # noqa: S311 - replays a seed
             self.clients.append(world.start(name, self._client, name, random))
+        if drawn.streams:
+            random = Random(world.random.random())  # noqa: S311 - replays a seed
+            self.clients.append(world.start("stream", self._stream, random))
         striker = Striker(world, [self.cluster], drawn.faults)
         await asyncio.sleep(1.0)
         striker.start()
@@ -138,6 +144,21 @@ class ContentProgram:
         self.problems += [
             f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
         ]
+
+    async def _stream(self, random: Random) -> None:
+        """Publish all the time, without waiting for answers."""
+        while not self.calm:
+            with suppress(TransportError, EventsInDoubt):
+                async with ensue.connect(self._any_url(random), order=None, name="stream") as bus:
+                    await bus.advertise(where="x exists")
+                    while not self.calm:
+                        made = [
+                            bus.publish({"x": random.randint(0, 4)}, b"stream", timeout=20.0)
+                            for _ in range(3)
+                        ]
+                        await asyncio.gather(*made)
+                        await asyncio.sleep(random.uniform(0.0, 0.3))
+            self.world.crashed(self.world.host("stream"))
 
     async def _pause_broker(self) -> None:
         """Pause one broker, and have a new client at another one advertise and subscribe."""

@@ -1,0 +1,21 @@
+"""Seeds that found a defect once, and what it was."""
+
+import pytest
+
+from ensue.testing.swarm import draw, run
+
+
+@pytest.mark.parametrize(
+    ("order", "seed"),
+    [
+        # A server with users was killed before it had persisted what a client had published, and
+        # that client was killed too: all summaries that named its event were refused, so nothing
+        # was repaired for a minute, and events were given up as missed.
+        ("causal", 36),
+        # A clock that was set back began to slew when an idle publisher read it again, long
+        # afterwards: its events were dropped as skewed.
+        ("merged", 22),
+    ],
+)
+def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:
+    assert run(draw(seed, order)).problems == []
