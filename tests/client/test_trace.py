@@ -1,4 +1,4 @@
-"""The trace of a bus: what the application did and got, so that losses above the nodes are found."""
+"""The trace of a bus: what the application did and got, so that no loss stays unseen."""
 
 import asyncio
 import time
@@ -54,7 +54,7 @@ def assert_valid(directory: Path, order: str = "total", *, lossy: bool = False) 
     assert report.verdict is Verdict.VALID, report.sentences()
 
 
-# -- Publishing ---------------------------------------------------------------------------------------
+# -- Publishing ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("receipt", [True, False])
@@ -149,7 +149,7 @@ def test_voided_event_is_submitted_and_not_published(tmp_path: Path, receipt: bo
     assert story(tmp_path) == ["submitted t/1"]
 
 
-# -- Reading ------------------------------------------------------------------------------------------
+# -- Reading ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [ensue.Total(), ensue.Causal(), MERGED, LONG, None])
@@ -284,7 +284,7 @@ def test_event_dropped_between_node_and_application_is_found(
     assert "bus/t/2" in found.stdout or rule == "positions"
 
 
-# -- Handlers -----------------------------------------------------------------------------------------
+# -- Handlers --------------------------------------------------------------------------------------
 
 
 def test_events_of_a_run_are_delivered_when_their_handler_is_called(tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ def test_events_read_ahead_of_topics_that_are_left_are_unread(tmp_path: Path, du
     assert_valid(tmp_path)
 
 
-# -- The end of subscriptions -------------------------------------------------------------------------
+# -- The end of subscriptions ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [ensue.Total(), ensue.Causal(), LONG])
@@ -465,7 +465,7 @@ def test_lost_subscription_is_unsubscribed_once(tmp_path: Path, order: ensue.Ord
     assert_valid(tmp_path, order.label, lossy=order is LONG)
 
 
-# -- Durable subscriptions ----------------------------------------------------------------------------
+# -- Durable subscriptions -------------------------------------------------------------------------
 
 
 def test_acknowledgements_are_recorded_when_they_are_safe(tmp_path: Path) -> None:

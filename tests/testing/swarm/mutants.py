@@ -137,7 +137,8 @@ def ignore_options(self: Any, where: str, options: ReadOptions) -> Subscription:
 def admit_stations_as_clients(self: Admission, one: Any, station: str) -> str | None:
     """Other servers of the chain need a place of a client."""
     del station
-    return real_admission_enter(self, one, "")
+    found: str | None = real_admission_enter(self, one, "")
+    return found
 
 
 async def settle_without_end(self: Bus, by_s: float | None) -> bool:
@@ -158,7 +159,7 @@ def know_any_log(self: Any, name: str, lineage: Any) -> None:
 
 real_notified = ContentShare.notified
 real_content_subscribe = content_client.ContentClient.subscribe
-real_admission_enter = Admission.enter
+real_admission_enter = Admission.admit
 real_settle_by = Bus._settle_by
 
 BELIEVE = ((TcpCarrier, "check_log", believe_any_log), (RemoteHub, "_learn_log", nothing))
@@ -207,7 +208,7 @@ DEFECTS = (
     Mutant(
         "a full server refuses its chain",
         "total",
-        ((Admission, "enter", admit_stations_as_clients),),
+        ((Admission, "admit", admit_stations_as_clients),),
     ),
     Mutant("closing waits for ever", "total", ((Bus, "_settle_by", settle_without_end),)),
     Mutant("a lost publisher keeps its lease", "total", ((Station, "lose", nothing),)),
@@ -219,7 +220,7 @@ DEFECTS = (
     Mutant(
         "a dead coordinator keeps its timeout",
         "transactions",
-        ((ContentBroker, "disconnected", nothing), (ContentBroker, "_note_connections", nothing)),
+        ((ContentBroker, "disconnected", nothing), (ContentBroker, "_track_connections", nothing)),
     ),
 )
 
@@ -400,9 +401,9 @@ CLIENT = (
 
 def carry_out_first(self: Driver[Any]) -> None:
     """A node's answers go out before what they depend on is safe."""
-    if not self._looking:
-        self._looking = True
-        self._loop.call_soon(self._look_at_timer)
+    if not self._checking_timer:
+        self._checking_timer = True
+        self._loop.call_soon(self._check_timer)
     effects = self.node.take_effects()
     if self._store is not None:
         writes = [each for each in effects if isinstance(each, Persist)]
@@ -466,7 +467,7 @@ def leave_whoever_owns(self: listener.Listener, connection: Connection, name: st
 def remember_the_gone(self: listener.Listener, connection: Connection) -> None:
     """The names of a lost connection stay routed to it."""
     self.connections.pop(connection, None)
-    self.admission.leave(connection)
+    self.admission.remove(connection)
     if not self.connections and self._emptied is not None:
         self._emptied.set()
 
@@ -532,12 +533,16 @@ SERVER = (
     Mutant("empty batches overtake", "total", ((GroupCommit, "write", answer_without_waiting),)),
     Mutant("pauses lose messages", "total", ((Connection, "_resume", resume_without_work),)),
     Mutant(
-        "old connections take names", "total", ((listener.Listener, "_leave", leave_whoever_owns),)
+        "old connections take names",
+        "total",
+        ((listener.Listener, "_release", leave_whoever_owns),),
     ),
     Mutant(
-        "lost connections keep names", "total", ((listener.Listener, "gone", remember_the_gone),)
+        "lost connections keep names",
+        "total",
+        ((listener.Listener, "connection_closed", remember_the_gone),),
     ),
-    Mutant("gone clients keep places", "total", ((Admission, "leave", count_the_gone),)),
+    Mutant("gone clients keep places", "total", ((Admission, "remove", count_the_gone),)),
     Mutant("every user may", "total", ((Authorization, "why_not", lambda *_: ""),)),
     Mutant("every user may, merged", "merged", ((Authorization, "why_not", lambda *_: ""),)),
     Mutant("names have no owners", "total", ((Authorization, "_owner_refusal", nothing),)),

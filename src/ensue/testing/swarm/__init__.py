@@ -1,7 +1,7 @@
 """Swarms of the whole stack: clients, servers, journals and networks, one seed a run.
 
-A seed draws a program of several processes and the faults that strike them (`program`), runs it in a
-simulated world, and judges what the applications got (`judge`).
+A seed draws a program of several processes and the faults that strike them (`program`), runs it in
+a simulated world, and judges what the applications got (`judge`).
 """
 
 import msgspec
