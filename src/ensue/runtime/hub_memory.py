@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
@@ -126,7 +126,9 @@ class Hub:
         self.users = 0
         self.loop = asyncio.get_running_loop()
         self._codec = Codec((Put,))
-        self._drivers: WeakSet[Driver[Any]] = WeakSet()
+        self._watched: WeakValueDictionary[int, Driver[Any]] = WeakValueDictionary()
+        """Drivers by number: always notified in the sequence in which they came."""
+        self._watched_count = 0
         """Of buses and subscriptions."""
         self._retired: list[Driver[Any]] = []
         """Of closed subscriptions whose leave is not confirmed yet."""
@@ -170,12 +172,17 @@ class Hub:
 
     def expel(self, reason: str) -> None:
         """End all nodes of this hub's buses."""
-        for driver in list(self._drivers):
+        for driver in self._drivers:
             driver.lose(reason)
 
     def part(self, driver: Driver[Any]) -> None:
         """Close the driver of a client that leaves."""
         driver.close()
+
+    @property
+    def _drivers(self) -> list[Driver[Any]]:
+        """The drivers that are still in use."""
+        return list(self._watched.values())
 
     def watch(self, driver: Driver[Any], *, needs_log: bool = True) -> None:
         """Notify a driver of new connections and failures.
@@ -183,7 +190,8 @@ class Hub:
         `needs_log`: its node can't continue if a server loses its log.
         """
         del needs_log
-        self._drivers.add(driver)
+        self._watched_count += 1
+        self._watched[self._watched_count] = driver
 
     async def finish(self, by_s: float) -> None:
         """Disconnect, by about a time of the event loop, when the last user has left."""
@@ -358,7 +366,7 @@ class MemoryHub(Hub):
 
     def _chain_failed(self, error: Exception) -> None:
         """Fail all nodes: no more events would get a place in the order."""
-        for driver in list(self._drivers):
+        for driver in self._drivers:
             driver.fail(error)
 
 

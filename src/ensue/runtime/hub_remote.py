@@ -313,13 +313,13 @@ class RemoteHub(Hub):
 
     def _exited(self, name: str, error: AccessDenied) -> None:
         """End the node whose name another client has taken over."""
-        for driver in list(self._drivers):
+        for driver in self._drivers:
             if driver.node.name == name:
                 driver.lose(SUPERSEDED if error.reason == TAKEN_OVER else error.reason)
 
     def _sent_too_much(self, name: str, error: LimitReached) -> None:
         """End a node that has to send what can't be carried: it would retry forever."""
-        for driver in list(self._drivers):
+        for driver in self._drivers:
             if driver.node.name == name:
                 driver.fail(error)
 
@@ -336,7 +336,7 @@ class RemoteHub(Hub):
         """End all nodes, also later ones: positions and receipts no longer hold."""
         _log.error("log lost server=%s reason=%r: %s", error.server, error.reason, error)
         self._log_lost = error
-        for driver in list(self._drivers):
+        for driver in self._drivers:
             driver.lose(error.reason, error)
 
     def _learn_log(self, server: str, log: Lineage, question: int | None = None) -> None:
@@ -352,7 +352,7 @@ class RemoteHub(Hub):
             subscriber.ask_log(question)
 
     def _durable(self) -> Iterator[tuple[Driver[Any], LogReaderNode]]:
-        for driver in list(self._drivers):
+        for driver in self._drivers:
             inner = driver.node.inner if isinstance(driver.node, RemoteState) else None
             if isinstance(inner, LogReaderNode):
                 yield driver, inner
@@ -364,7 +364,7 @@ class RemoteHub(Hub):
     def _reconnected(self) -> None:
         if self._log_monitor is not None:
             self._log_monitor.ask()
-        for driver in list(self._drivers):
+        for driver in self._drivers:
             driver.repeat()
 
 

@@ -31,6 +31,31 @@ T = TypeVar("T")
 SECOND_NS = 1_000_000_000
 
 
+class _Task(asyncio.Task[T]):
+    """A task with a hash of its own: asyncio and programs iterate over sets of tasks.
+
+    The default hash is an address, so that the sequence would differ from run to run.
+    """
+
+    def __init__(self, number: int, *args: Any, **options: Any) -> None:
+        self._number = number
+        super().__init__(*args, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class _Future(asyncio.Future[T]):
+    """A future with a hash of its own, for the same reason."""
+
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class ProcessLoop(asyncio.AbstractEventLoop):
     """Stores the callbacks and timers of one life of a process."""
 
@@ -44,6 +69,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Asynchronous generators that were started and not exhausted."""
         self._timers: list[tuple[int, int, asyncio.TimerHandle]] = []
         self._timer_count = 0
+        self._future_count = 0
         self._exception_handler: Callable[[Any, dict[str, Any]], object] | None = None
         self._task_factory: Callable[..., asyncio.Task[Any]] | None = None
         self._closed = False
@@ -139,7 +165,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def create_future(self) -> "asyncio.Future[Any]":
         """Return a future of this loop."""
-        return asyncio.Future(loop=self)
+        self._future_count += 1
+        return _Future(self._future_count, self)
 
     def create_task(
         self,
@@ -156,7 +183,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             if name is not None:
                 task.set_name(name)
         else:
-            task = asyncio.Task(coro, loop=self, name=name, context=context, **options)
+            self._future_count += 1
+            task = _Task(self._future_count, coro, loop=self, name=name, context=context, **options)
         self.tasks.add(task)
         return task
 
