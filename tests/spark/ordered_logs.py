@@ -6,10 +6,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ensue.spark import order
+from ensue.store import log_schema
 
 SCHEMA = (
     "key binary, value binary, topic string, publisher string, publisher_seq bigint, event string,"
@@ -68,11 +71,9 @@ class Streamed:
 
     def arrive(self, *micro_batches: Sequence[Event]) -> None:
         for events in micro_batches:
-            one = self.spark.createDataFrame([Row(**event) for event in events], SCHEMA).coalesce(1)
-            staged = self.root / "staged"
-            one.write.mode("overwrite").parquet(str(staged))
-            (file,) = staged.glob("*.parquet")
-            file.rename(self.root / "in" / f"{self.written:05}.parquet")
+            staged = self.root / "staged.parquet"
+            pq.write_table(pa.Table.from_pylist(list(events), schema=log_schema()), str(staged))
+            staged.rename(self.root / "in" / f"{self.written:05}.parquet")
             self.written += 1
 
     def frame(self) -> DataFrame:
@@ -104,7 +105,7 @@ def reported(rows: Sequence[Row]) -> list[tuple[int, str]]:
 
 
 def frame_of(spark: SparkSession, events: Sequence[Event]) -> DataFrame:
-    return spark.createDataFrame([Row(**event) for event in events], SCHEMA)
+    return spark.createDataFrame(pa.Table.from_pylist(list(events), schema=log_schema()))
 
 
 def expected(

@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 from pyspark.errors import PySparkException
@@ -268,24 +269,29 @@ def test_stream_releases_events_by_the_delivery_rule_in_the_same_order(
     last = max(row["stamp"]["@r"] for row in rows)
     beat = Row(event="beat", publisher="p0", stamp={"@r": last + 1000})
     half = len(rows) // 2
-    arrive(spark, tmp_path, rows[:half], [*rows[half:], *rows[-5:]])
+    arrive(tmp_path, rows[:half], [*rows[half:], *rows[-5:]])
     bounds = ensue.Merged(epsilon=0.006, delta=0.02)
     early = run_stream(spark, tmp_path, bounds)
     assert 0 < len(early) < len(rows)
-    arrive(spark, tmp_path, [beat], first=2)
+    arrive(tmp_path, [beat], first=2)
     found = run_stream(spark, tmp_path, bounds)
     assert [row["event"] for row in found] == delivered(outcome, "s")
     assert {row["verdict"] for row in found} == {""}
     assert early == found[: len(early)]
 
 
-def arrive(spark: SparkSession, root: Path, *batches: Sequence[Row], first: int = 0) -> None:
+def arrive(root: Path, *batches: Sequence[Row], first: int = 0) -> None:
+    stamp = pa.map_(pa.string(), pa.int64())
+    columns: dict[str, pa.DataType] = {
+        "event": pa.string(),
+        "publisher": pa.string(),
+        "stamp": stamp,
+    }
+    (root / "in").mkdir(exist_ok=True)
     for number, rows in enumerate(batches, first):
-        one = spark.createDataFrame(list(rows), SCHEMA).coalesce(1)
-        one.write.mode("overwrite").parquet(str(root / "staged"))
-        (file,) = (root / "staged").glob("*.parquet")
-        (root / "in").mkdir(exist_ok=True)
-        file.rename(root / "in" / f"{number:05}.parquet")
+        table = pa.Table.from_pylist([row.asDict() for row in rows], schema=pa.schema(columns))
+        pq.write_table(table, str(root / "staged.parquet"))
+        (root / "staged.parquet").rename(root / "in" / f"{number:05}.parquet")
 
 
 def run_stream(spark: SparkSession, root: Path, bounds: ensue.Merged) -> list[Row]:

@@ -123,12 +123,21 @@ def test_voids_are_dropped_or_kept_and_take_their_position(spark: SparkSession) 
     assert missing == sum(one["value"] is None for one in log)
 
 
-def test_an_event_without_a_stamp_is_an_error_that_names_it(spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    "stamp",
+    [
+        {"other": 3},
+        pytest.param({}, marks=pytest.mark.verify),
+        pytest.param(None, marks=pytest.mark.verify),
+    ],
+)
+def test_an_event_without_a_stamp_is_an_error_that_names_it(
+    spark: SparkSession, stamp: dict[str, int] | None
+) -> None:
     log = log_of(4)
-    for stamp in (None, {}, {"other": 3}):
-        log[2] = {**log[2], "stamp": stamp}
-        with pytest.raises(PySparkException, match=rf"MISSING_STAMP.*{log[2]['event']}"):
-            frame_of(spark, log).transform(order, TOPICS).collect()
+    log[2] = {**log[2], "stamp": stamp}
+    with pytest.raises(PySparkException, match=rf"MISSING_STAMP.*{log[2]['event']}"):
+        frame_of(spark, log).transform(order, TOPICS).collect()
 
 
 def test_bad_arguments_of_order_are_rejected(spark: SparkSession, streamed: Streamed) -> None:

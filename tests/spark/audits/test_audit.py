@@ -142,7 +142,7 @@ def test_audit_agrees_with_brute_force_on_thousands_of_traces(
 @pytest.mark.parametrize(
     ("order", "terms", "count", "by_path"),
     [
-        ("total", {}, 120, True),
+        ("total", {}, 80, True),
         ("causal", {"settle_ns": 5, "clock_error_ns": 3}, 80, False),
         *(
             pytest.param(order, terms, 400, by_path, marks=pytest.mark.verify)
@@ -182,7 +182,7 @@ def test_report_on_whole_runs_equals_that_of_the_checkers(
 @pytest.mark.parametrize(
     ("sizes", "count"),
     [
-        (TILES, 40),
+        (TILES, 30),
         pytest.param(EXCERPTS, 700, marks=pytest.mark.verify),
         pytest.param(TILES, 700, marks=pytest.mark.verify),
     ],

@@ -341,6 +341,18 @@ def test_command_writes_page_and_prints_figures(
     assert json.dumps(reported)
     assert "demo: around b" in Reader(out.read_text(encoding="utf-8")).text
     assert "measuring …" in ended.stderr
+
+
+@pytest.mark.verify
+def test_command_rejects_an_event_that_no_run_has(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell = Shell(capsys, monkeypatch)
+    trace.write(disagreeing(), tmp_path / "run" / "trace")
+    out = tmp_path / "page.html"
     ended = shell("report", tmp_path / "run", "-o", out, "--around", "nobody")
     assert ended.code == 2
     assert "no run has an event 'nobody'" in ended.stderr
