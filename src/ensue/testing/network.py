@@ -323,7 +323,8 @@ class _Stream(asyncio.Transport):
         self._lost = True
         self._discard_unread()
         self.network.forget(self)
-        self.get_protocol().connection_lost(error)
+        if self._protocol is not None:  # A reset may come before the connection is made.
+            self._protocol.connection_lost(error)
 
 
 class _Socket:

@@ -8,6 +8,7 @@ import msgspec
 
 import ensue
 from ensue.core.trace import Row
+from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
 from ensue.testing.swarm.program import PROMPT_S, SETTLE_S, Draw, Program, draw_topics
@@ -18,6 +19,8 @@ from ensue.testing.swarm.transactions import (
     judge_content,
 )
 
+SLOW_MS = (0.05, 40.0)
+"""Latencies where events overtake the news of subscriptions that move."""
 SURE_MS = 1_000
 """Deadlines that the network never misses without a fault."""
 __all__ = ["StackRun", "draw", "run"]
@@ -56,7 +59,9 @@ def run(drawn: Draw | ContentDraw) -> StackRun:
         programs.append(program)
         await program.run()
 
-    simulated = simulate(main, seed=drawn.seed, until_s=600.0)
+    slow = isinstance(drawn, ContentDraw) and drawn.streams
+    network = NetworkOptions(latency_ms=SLOW_MS) if slow else NetworkOptions()
+    simulated = simulate(main, seed=drawn.seed, network=network, until_s=600.0)
     program = programs[0]
     problems = list(program.problems)
     if isinstance(program, Program):

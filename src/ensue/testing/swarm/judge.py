@@ -51,13 +51,18 @@ def judge(
             (row for row in rows if row.subscription == name), key=lambda row: row.true_ns or 0
         )
         anew_ns = broken.get(name)
+        if anew_ns is None and lost_ns is not None:
+            # Nothing remembers one that was closed when its server lost its log.
+            before = {row.node for row in lives if (row.true_ns or 0) < lost_ns}
+            later = (row.true_ns for row in lives if row.node not in before)
+            anew_ns = next(later, None)
         if anew_ns is not None:
-            later = [row for row in lives if (row.true_ns or 0) >= anew_ns]
-            lives = lives[: len(lives) - len(later)]
-            problems += _redeliveries(name, later)
-            kept += _one_life(f"{name} anew", later)
+            since = [row for row in lives if (row.true_ns or 0) >= anew_ns]
+            lives = lives[: len(lives) - len(since)]
+            problems += _redeliveries(name, since)
+            kept += _one_life(f"{name} anew", since)
         problems += _redeliveries(name, lives)
-        kept += _one_life(name, lives)
+        kept += _one_life(name, lives, lost_ns=None if anew_ns is None else lost_ns)
     report = check(
         kept,
         order,
@@ -141,8 +146,11 @@ def _redeliveries(name: str, lives: Sequence[Row]) -> list[str]:
     return problems
 
 
-def _one_life(name: str, lives: Sequence[Row]) -> list[Row]:
-    """Return the rows of a durable subscription as those of one subscriber, without repeats."""
+def _one_life(name: str, lives: Sequence[Row], *, lost_ns: int | None = None) -> list[Row]:
+    """Return the rows of a durable subscription as those of one subscriber, without repeats.
+
+    `lost_ns` is when it ended because its log was lost.
+    """
     found: list[Row] = []
     seen: set[int] = set()
     joined: set[str] = set()
@@ -167,4 +175,9 @@ def _one_life(name: str, lives: Sequence[Row]) -> list[Row]:
         else:
             continue
         found.append(msgspec.structs.replace(row, node=f"durable {name}", step=len(found) + 1))
+    for topic in sorted(joined) if lost_ns is not None and found else ():
+        end = msgspec.structs.replace(
+            found[-1], action="unsubscribed", topic=topic, event=None, position=None
+        )
+        found.append(msgspec.structs.replace(end, step=len(found) + 1, true_ns=lost_ns))
     return found

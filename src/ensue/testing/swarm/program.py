@@ -50,7 +50,6 @@ PROMPT_S = 3.5
 """How long an event may take while publishers are killed: the lost lease of 1 s, and a margin."""
 AGREE_S = 15.0
 """How soon a client with other terms has to be refused."""
-PAUSES = frozenset({"client_pauses", "server_pauses"})
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,13 +174,17 @@ class _Hands:
         self._safe = 0
         """Up to where an acknowledgement has returned."""
         self._is_first = True
+        self._is_anew = False
 
-    def begin(self) -> None:
-        """Begin another life."""
+    def begin(self, lost_ns: int | None) -> None:
+        """Begin another life; `lost_ns`: when the server lost its log."""
         self._is_first = True
+        if lost_ns is not None and not self._is_anew:
+            self.forget()
 
     def forget(self) -> None:
         """Begin anew: the log was lost."""
+        self._is_anew = True
         self._acked.clear()
         self._handed.clear()
         self._safe = 0
@@ -254,6 +257,8 @@ class Program:
         """Whether faults are over: publishers stop."""
         self.over = False
         """Whether readers stop."""
+        self._told = False
+        """Whether a client was told that a log is lost or damaged."""
         self._hands: dict[str, _Hands] = {}
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
@@ -286,6 +291,8 @@ class Program:
         await asyncio.sleep(BUSY_S)
         await striker.stop()
         self.calm = True
+        if drawn.mishap == "flipped" and drawn.servers == 1:
+            self._start("auditor", self._audit)
         await asyncio.sleep(FINAL_S)
         self.final_ns = world.now_ns
         await asyncio.sleep(SETTLE_S - FINAL_S)
@@ -295,6 +302,8 @@ class Program:
         self.cluster.close()
         self.faults = [*striker.log, *self.mishap.log]
         self.problems += self.mishap.problems
+        if drawn.mishap == "flipped" and self._told and not self.cluster.damaged:
+            self.problems.append("refusal: clients were told of damage, and the server goes on")
         if not self.is_refused:
             self.problems += [
                 f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
@@ -360,8 +369,10 @@ class Program:
                 if not self._expects(error):
                     self.problems.append(f"{name}: {error!r}")
                     return
-                if isinstance(error, SubscriptionLost | LogLost) and name in self._hands:
-                    self._break(name)
+                if isinstance(error, SubscriptionLost | LogLost):
+                    self._told = True
+                    if name in self._hands:
+                        self._break(name)
                 await asyncio.sleep(0.5)
             else:
                 # A durable subscription that closes while faults end is entered once more.
@@ -450,7 +461,7 @@ class Program:
             with suppress(EventsInDoubt):
                 await bus.close()
         took_s = loop.time() - closed_s
-        if took_s > limit_s + CLOSE_MARGIN_S and not PAUSES & self.drawn.faults.rates.keys():
+        if took_s > limit_s + CLOSE_MARGIN_S and not self.drawn.faults.client_pauses:
             self.problems.append(f"liveness: closing took {took_s:.1f} s, allowed {limit_s:g} s")
         await asyncio.sleep(random.uniform(0.5, 4.0))
 
@@ -501,6 +512,19 @@ class Program:
             while not self.over:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.5):
+                        async for _ in events:
+                            pass
+
+    async def _audit(self) -> None:
+        """Read the whole log: nobody else may come across what is damaged."""
+        order, topics = self.drawn.order, self.drawn.topics
+        async with (
+            ensue.connect(self._url(Random(0)), order=order, name="auditor") as bus,  # noqa: S311
+            bus.subscribe(*topics, start="earliest") as events,
+        ):
+            while not self.over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
                         async for _ in events:
                             pass
 
@@ -590,7 +614,7 @@ class Program:
                 accept_loss=name in self.broken,
             ) as events,
         ):
-            hands.begin()
+            hands.begin(self.mishap.lost_ns)
             left: dict[str, None] = {}
             late: list[ensue.ReceivedEvent] = []
             while not self.over:
@@ -653,7 +677,7 @@ class Program:
                 *topics, name=name, durable=True, accept_loss=name in self.broken
             ) as events,
         ):
-            hands.begin()
+            hands.begin(self.mishap.lost_ns)
             await self._run(events, topics, random, hands)
 
     async def _run(  # noqa: C901 - as above

@@ -10,6 +10,7 @@ import msgspec
 
 import ensue
 from ensue.checkers import Verdict, check
+from ensue.client.content.session import _Buffer
 from ensue.core.errors import (
     EventsInDoubt,
     LocalProtocolError,
@@ -267,8 +268,10 @@ class ContentProgram:
 
     async def _read(self, events: ensue.Subscription, random: Random) -> None:
         slow_s = random.choice((0.0, 0.0, 0.3))
-        with suppress(SubscriptionLost):
+        half = ""
+        try:
             async for event in events:
+                half = event.payload.decode() if event.payload.startswith(b"half ") else ""
                 if event.payload == UNDONE:
                     self.problems.append(f"undone: {events.name} got an event of a failed block")
                 if events.pending > events.pending_max:
@@ -278,6 +281,9 @@ class ContentProgram:
                     )
                 if slow_s and not self.calm:
                     await asyncio.sleep(slow_s)
+        except SubscriptionLost as error:
+            if half and "did not keep up" in error.reason:
+                self.problems.append(f"torn: {events.name} got {half}, and then nothing")
 
     async def _act(self, bus: ensue.Bus, name: str, random: Random) -> None:
         wanted, limit = f"{name}-own", self.drawn.pending_max
@@ -298,6 +304,15 @@ class ContentProgram:
             finally:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
+
+    def _check_unread(self, bus: ensue.Bus) -> None:
+        """Check that no events wait for a subscription that nobody will ever read."""
+        session = bus._content.session  # noqa: SLF001 - no API shows it
+        for name, reader in session._readers.items():  # noqa: SLF001 - as above
+            if isinstance(reader, _Buffer) and reader.events and not reader.is_made:
+                self.problems.append(
+                    f"unread: {len(reader.events)} events of {name} have no reader"
+                )
 
     async def _operate(self, bus: ensue.Bus, name: str, random: Random) -> None:
         others = [each for other, each in self._names.items() if other != name]
@@ -328,6 +343,12 @@ class ContentProgram:
             if random.random() < 0.1:
                 await tx.publish({"x": random.randint(0, 4)}, UNDONE)
                 raise _UndoError
+            if random.random() < 0.5:
+                # Who gets one of these gets both.
+                x, name = random.randint(0, 4), random.randbytes(4).hex().encode()
+                await tx.publish({"x": x}, b"half " + name)
+                await tx.publish({"x": x}, b"whole " + name)
+                return
             await tx.publish({"x": random.randint(0, 4)}, b"first")
             await tx.invite(other)
             await tx.publish({"x": random.randint(0, 4)}, b"second")
