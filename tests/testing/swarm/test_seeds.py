@@ -9,7 +9,7 @@ import pytest
 from ensue.testing.swarm import draw, run
 
 ORDERS = ("total", "causal", "merged", "deadline", "transactions")
-SEEDS = 12
+SEEDS = 6
 """Seeds of an order that `make test` runs."""
 SEEDS_VERIFY = 400
 

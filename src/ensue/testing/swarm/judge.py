@@ -175,9 +175,15 @@ def _one_life(name: str, lives: Sequence[Row], *, lost_ns: int | None = None) ->
         else:
             continue
         found.append(msgspec.structs.replace(row, node=f"durable {name}", step=len(found) + 1))
-    for topic in sorted(joined) if lost_ns is not None and found else ():
+    return found if lost_ns is None else _ended(found, sorted(joined), lost_ns)
+
+
+def _ended(rows: list[Row], topics: Sequence[str], at_ns: int) -> list[Row]:
+    """Return rows of a subscriber and the end of its subscriptions to topics."""
+    found = list(rows)
+    for topic in topics if rows else ():
         end = msgspec.structs.replace(
-            found[-1], action="unsubscribed", topic=topic, event=None, position=None
+            rows[-1], action="unsubscribed", topic=topic, event=None, position=None
         )
-        found.append(msgspec.structs.replace(end, step=len(found) + 1, true_ns=lost_ns))
+        found.append(msgspec.structs.replace(end, step=len(found) + 1, true_ns=at_ns))
     return found
