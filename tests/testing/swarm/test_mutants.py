@@ -7,7 +7,6 @@ Found means that the run has problems, or that it raises. Where a seed no longer
 import pytest
 from tests.testing.swarm.mutants import MUTANTS, Mutant, found_by
 
-
 ALWAYS_EVERY = 5
 """`make test` tries every fifth bug, `make verify` all."""
 
