@@ -223,8 +223,7 @@ def _order_notes(found: "Outcome") -> Iterator[str]:
         yield (
             f"ordered from the first common cut on ({cut_text(found.cut)}): "
             f"{output.counted(found.before_cut, 'event')} before it have no common order, and the "
-            "verdict "
-            "before_cut"
+            "verdict before_cut"
         )
     if found.tables["gaps"] and "ordered" not in found.failed:
         yield "not all events are in order: some wait for others that are not in the log; see gaps"

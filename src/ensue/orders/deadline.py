@@ -60,8 +60,7 @@ class DeadlineOrder(Guarantee):
             return None
         return (
             f"events on this bus have a lifetime of {publishes.ms:g} ms: a subscription must have "
-            "the "
-            "same; it may have another on_late"
+            "the same; it may have another on_late"
         )
 
     def hands_over_late(self, order: Deadline | None) -> bool:

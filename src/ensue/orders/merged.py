@@ -40,8 +40,7 @@ class MergedOrder(Guarantee):
             return None
         return (
             f"this bus has epsilon={publishes.epsilon:g} and tick={publishes.tick:g}: a "
-            "subscription "
-            "must have the same; it may have another delta"
+            "subscription must have the same; it may have another delta"
         )
 
     async def publisher(self, hub: "Hub", name: str) -> PublisherNode:
@@ -81,8 +80,7 @@ class MergedOrder(Guarantee):
         if epsilon is None or delta is None:
             raise BadInput(
                 "--order merged needs the largest difference of clocks and the longest delay, the "
-                "same "
-                "for all clients, such as --epsilon 0.01 --delta 1"
+                "same for all clients, such as --epsilon 0.01 --delta 1"
             )
         late = "deliver" if given["--late"] == "tag" else "drop"
         with named_as_options():
