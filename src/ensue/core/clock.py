@@ -5,7 +5,7 @@ clock together; their difference changes only if the wall clock is stepped or th
 
 - It follows a step forward, or the time of a suspension, at once.
 - It slews a step back: the reading runs at half speed until the wall clock has caught up. After a
-  step back by D it is right again within 2 D. It need not slew if nobody read it for D.
+  step back by D it is right again within 2 D. It need not slew if it was not read for D.
 
 It logs both as warnings. Slewing by the system itself moves both clocks alike.
 

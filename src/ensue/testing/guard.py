@@ -3,7 +3,7 @@
 While a simulation runs, the functions of the standard library that read a real clock, draw real
 randomness, or make sockets and threads check who calls them. A simulated process gets
 `EscapedSimulation`, with the stack of the caller; all other code gets what it always gets. Reading
-the clock is allowed to `logging`, whose records nobody compares.
+the clock is allowed to `logging`: no run depends on the times of its records.
 """
 
 import os

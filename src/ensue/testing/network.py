@@ -296,7 +296,7 @@ class _Stream(asyncio.Transport):
             self._discard_unread()
             return
         if self._unread:
-            # The kernel hands over what has come so far, or a part of it.
+            # The kernel hands over what arrived so far, or a part of it.
             count = self.network.random.randint(1, len(self._unread))
             data = b"".join(self._unread.popleft() for _ in range(count))
             self.incoming.read(len(data))

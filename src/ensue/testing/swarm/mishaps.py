@@ -3,7 +3,7 @@
 A server must never go on as if nothing had happened, and no client may miss an event silently:
 
 - `full`, `failing`: the server stops, and continues when the disk works again. No event is lost.
-- `flipped`: a bit at rest. The server refuses the damage when it reads it, or nobody notices.
+- `flipped`: a bit at rest. The server refuses the damage when it reads it, if it ever does.
 - `cut`: the end or the start of the log is missing after a clean stop. The server refuses to start.
 - `lost`, `rolled back`: a single server continues with an empty or an older log, and clients are
   told (`LogLost`). In a chain the others refuse it.
@@ -29,7 +29,7 @@ def draw_mishap(random: Random, *, servers: int, sync_s: float) -> str:
     """Draw what happens to a disk; empty: nothing."""
     if random.random() < 0.7:
         return ""
-    # Of what was not synced nobody can tell whether it was ever there.
+    # What was not synced leaves no proof that it was ever there.
     possible = [each for each in MISHAPS if each in ("full", "failing", "cut") or sync_s == 0]
     if servers > 1:
         possible.remove("cut")

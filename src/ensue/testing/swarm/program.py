@@ -248,7 +248,7 @@ class Program:
         self.durable: list[str] = []
         """Names of durable subscriptions."""
         self.broken: dict[str, int] = {}
-        """By durable subscription: when it was told that its log is lost, and began anew."""
+        """By durable subscription: when it learned that its log is lost, and began anew."""
         self.prompt: dict[str, None] = {}
         """Buses whose events may not be late."""
         self.final_ns = 0
@@ -258,7 +258,7 @@ class Program:
         self.over = False
         """Whether readers stop."""
         self._told = False
-        """Whether a client was told that a log is lost or damaged."""
+        """Whether a client learned that a log is lost or damaged."""
         self._hands: dict[str, _Hands] = {}
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
@@ -516,7 +516,7 @@ class Program:
                             pass
 
     async def _audit(self) -> None:
-        """Read the whole log: nobody else may come across what is damaged."""
+        """Read the whole log, so that damage is read too."""
         order, topics = self.drawn.order, self.drawn.topics
         async with (
             ensue.connect(self._url(Random(0)), order=order, name="auditor") as bus,  # noqa: S311

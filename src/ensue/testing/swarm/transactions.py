@@ -306,7 +306,7 @@ class ContentProgram:
                 await asyncio.gather(reading, return_exceptions=True)
 
     def _check_unread(self, bus: ensue.Bus) -> None:
-        """Check that no events wait for a subscription that nobody will ever read."""
+        """Check that no events wait for a subscription without a reader."""
         session = bus._content.session  # noqa: SLF001 - no API shows it
         for name, reader in session._readers.items():  # noqa: SLF001 - as above
             if isinstance(reader, _Buffer) and reader.events and not reader.is_made:
