@@ -32,6 +32,7 @@ from ensue.server.permissions import Access, User
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, Mishap, draw_mishap
 from ensue.testing.world import World
@@ -162,66 +163,6 @@ _ACCESS = Access(
 )
 
 
-class _Hands:
-    """What the application of one durable subscription did, over all its lives."""
-
-    def __init__(self, name: str, problems: list[str]) -> None:
-        self._name, self._problems = name, problems
-        self._acked: dict[int, None] = {}
-        """Positions that the application has acknowledged, or need not."""
-        self._handed: dict[int, str] = {}
-        """By position that was handed out: its topic."""
-        self._safe = 0
-        """Up to where an acknowledgement has returned."""
-        self._is_first = True
-        self._is_anew = False
-
-    def begin(self, lost_ns: int | None) -> None:
-        """Begin another life; `lost_ns`: when the server lost its log."""
-        self._is_first = True
-        if lost_ns is not None and not self._is_anew:
-            self.forget()
-
-    def forget(self) -> None:
-        """Begin anew: the log was lost."""
-        self._is_anew = True
-        self._acked.clear()
-        self._handed.clear()
-        self._safe = 0
-
-    def hand(self, event: ensue.ReceivedEvent) -> None:
-        """Take an event."""
-        position = event.position
-        if position <= self._safe:
-            self._problems.append(
-                f"again: {self._name} got position {position}, and its acknowledgement of "
-                f"{self._safe} had returned"
-            )
-        if self._is_first:
-            self._is_first = False
-            skipped = [one for one in self._handed if one < position and one not in self._acked]
-            if skipped:
-                self._problems.append(
-                    f"skipped: {self._name} resumed at position {position}, and had not "
-                    f"acknowledged {skipped[0]}"
-                )
-        self._handed[position] = event.topic
-
-    def leave(self, topic: str) -> None:
-        """Note that events of a topic need not be acknowledged."""
-        self._acked.update((one, None) for one, its in self._handed.items() if its == topic)
-
-    def done(self, event: ensue.ReceivedEvent) -> int:
-        """Note that an event is being acknowledged; return up to where all are."""
-        self._acked[event.position] = None
-        unfinished = [one for one in self._handed if one not in self._acked]
-        return min(event.position, min(unfinished, default=event.position + 1) - 1)
-
-    def safe(self, position: int) -> None:
-        """Note that the acknowledgement of a position has returned."""
-        self._safe = max(self._safe, position)
-
-
 class Program:
     """One run of a draw."""
 
@@ -259,7 +200,7 @@ class Program:
         """Whether readers stop."""
         self._told = False
         """Whether a client learned that a log is lost or damaged."""
-        self._hands: dict[str, _Hands] = {}
+        self._hands: dict[str, DurableReader] = {}
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
 
@@ -319,7 +260,7 @@ class Program:
         for number in range(drawn.durable):
             name = f"durable-{number}"
             self.durable.append(name)
-            self._hands[name] = _Hands(name, self.problems)
+            self._hands[name] = DurableReader(name, self.problems)
             topics = self._topics()
             reads = self.random.random() < 0.7
             main = self._read_durable if reads else self._handle_durable
@@ -647,7 +588,7 @@ class Program:
                     return
 
     async def _acknowledge(
-        self, events: list[ensue.ReceivedEvent], hands: _Hands, random: Random
+        self, events: list[ensue.ReceivedEvent], hands: DurableReader, random: Random
     ) -> None:
         """Acknowledge some events, in any sequence."""
         random.shuffle(events)
@@ -685,7 +626,7 @@ class Program:
         events: ensue.Subscription,
         topics: tuple[str, ...],
         random: Random,
-        hands: _Hands | None,
+        hands: DurableReader | None,
     ) -> None:
         left: dict[str, None] = {}
 
