@@ -42,7 +42,7 @@ kept.
 HAZARD: if this clock was ahead together with others that stamped by it, and is set back by more
 than delta + 3 epsilon + 1 ticks, what was released meanwhile is forgotten. Events are released
 behind ones that sort after them, and a copy of a released event may be released again when the
-clock has come that far: order breaks once. Keeping the larger key would make everything late
+clock reaches that time: order breaks once. Keeping the larger key would make everything late
 until then, and after a fault for ever.
 """
 
