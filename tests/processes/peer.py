@@ -50,8 +50,11 @@ class Peer:
 
     def note(self, action: str, node: str, **fields: Any) -> None:
         """Record what was seen, or is about to be done."""
+        os.write(self._file, self._line(action, node, **fields))
+
+    def _line(self, action: str, node: str, **fields: Any) -> bytes:
         line = {"node": node, "at_ns": time.time_ns(), "action": action, **fields}
-        os.write(self._file, msgspec.json.encode(line) + b"\n")
+        return msgspec.json.encode(line) + b"\n"
 
     async def run(self) -> None:
         order = ORDERS[self._given.order]
@@ -112,11 +115,14 @@ class Peer:
         await bus.flush()
         self.note("ended", bus.name)
 
-    async def _publish_one(self, bus: ensue.Bus, topic: str, payload: bytes) -> None:
+    async def _publish_one(
+        self, bus: ensue.Bus, topic: str, payload: bytes, *, after: bytes = b""
+    ) -> None:
+        """Publish an event, and record it in one write with the line that it comes after."""
         self._numbers[topic] += 1
         number = self._numbers[topic]
         expected = event_id(bus.name, topic, number)
-        self.note(
+        line = self._line(
             "published",
             bus.name,
             event=expected,
@@ -124,6 +130,7 @@ class Peer:
             publisher=bus.name,
             publisher_seq=number,
         )
+        os.write(self._file, after + line)
         event = await bus.publish(topic, payload, receipt=False)
         assert event.id == expected
 
@@ -131,7 +138,7 @@ class Peer:
         self, bus: ensue.Bus, events: ensue.Subscription, name: str, *, answers: bool
     ) -> None:
         async for event in events:
-            self.note(
+            line = self._line(
                 "delivered",
                 bus.name,
                 event=event.id,
@@ -143,7 +150,10 @@ class Peer:
                 verdict=event.verdict,
             )
             if answers and event.payload == b"question" and self._random.random() < ANSWERED:
-                await self._publish_one(bus, self._random.choice(TOPICS), b"answer")
+                topic = self._random.choice(TOPICS)
+                await self._publish_one(bus, topic, b"answer", after=line)
+            else:
+                os.write(self._file, line)
 
 
 def main() -> int:
