@@ -299,7 +299,7 @@ def random_applications(count: int) -> dict[str, list[Row]]:
 @pytest.mark.parametrize(
     ("order", "terms", "count"),
     [
-        ("total", {"within_ns": 30}, 300),
+        ("total", {"within_ns": 30}, 80),
         pytest.param("total", {"within_ns": 30}, 2_000, marks=pytest.mark.verify),
         pytest.param("merged", {}, 400, marks=pytest.mark.verify),
         pytest.param(
