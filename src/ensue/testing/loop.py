@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
+from math import inf
 from ssl import SSLError
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakSet
@@ -64,6 +65,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.dead = False
         """Whether the process was killed: callbacks are dropped."""
         self.ready: deque[asyncio.Handle] = deque()
+        self.awake = False
+        """Whether the scheduler knows that callbacks are ready."""
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.generators: WeakSet[Any] = WeakSet()
         """Asynchronous generators that were started and not exhausted."""
@@ -76,18 +79,24 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # -- For the scheduler ----------------------------------------------------------------------
 
-    def next_timer_ns(self) -> int | None:
-        """Return when the next timer is due."""
+    def next_timer_ns(self) -> float:
+        """Return when the next timer is due; infinity if there is none."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        return self._timers[0][0] if self._timers else inf
 
     def collect_timers(self, now_ns: int) -> None:
         """Move due timers behind the callbacks that are ready."""
         while self._timers and self._timers[0][0] <= now_ns:
             handle = heapq.heappop(self._timers)[2]
             if not handle.cancelled():
-                self.ready.append(handle)
+                self._make_ready(handle)
+
+    def _make_ready(self, handle: asyncio.Handle) -> None:
+        self.ready.append(handle)
+        # A life of the process that has ended is not run any more.
+        if not self.awake and self.process.loop is self:
+            self.process.world.wake(self.process)
 
     def delay_timers(self, by_ns: int) -> None:
         """Move all timers: the machine was suspended for so long."""
@@ -124,7 +133,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Run a callback in the next iteration."""
         handle = asyncio.Handle(callback, args, self, context)
         if not self.dead:
-            self.ready.append(handle)
+            self._make_ready(handle)
         return handle
 
     def call_later(  # type: ignore[override]
@@ -150,6 +159,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._timer_count += 1
             due_ns = self.process.true_ns_of(round(when * SECOND_NS))
             heapq.heappush(self._timers, (due_ns, self._timer_count, handle))
+            self.process.world.expect_timer(due_ns)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

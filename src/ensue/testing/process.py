@@ -207,12 +207,12 @@ class Process:
         self.machine.process = self
         self.machine.booted()
         self.loop = ProcessLoop(self)  # type: ignore[abstract]
+        self.world.started(self)
         context = contextvars.Context()
         context.run(platform.use, self.machine)
         coroutine = context.run(self._main, *self._args)
         self.task = self.loop.create_task(cast("Any", coroutine), name=self.name, context=context)
         self.task.add_done_callback(self._ended, context=context)
-        self.world.started(self)
 
     def _ended(self, _task: "asyncio.Task[Any]") -> None:
         for loop, waiter in self._waiters:
@@ -227,6 +227,7 @@ class Process:
         self.killed = True
         self.world.bury(self)
         self.world.crashed(self.machine)
+        self.world.sleep(self)
         self.loop.kill()
         self.network.killed(self, power=power)
         if power:
@@ -246,15 +247,17 @@ class Process:
         if self.alive:
             raise RuntimeError(f"{self.name} is running: kill it first")
         self.network.powered(self.host)
+        self.world.sleep(self)  # What its last life left to do is dropped.
         self._start()
 
     def pause(self) -> None:
         """Give it no processor, as SIGSTOP does; its connections and clocks go on."""
         self.stopped = True
+        self.world.sleep(self)
 
     def suspend(self) -> None:
         """Suspend its machine, as closing a laptop does: the monotonic clock stands still."""
-        self.stopped = True
+        self.pause()
         self._suspended_since_ns = self.world.now_ns
 
     def resume(self) -> None:
@@ -265,6 +268,9 @@ class Process:
             self._suspended_since_ns = None
             self.machine.suspended_ns += slept_ns
             self.loop.delay_timers(slept_ns)
+        self.world.expect_timer(0)
+        if self.loop.ready and not self.loop.awake:
+            self.world.wake(self)
 
     def waits(self) -> list[str]:
         """Return where its tasks wait, for people who look for what hangs."""

@@ -112,6 +112,8 @@ def simulate(
     collecting = gc.isenabled()
     # A collection would run finalizers at a moment that depends on what ran before.
     gc.disable()
+    # What is there before the run is not looked through at its end.
+    gc.freeze()
     hooks = install_generator_hooks()
     try:
         with guarded():
@@ -132,6 +134,7 @@ def simulate(
         raise
     finally:
         _bury(world)
+        gc.unfreeze()
         sys.set_asyncgen_hooks(*hooks)
         if collecting:
             gc.enable()

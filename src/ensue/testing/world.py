@@ -13,8 +13,10 @@ that a change of one does not move all others.
 import heapq
 import logging
 import traceback
+from bisect import insort
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 from random import Random
 from typing import Any
 
@@ -62,13 +64,19 @@ class World:
         """Exceptions that no code handled."""
         self.iterations = 0
         self._closed = False
+        self._starts = 0
         self._steps: dict[str, int] = {}
         """By node: the step of its last row."""
         self._random = self.generator("scheduler")
         self._hosts: dict[str, Host] = {}
         self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._event_count = 0
-        self._running: dict[Process, None] = {}
+        self._running: dict[Process, int] = {}
+        """By process: its place in the sequence in which processes were started."""
+        self._ready: list[Process] = []
+        """Processes with callbacks to run, by place."""
+        self._timer_ns: float = inf
+        """No timer of a process is due before."""
         self._graveyard: list[Any] = []
         """What killed processes left: freed at the end, so that no `finally` of theirs runs."""
 
@@ -122,12 +130,29 @@ class World:
 
     def started(self, process: Process) -> None:
         """Give a new process its share of the processor."""
-        self._running[process] = None
+        self._starts += 1
+        self._running.setdefault(process, self._starts)
 
     def ended(self, process: Process) -> None:
         """Note that a process ended: what its tasks still do is dropped."""
         if process.killed:
             self._running.pop(process, None)
+
+    def wake(self, process: Process) -> None:
+        """Run the callbacks of a process, which had none or was stopped."""
+        if not process.stopped and process in self._running:
+            process.loop.awake = True
+            insort(self._ready, process, key=self._running.__getitem__)
+
+    def sleep(self, process: Process) -> None:
+        """Run no callbacks of a process: it has none, is stopped, or was killed."""
+        if process.loop.awake:
+            process.loop.awake = False
+            self._ready.remove(process)
+
+    def expect_timer(self, due_ns: float) -> None:
+        """Look at the timers of all processes at a time."""
+        self._timer_ns = min(self._timer_ns, due_ns)
 
     def bury(self, process: Process) -> None:
         """Keep what a killed process left."""
@@ -162,28 +187,32 @@ class World:
         while self._events and self._events[0][0] <= now_ns:
             _, _, callback, args = heapq.heappop(self._events)
             callback(*args)
-        ready = []
-        for process in self._running:
-            if not process.stopped:
-                process.loop.collect_timers(now_ns)
-                if process.loop.ready:
-                    ready.append(process)
+        if self._timer_ns <= now_ns:
+            self._collect_timers(now_ns)
+        ready = self._ready
         if ready:
             chosen = ready[0] if len(ready) == 1 else self._random.choice(ready)
             self.iterations += 1
-            chosen.loop.run_iteration()
+            loop = chosen.loop
+            loop.run_iteration()
+            if loop.awake and not loop.ready:
+                self.sleep(chosen)
             self.now_ns += 1 + self._random.randrange(ITERATION_NS_MAX)
             return True
-        due_ns = self._events[0][0] if self._events else None
+        due_ns = min(self._timer_ns, self._events[0][0] if self._events else inf)
+        if due_ns == inf:
+            return False
+        self.now_ns = max(now_ns, int(due_ns))
+        return True
+
+    def _collect_timers(self, now_ns: int) -> None:
+        """Make due timers ready, and note when the next one is due."""
+        next_ns = inf
         for process in self._running:
             if not process.stopped:
-                timer_ns = process.loop.next_timer_ns()
-                if timer_ns is not None and (due_ns is None or timer_ns < due_ns):
-                    due_ns = timer_ns
-        if due_ns is None:
-            return False
-        self.now_ns = max(now_ns, due_ns)
-        return True
+                process.loop.collect_timers(now_ns)
+                next_ns = min(next_ns, process.loop.next_timer_ns())
+        self._timer_ns = next_ns
 
     def raise_failures(self) -> None:
         """Raise if there was an exception that no code handled."""
@@ -214,6 +243,7 @@ class World:
             self.bury(process)
             process.loop.kill()
         self._running.clear()
+        self._ready.clear()
         self._events.clear()
         self._closed = True
 
