@@ -80,6 +80,9 @@ def run(drawn: Draw | ContentDraw) -> StackRun:
 
 def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     drawn = program.drawn
+    rows = [
+        row for row in rows if row.action != "published" or (row.true_ns or 0) < program.over_ns
+    ]
     problems = judge(
         rows,
         drawn.order.label,

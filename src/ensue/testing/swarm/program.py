@@ -198,6 +198,8 @@ class Program:
         """Whether faults are over: publishers stop."""
         self.over = False
         """Whether readers stop."""
+        self.over_ns = 0
+        """Since when they do: what is published later is owed to no durable subscription."""
         self._told = False
         """Whether a client learned that a log is lost or damaged."""
         self._hands: dict[str, DurableReader] = {}
@@ -237,7 +239,7 @@ class Program:
         await asyncio.sleep(FINAL_S)
         self.final_ns = world.now_ns
         await asyncio.sleep(SETTLE_S - FINAL_S)
-        self.over = True
+        self.over, self.over_ns = True, world.now_ns
         await self._end()
         await asyncio.gather(*others)
         self.cluster.close()
