@@ -304,7 +304,7 @@ class Program:
         self, name: str, main: Callable[..., Awaitable[None]], args: tuple[object, ...]
     ) -> None:
         """Run a client's program again after errors that applications have to expect."""
-        once = (self._publish, self._differ)
+        once = (self._publish, self._differ, self._close, self._trespass)
         while not self.over:
             try:
                 await main(*args)
