@@ -518,7 +518,7 @@ def test_relayed_orders_are_shown(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
-            assert json.loads((await get(server, "/status")).text)["rooms"] == []
+            assert json.loads((await get(server, "/status")).text)["relayed_orders"] == []
             async with (
                 ensue.connect(server.url, order=causal, name="stays") as one,
                 one.subscribe("t") as events,
@@ -546,11 +546,11 @@ def test_relayed_orders_are_shown(tmp_path: Path) -> None:
                 assert numbers == 2, "one of them has left"
                 assert server.status is not None
                 server.status._answers.clear()
-                rooms = json.loads((await get(server, "/status")).text)["rooms"]
-                assert [room["order"] for room in rooms] == ["causal", "merged"]
-                assert rooms[0]["numbers"] == 2
-                assert rooms[0]["members_count"] == 1
-                (member,) = rooms[0]["members"]
+                relayed = json.loads((await get(server, "/status")).text)["relayed_orders"]
+                assert [each["order"] for each in relayed] == ["causal", "merged"]
+                assert relayed[0]["numbers"] == 2
+                assert relayed[0]["members_count"] == 1
+                (member,) = relayed[0]["members"]
                 assert member["name"] == one.name
                 assert 0 <= member["heard_s"] < 60
 

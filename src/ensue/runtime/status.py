@@ -167,7 +167,13 @@ class _Chain:
                     {"server": member.name, "rank": rank, "address": member.address, "error": error}
                 )
             else:
-                apart = ("topics", "topics_count", "subscriptions", "subscriptions_count", "rooms")
+                apart = (
+                    "topics",
+                    "topics_count",
+                    "subscriptions",
+                    "subscriptions_count",
+                    "relayed_orders",
+                )
                 servers.append({key: each for key, each in state.items() if key not in apart})
         whole = [state for state in states.values() if state["everything"]]
         subscriptions = _subscriptions(states.values(), bounds)
@@ -315,8 +321,10 @@ def _sums(states: Sequence[Json]) -> Json:
         "open_stamps": sum(state["open_stamps"] for state in states),
         "early_requests": sum(state["early_requests"] for state in states),
         "connections": sum(state["connections"] or 0 for state in states),
-        "rooms": [
-            {**room, "server": state["server"]} for state in states for room in state["rooms"]
+        "relayed_orders": [
+            {**relayed, "server": state["server"]}
+            for state in states
+            for relayed in state["relayed_orders"]
         ],
         "errors": errors,
     }

@@ -293,7 +293,9 @@ class Status:
         }
         if not everything:
             return state
-        return state | self._inner() | {"rooms": self.relayed_orders.state(now_ns, names_max)}
+        return (
+            state | self._inner() | {"relayed_orders": self.relayed_orders.state(now_ns, names_max)}
+        )
 
     def _listening(self) -> str:
         listener = self.listener
