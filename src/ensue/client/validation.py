@@ -88,7 +88,10 @@ def check_order(order: Order | None, capabilities: Capabilities, transport: str)
         raise BadInput(_no_order(order))
     if order is not None and order.name not in orders.offered():
         carried = ", ".join(orders.offered())
-        why: str | None = f"{transport} does not carry {order.name} order; it carries: {carried}"
+        why: str | None = (
+            f"{transport} does not carry {order.name} order, which is not registered: call "
+            f"ensue.orders.register first, or use one of {carried}"
+        )
     else:
         why = orders.of(order).refusal(order, capabilities, transport)
     if why is not None:
