@@ -54,13 +54,13 @@ def status(
             raise BadInput("URL and --url both name a server: leave one of them out")
         url = where
     if not timeout > 0:
-        raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
+        raise BadInput(f"--timeout: expected a number of seconds above 0, got {timeout:g}")
     if watch is None:
         found = asyncio.run(chain_status(url, answer_s=timeout))
         _show(found, json=json)
         return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
     if not watch >= WATCH_S_MIN:
-        raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds, not {watch:g}")
+        raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds, got {watch:g}")
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the normal end.
         asyncio.run(_watch(url, watch, timeout, json=json))
     return output.EXIT_VALID

@@ -226,8 +226,8 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
                 each.encode()
             except UnicodeEncodeError:
                 raise BadInput(
-                    f"headers must be text that UTF-8 can carry; {each[:20]!a} holds half a "
-                    "surrogate pair"
+                    f"headers must be text that UTF-8 can carry; {each[:20]!a} has an "
+                    "unpaired surrogate"
                 ) from None
     return copy
 
