@@ -50,10 +50,10 @@ from ensue.orders.base import (
     ObservingNode,
     Option,
     PublisherNode,
-    Relayed,
+    RelayedFrame,
     SharedProtocolNode,
     SubscriberNode,
-    Wanted,
+    SubscriptionOptions,
 )
 from ensue.orders.causal import CausalOrder
 from ensue.orders.deadline import DeadlineOrder
@@ -76,10 +76,10 @@ __all__ = [
     "ObservingNode",
     "Option",
     "PublisherNode",
-    "Relayed",
+    "RelayedFrame",
     "SharedProtocolNode",
     "SubscriberNode",
-    "Wanted",
+    "SubscriptionOptions",
     "every",
     "load_installed",
     "named",
@@ -110,7 +110,7 @@ _registry: dict[str, Guarantee] = {
         Transactions(),
     )
 }
-_relayed: dict[type[Frame], Relayed] = {}
+_relayed: dict[type[Frame], RelayedFrame] = {}
 """A cache, empty until it is first asked for: servers look up every relayed frame."""
 
 
@@ -191,7 +191,7 @@ def wire_frames() -> tuple[type[Frame], ...]:
     return (*FRAMES, *own)
 
 
-def relayed_frames() -> Mapping[type[Frame], Relayed]:
+def relayed_frames() -> Mapping[type[Frame], RelayedFrame]:
     """Return the frames that clients send each other through servers."""
     if not _relayed:
         for each in every():

@@ -66,7 +66,7 @@ async def chain_status(url: str, *, answer_s: float = ANSWER_S) -> Json:
             ) from None
 
 
-class _Asker:
+class _StatusClient:
     """A client that sends status requests to stations, under its own name."""
 
     def __init__(self, transport: FramedTransport, answer_s: float) -> None:
@@ -115,7 +115,7 @@ class _Chain:
             topics={member.name: member.topics for member in members},
             closed=closed,
         )
-        self.askers: dict[str, _Asker] = {}
+        self.askers: dict[str, _StatusClient] = {}
         self.errors: dict[str, str] = {}
         """Why a server could not be asked."""
 
@@ -254,8 +254,8 @@ async def _in_time(where: str, answer_s: float) -> AsyncIterator[None]:
         raise TransportError(f"no answer from {where} within {answer_s:g} s") from None
 
 
-async def _asker(carrier: Carrier, answer_s: float) -> _Asker:
-    asker = _Asker(
+async def _asker(carrier: Carrier, answer_s: float) -> _StatusClient:
+    asker = _StatusClient(
         FramedTransport(carrier, Codec(orders.wire_frames()), home=_nowhere, topic_of=topic_of),
         answer_s,
     )

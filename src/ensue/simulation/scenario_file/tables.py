@@ -65,7 +65,7 @@ class ChainNode(Member, frozen=True, kw_only=True):
     topics: Names = _NOBODY
 
 
-class EnsNode(Member, frozen=True, kw_only=True):
+class TopicLogNode(Member, frozen=True, kw_only=True):
     """A node of the event notification service."""
 
 
@@ -353,7 +353,7 @@ class File(Table, frozen=True, kw_only=True):
     sites: Names = _NOBODY
     topics: tuple[str | Topics, ...] = ()
     chain: tuple[ChainNode, ...] = (ChainNode(name="node-1"),)
-    ens: tuple[EnsNode, ...] = (EnsNode(name="ens"),)
+    ens: tuple[TopicLogNode, ...] = (TopicLogNode(name="ens"),)
     publishers: tuple[PublisherTable, ...] = ()
     subscribers: tuple[SubscriberTable, ...] = ()
     sequencer: SequencerTable = SequencerTable()
