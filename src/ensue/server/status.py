@@ -137,7 +137,7 @@ class Status:
         self._answers: dict[tuple[str, ...] | None, _Cached[bytes]] = {}
         self._progress = _Cached(self._measure)
         self._listeners = _Cached(lambda: sum(map(len, self.station.log.listeners().values())))
-        station.on_look = self.answer
+        station.on_status_request = self.answer
 
     # -- Figures --------------------------------------------------------------------------------
 
