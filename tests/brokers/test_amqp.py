@@ -29,7 +29,7 @@ class TestAmqpConfirmed(AmqpSuite):
     [
         ("amqp://", "the host is missing; expected amqp://HOST:5672"),
         ("amqp://a:x", "could not be cast to integer"),
-        ("amqp://a?confirms=2", "confirms must be 0 or 1, not '2'"),
+        ("amqp://a?confirms=2", "confirms must be 0 or 1, got '2'"),
         ("amqp://a?prefix=a.b", "prefix must be 1 to 32 letters, digits"),
         ("amqp://a?qos=1", "no option 'qos'; expected confirms, prefix, tls, ca, cert or key"),
         ("amqps://a", "starts with amqps://; expected amqp://HOST:5672"),

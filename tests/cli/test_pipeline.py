@@ -26,8 +26,8 @@ def run(tmp_path: Path) -> Path:
     ("words", "message"),
     [
         (["--every", "5"], "--every: expected a duration"),
-        (["--every", "0s"], "--every: expected a duration above 0, not 0s"),
-        (["--topics", "a,,b"], "--topics: expected names between commas like a,b, not 'a,,b'"),
+        (["--every", "0s"], "--every: expected a duration above 0, got 0s"),
+        (["--topics", "a,,b"], "--topics: expected names between commas like a,b, got 'a,,b'"),
         (["--order", "alphabetical"], "Invalid value for '--order'"),
     ],
 )

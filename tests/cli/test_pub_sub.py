@@ -290,7 +290,7 @@ def test_error_names_an_invalid_line_and_earlier_lines_are_published(
         (("pub", "t", "--order", "deadline", "--ms", "0"), "ms must be from 1 to"),
         (
             ("sub", "t", "--order", "deadline", "--ms", "9", "--late", "deliver"),
-            "--late must be drop or tag, not 'deliver'",
+            "--late must be drop or tag, got 'deliver'",
         ),
         (("pub", "t", "--ms", "9"), "--ms is for --order deadline, not for --order total"),
         (("pub", "t", "--order", "dead"), "one of total, causal, merged, deadline, none"),
@@ -311,7 +311,7 @@ def test_error_names_an_invalid_line_and_earlier_lines_are_published(
         (("sub", "t", "--format", "{topic} {payload"), "{payload is not closed; write {payload}"),
         (
             ("sub", "t", "--timeout", "-1"),
-            "--timeout: expected a number of seconds above 0, not -1",
+            "--timeout: expected a number of seconds above 0, got -1",
         ),
         (
             ("pub", "t", "--key-separator", "", "-m", "x"),
@@ -321,7 +321,7 @@ def test_error_names_an_invalid_line_and_earlier_lines_are_published(
         (("sub", "t", "--order", "deadline", "--ms", "-5"), "--ms must be from 1 to"),
         (("sub", "t", "--timeout", "nan"), "--timeout: expected a number of seconds above 0"),
         (("sub", "t", "--timeout", "0"), "--timeout: expected a number of seconds above 0"),
-        (("pub", "", "-m", "x"), "a topic has 1 to 255 bytes"),
+        (("pub", "", "-m", "x"), "a topic must have 1 to 255 bytes"),
         (("pub", "t", "-m", "x", "--url", "memory://shop"), "memory://shop is within one process"),
         (("sub", "t", "--url", "memory://"), "memory:// is within one process"),
     ],

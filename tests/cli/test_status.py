@@ -148,11 +148,11 @@ def test_clients_of_relayed_orders_are_shown(
             assert "1 of 65,536" in ended.stdout
             assert chat.name in ended.stdout
             ended = await asyncio.to_thread(shell, "status", server.url, "--json")
-            rooms = {room["order"]: room for room in ended.json()["rooms"]}
-            assert rooms.keys() == {"causal", "merged"}
-            assert [each["name"] for each in rooms["causal"]["members"]] == [chat.name]
-            assert [each["topics"] for each in rooms["merged"]["members"]] == [2]
-            assert rooms["merged"]["server"] == "node-1"
+            relayed = {each["order"]: each for each in ended.json()["relayed_orders"]}
+            assert relayed.keys() == {"causal", "merged"}
+            assert [each["name"] for each in relayed["causal"]["members"]] == [chat.name]
+            assert [each["topics"] for each in relayed["merged"]["members"]] == [2]
+            assert relayed["merged"]["server"] == "node-1"
 
     asyncio.run(main())
 

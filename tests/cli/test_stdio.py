@@ -134,7 +134,7 @@ def test_json_line_may_omit_its_payload_but_not_name_an_empty_topic(
     lines = b'{"key":"gone"}\n{"payload":null}\n{"payload":"x","topic":""}\n'
     code, out, err = ended(started("pub", topic, "--json", url=server.url), lines)
     assert (code, out) == (2, b"")
-    assert "line 3: a topic has 1 to 255 bytes; the empty one has 0; 2 were published" in err
+    assert "line 3: a topic must have 1 to 255 bytes; the empty one has 0; 2 were published" in err
     assert sub(server, topic, "-n", 2, "--format", r"{key}:{payload}\n") == b"gone:\n:null\n"
 
 

@@ -50,10 +50,10 @@ def test_loss_above_the_protocol_is_found_and_replayed(
     words = line.removeprefix("replay: ensue ").split()
     assert words[:3] == ["replay", "--stack", "total"]
     place, picture = tmp_path / "trace", tmp_path / "diagram.html"
-    told = shell(*words, "--trace", str(place), "--diagram", str(picture))
-    assert told.code == 1
-    assert "problems:" in told.stdout
-    assert "around the first:" in told.stdout
+    replayed = shell(*words, "--trace", str(place), "--diagram", str(picture))
+    assert replayed.code == 1
+    assert "problems:" in replayed.stdout
+    assert "around the first:" in replayed.stdout
     assert "<svg" in picture.read_text()
     assert trace.read(place)
 

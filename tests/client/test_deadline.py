@@ -291,10 +291,10 @@ def test_event_unread_at_its_deadline_is_late_at_hand_over(
     else:
         assert got == [(b"2", "late", 2), (b"3", "late", 3), (b"4", "", 4)]
     rows = [row for row in trace.read(tmp_path) if row.node == "desk" and row.event is not None]
-    told = [(row.action, row.verdict, row.position) for row in rows if row.action != "received"]
+    outcomes = [(row.action, row.verdict, row.position) for row in rows if row.action != "received"]
     late: list[tuple[str, str, int | None]] = [("discarded", "unread", None)]
     if on_late == "tag":
-        assert told == [
+        assert outcomes == [
             ("delivered", "", 1),
             *late,
             ("delivered", "late", 2),
@@ -303,7 +303,7 @@ def test_event_unread_at_its_deadline_is_late_at_hand_over(
             ("delivered", "", 4),
         ]
     else:
-        assert told == [("delivered", "", 1), *late, *late, ("delivered", "", 2)]
+        assert outcomes == [("delivered", "", 1), *late, *late, ("delivered", "", 2)]
     _check_deadlines(tmp_path)
 
 

@@ -104,8 +104,8 @@ def test_leaving_with_an_exception_logs_events_in_doubt(
             await asyncio.wait((working,), timeout=30)
             with pytest.raises(expected):
                 working.result()
-            told = f"1 event is in doubt, may be delivered or not: {bus.name}/t/1"
-            assert (told in caplog.text) == (ended_by != "close")
+            warning = f"1 event is in doubt, may be delivered or not: {bus.name}/t/1"
+            assert (warning in caplog.text) == (ended_by != "close")
 
     asyncio.run(main())
 

@@ -120,7 +120,7 @@ def test_invalid_subscriptions_are_refused(given: dict[str, Any], complaint: str
 def test_trace_must_be_a_path() -> None:
     async def main() -> None:
         trace: Any = 7
-        with pytest.raises(ensue.BadInput, match="a trace is written to a path, not int"):
+        with pytest.raises(ensue.BadInput, match="trace must be a path, got int"):
             await ensue.connect("memory://", trace=trace).__aenter__()
 
     asyncio.run(main())

@@ -190,11 +190,11 @@ def test_broken_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.WARNING, logger="ensue"):
         asyncio.run(main())
-    told = [each.getMessage() for each in caplog.records]
+    messages = [each.getMessage() for each in caplog.records]
     assert any(
         "delay_beyond_bound by=subscription 'desk' peer=shop" in each and "bound_ms=1" in each
-        for each in told
-    ), told
+        for each in messages
+    ), messages
 
 
 def test_incompatible_orders_are_refused_by_name() -> None:

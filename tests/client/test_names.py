@@ -30,12 +30,12 @@ def test_generated_name_can_not_be_claimed() -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        (7, "a client's name is a str, not int"),
-        ("", "a client's name has 1 to 255 bytes; the empty one"),
-        ("é" * 128, "has 1 to 255 bytes; .* has 256"),
-        ("a/b", "holds no '/'.*rename 'a/b'"),
-        ("a~1", "holds no '~'.*rename 'a~1'"),
-        ("\ud800", "half a surrogate pair"),
+        (7, "a client's name must be a str, got int"),
+        ("", "a client's name must have 1 to 255 bytes; the empty one"),
+        ("é" * 128, "must have 1 to 255 bytes; .* has 256"),
+        ("a/b", "must not contain '/'.*rename 'a/b'"),
+        ("a~1", "must not contain '~'.*rename 'a~1'"),
+        ("\ud800", "an unpaired surrogate"),
     ],
 )
 def test_invalid_client_name_is_refused_when_connecting(name: Any, complaint: str) -> None:
@@ -63,7 +63,10 @@ def test_name_of_a_bigger_chain_is_free_on_a_smaller_one() -> None:
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
-    [(7, "a subscription's name is a str, not int"), ("", "a subscription's name has 1 to 255")],
+    [
+        (7, "a subscription's name must be a str, got int"),
+        ("", "a subscription's name must have 1 to 255"),
+    ],
 )
 def test_invalid_subscription_name_is_refused(name: Any, complaint: str) -> None:
     async def main() -> None:

@@ -109,13 +109,13 @@ def test_repeated_enter_on_one_connection_is_answered_again(tmp_path: Path) -> N
         async with serving(tmp_path / "d") as server:
             raw = await Raw.hello(server)
             raw.control(Enter(name="a~1"))
-            told = await raw.message()
-            assert isinstance(told, Entered)
-            for turn in (0, 1, told.turn, told.turn + 1):
+            entered = await raw.message()
+            assert isinstance(entered, Entered)
+            for turn in (0, 1, entered.turn, entered.turn + 1):
                 raw.control(Enter(name="a~1", turn=turn))
-                assert await raw.message() == told
+                assert await raw.message() == entered
             other = await Raw.hello(server)
-            other.control(Enter(name="a~1", turn=told.turn - 1))
+            other.control(Enter(name="a~1", turn=entered.turn - 1))
             assert (await other.message()).reason == "taken over"
             assert await other.enter("a~1") is None
             raw.close()

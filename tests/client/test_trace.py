@@ -169,9 +169,9 @@ def test_events_are_delivered_when_the_application_reads_them(
                 await bus.publish("out", b"%d" % number)
 
     asyncio.run(main())
-    told = story(tmp_path, "delivered", "submitted", "discarded", "unsubscribed")
+    lines = story(tmp_path, "delivered", "submitted", "discarded", "unsubscribed")
     unread = "discarded t/3 unread" if order is LONG else "discarded t/3 @3 unread"
-    assert told == [
+    assert lines == [
         *(f"submitted t/{number}" for number in (1, 2, 3)),
         "delivered t/1 @1",
         "submitted out/1",
@@ -313,8 +313,10 @@ def test_events_of_a_run_are_delivered_when_their_handler_is_called(tmp_path: Pa
             await events.run(close, on_failure=ensue.Retry(attempts=2, backoff_s=0, then=park))
 
     asyncio.run(main())
-    told = [line for line in story(tmp_path, "delivered", "submitted") if "submitted t" not in line]
-    assert told == [
+    lines = [
+        line for line in story(tmp_path, "delivered", "submitted") if "submitted t" not in line
+    ]
+    assert lines == [
         "delivered t/1 @1",
         "submitted out/1",
         "delivered t/2 @2",
@@ -344,8 +346,10 @@ def test_events_of_concurrent_handlers_are_delivered_when_they_are_read(tmp_path
             await events.run(handle, concurrency=ensue.PerKey(1))
 
     asyncio.run(main())
-    told = [line for line in story(tmp_path, "delivered", "submitted") if "submitted t" not in line]
-    assert told[:3] == [f"delivered t/{number} @{number}" for number in (1, 2, 3)]
+    lines = [
+        line for line in story(tmp_path, "delivered", "submitted") if "submitted t" not in line
+    ]
+    assert lines[:3] == [f"delivered t/{number} @{number}" for number in (1, 2, 3)]
     assert_valid(tmp_path)
 
 
@@ -387,9 +391,9 @@ def test_event_of_two_runs_is_delivered_once(tmp_path: Path, then: str) -> None:
                 await events.run(close_at_last, concurrency=per_key)
 
     asyncio.run(main())
-    told = story(tmp_path, "delivered", "discarded")
+    lines = story(tmp_path, "delivered", "discarded")
     count = 2 if then == "close" else last
-    assert told == [
+    assert lines == [
         *(f"delivered t/{number} @{number}" for number in range(1, count + 1)),
         *(f"discarded t/{number} @{number} unread" for number in range(count + 1, last + 1)),
     ]
@@ -458,10 +462,10 @@ def test_lost_subscription_is_unsubscribed_once(tmp_path: Path, order: ensue.Ord
                     await anext(events)
 
     asyncio.run(main())
-    told = story(tmp_path, "delivered", "discarded", "unsubscribed")
+    lines = story(tmp_path, "delivered", "discarded", "unsubscribed")
     unread = "discarded t/2 unread" if order is LONG else "discarded t/2 @2 unread"
-    assert told[:2] == ["delivered t/1 @1", unread]
-    assert sorted(told[2:]) == ["unsubscribed t expired", "unsubscribed u expired"]
+    assert lines[:2] == ["delivered t/1 @1", unread]
+    assert sorted(lines[2:]) == ["unsubscribed t expired", "unsubscribed u expired"]
     assert_valid(tmp_path, order.label, lossy=order is LONG)
 
 
@@ -485,8 +489,8 @@ def test_acknowledgements_are_recorded_when_they_are_safe(tmp_path: Path) -> Non
             await within(second.ack())
 
     asyncio.run(main())
-    told = story(tmp_path / "t", "delivered", "acknowledged", "submitted", "unsubscribed")
-    assert [line for line in told if "submitted t" not in line] == [
+    lines = story(tmp_path / "t", "delivered", "acknowledged", "submitted", "unsubscribed")
+    assert [line for line in lines if "submitted t" not in line] == [
         *(f"delivered t/{number} @{number}" for number in (1, 2, 3)),
         "acknowledged @1",
         "submitted out/1",
@@ -594,6 +598,6 @@ def test_forgotten_subscription_leaves_its_topics_once(tmp_path: Path) -> None:
             await within(events.forget())
 
     asyncio.run(main())
-    told = story(tmp_path / "t", "delivered", "discarded", "unsubscribed")
-    assert sorted(told) == ["delivered t/1 @1", "discarded t/2 @2 unread", "unsubscribed t"]
+    lines = story(tmp_path / "t", "delivered", "discarded", "unsubscribed")
+    assert sorted(lines) == ["delivered t/1 @1", "discarded t/2 @2 unread", "unsubscribed t"]
     assert_valid(tmp_path / "t")

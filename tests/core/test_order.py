@@ -57,7 +57,7 @@ def test_held_max_is_a_whole_number(value: Any) -> None:
 
 
 def test_order_name_must_be_text() -> None:
-    with pytest.raises(BadInput, match="must be a str, not NoneType"):
+    with pytest.raises(BadInput, match="must be a str, got NoneType"):
         parse(None)  # type: ignore[arg-type]
 
 

@@ -207,10 +207,19 @@ def test_name_is_taken_once(toy: BatchOrder) -> None:
 def test_order_that_is_not_registered_is_refused(toy: BatchOrder) -> None:
     orders.unregister(toy.name)
     try:
-        with pytest.raises(ensue.UnsupportedOrder, match="does not carry batches order; it carr"):
+        with pytest.raises(ensue.UnsupportedOrder, match="batches order, which is not registered"):
             ensue.connect("memory://", order=Batches())
     finally:
         orders.register(toy)
+
+
+def test_order_without_a_carrier_is_refused() -> None:
+    class Other(BatchOrder):
+        name = "other"
+        has_topic_log = False
+
+    with pytest.raises(BadInput, match="no part of Ensue carries other order: set has_topic_log"):
+        orders.register(Other())
 
 
 class Low(TopicFrame, frozen=True, tag=7):

@@ -92,10 +92,10 @@ class Peer:
 
     async def _look(self, bus: ensue.Bus, events: ensue.Subscription) -> None:
         """Record gaps: events that only a killed process had, and others depend on."""
-        told = 0
+        reported = 0
         while not events.closed:
-            for missed in events.missed[told:]:
-                told += 1
+            for missed in events.missed[reported:]:
+                reported += 1
                 self.note(
                     "subscribed",
                     bus.name,

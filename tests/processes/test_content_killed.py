@@ -229,8 +229,8 @@ def test_transactions_survive_while_brokers_and_clients_are_killed(
         run.end()
     rows = rows_of(run)
     report = check(rows, order="transactions")
-    told = "\n".join(report.sentences())
-    assert report.verdict is Verdict.VALID, f"seed {seed}: {told}"
+    sentences = "\n".join(report.sentences())
+    assert report.verdict is Verdict.VALID, f"seed {seed}: {sentences}"
     assert run.outcomes.count("committed") >= len(SERVERS), run.outcomes
     assert report.event_count > 2 * len(SERVERS) * ROUNDS
     # The killed client's transaction was open: no client saw any of it, and all brokers aborted it.

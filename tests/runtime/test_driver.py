@@ -94,10 +94,10 @@ def test_effects_are_sent_before_outcomes_and_flushed_once() -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
 
-        def told(outcomes: Sequence[Outcome]) -> None:
-            transport.log.extend(f"told {type(outcome).__name__}" for outcome in outcomes)
+        def reported(outcomes: Sequence[Outcome]) -> None:
+            transport.log.extend(f"reported {type(outcome).__name__}" for outcome in outcomes)
 
-        driver = Driver(node, transport=transport, clock=ManualClock(), on_outcomes=told)
+        driver = Driver(node, transport=transport, clock=ManualClock(), on_outcomes=reported)
         transport.log.clear()
 
         def command(node: FakeNode, _now_ns: int) -> None:
@@ -112,8 +112,8 @@ def test_effects_are_sent_before_outcomes_and_flushed_once() -> None:
         assert transport.log == [
             "send to peer",
             "Broadcast",
-            "told Deliver",
-            "told Publish",
+            "reported Deliver",
+            "reported Publish",
             "flush",
         ]
         driver.close()
@@ -284,14 +284,14 @@ def test_exception_in_a_callback_closes_the_driver_and_is_reported_once(
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()
         transport.lazy = lazy
-        told: list[Outcome] = []
+        reported: list[Outcome] = []
 
-        def tell(outcomes: Sequence[Outcome]) -> None:
-            told.append(outcomes[0])
-            if where == "outcome" and len(told) == 1:
+        def report(outcomes: Sequence[Outcome]) -> None:
+            reported.append(outcomes[0])
+            if where == "outcome" and len(reported) == 1:
                 fault()
 
-        driver = Driver(node, transport=transport, clock=SystemClock(), on_outcomes=tell)
+        driver = Driver(node, transport=transport, clock=SystemClock(), on_outcomes=report)
         await asyncio.sleep(0)
         assert transport.receiver is not None
         if where == "outcome":
@@ -311,10 +311,10 @@ def test_exception_in_a_callback_closes_the_driver_and_is_reported_once(
         for _ in range(3):
             await asyncio.sleep(0)
         assert transport.log == [], "it does nothing more"
-        *_, failed = told
+        *_, failed = reported
         assert isinstance(failed, Failed)
         assert (failed.topics, failed.reason, type(failed.error)) == ((), "a fault", Fault)
-        assert len(told) == (2 if where == "outcome" else 1)
+        assert len(reported) == (2 if where == "outcome" else 1)
 
     asyncio.run(main())
 

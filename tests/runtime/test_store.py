@@ -115,9 +115,9 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(main)
 
 
-def driven(wire: Wire, disk: Disk | None, told: list[Outcome]) -> "Driver[Scripted]":
+def driven(wire: Wire, disk: Disk | None, outcomes: list[Outcome]) -> "Driver[Scripted]":
     driver = Driver(
-        Scripted(), transport=wire, clock=ManualClock(), on_outcomes=told.extend, store=disk
+        Scripted(), transport=wire, clock=ManualClock(), on_outcomes=outcomes.extend, store=disk
     )
     wire.log.clear()
     return driver
@@ -132,8 +132,8 @@ def gives(*effects: Effect) -> Callable[[Scripted, int], None]:
 
 def test_effects_wait_until_the_store_is_done() -> None:
     async def main() -> None:
-        wire, disk, told = Wire(), Disk(), list[Outcome]()
-        driver = driven(wire, disk, told)
+        wire, disk, outcomes = Wire(), Disk(), list[Outcome]()
+        driver = driven(wire, disk, outcomes)
         driver.command(
             gives(
                 Send("x", Note(number=1)),
@@ -145,12 +145,12 @@ def test_effects_wait_until_the_store_is_done() -> None:
             )
         )
         assert wire.left() == []
-        assert told == []
+        assert outcomes == []
         assert [keys for keys, _ in disk.batches] == [["a", "b"]]
         disk.finish()
         assert wire.left() == [1, "multicast t", "Attach"]
         assert wire.log[-1] == "flush"
-        assert told == [Deliver(EVENT, 1)]
+        assert outcomes == [Deliver(EVENT, 1)]
         driver.close()
 
     run(main())
@@ -202,13 +202,13 @@ def test_node_without_effects_writes_nothing() -> None:
 
 def test_closed_driver_sends_no_effects_that_become_safe_later() -> None:
     async def main() -> None:
-        wire, disk, told = Wire(), Disk(), list[Outcome]()
-        driver = driven(wire, disk, told)
+        wire, disk, outcomes = Wire(), Disk(), list[Outcome]()
+        driver = driven(wire, disk, outcomes)
         driver.command(gives(Persist("a", b""), Send("x", Note(number=1)), Deliver(EVENT, 1)))
         driver.close()
         disk.finish()
         assert wire.left() == ["close"]
-        assert told == []
+        assert outcomes == []
 
     run(main())
 

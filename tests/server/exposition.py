@@ -46,12 +46,14 @@ class Exposed:
 
     def _line(self, line: str) -> None:
         if line.startswith("# HELP "):
-            name, _, told = line.removeprefix("# HELP ").partition(" ")
+            name, _, help_text = line.removeprefix("# HELP ").partition(" ")
             check(NAME.fullmatch(name), "no name")
             check(name not in self.helps, "a second HELP")
-            check(told, "a HELP that says nothing")
-            check(re.fullmatch(r"(?:[^\\]|\\\\|\\n)*", told), "a backslash that is not escaped")
-            self.helps[name] = told
+            check(help_text, "a HELP that says nothing")
+            check(
+                re.fullmatch(r"(?:[^\\]|\\\\|\\n)*", help_text), "a backslash that is not escaped"
+            )
+            self.helps[name] = help_text
         elif line.startswith("# TYPE "):
             name, _, kind = line.removeprefix("# TYPE ").partition(" ")
             check(name in self.helps, "a TYPE before its HELP")

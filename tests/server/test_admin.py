@@ -128,15 +128,15 @@ def test_text_is_valid_for_any_topic_name(plain: bool) -> None:
     assert all(each == "\n" or each.isprintable() for each in text)
     if plain:
         read_back = Exposed(text)
-        told = read_back.labelled("x")
+        series = read_back.labelled("x")
         assert read_back["y_total"] == 3
     else:
         families = {family.name: family for family in parsed(text)}
-        told = {each.labels["topic"]: each.value for each in families["x"].samples}
+        series = {each.labels["topic"]: each.value for each in families["x"].samples}
         assert [(each.name, each.value) for each in families["y"].samples] == [("y_total", 3)]
     # Every name has its own series; names without control characters are unchanged.
-    assert len(told) == len(NAMES)
-    assert set(told) >= {'a"b', "a\\b", "a\nb", "a\\nb", "ü}{,=", "", r"\x1b[31mred"}
+    assert len(series) == len(NAMES)
+    assert set(series) >= {'a"b', "a\\b", "a\nb", "a\\nb", "ü}{,=", "", r"\x1b[31mred"}
 
 
 def parsed(text: str) -> list[Any]:
@@ -181,9 +181,9 @@ def test_histogram_counts_each_value_once_with_inclusive_bounds() -> None:
         histogram.observe(value)
     out = Exposition(plain=True)
     out.histogram("t_seconds", "times", histogram)
-    told = Exposed(out.text())
-    assert [told["t_seconds_bucket", "le", each] for each in ("0.1", "1", "+Inf")] == [2, 4, 5]
-    assert told["t_seconds_sum"] == pytest.approx(3.65)
+    series = Exposed(out.text())
+    assert [series["t_seconds_bucket", "le", each] for each in ("0.1", "1", "+Inf")] == [2, 4, 5]
+    assert series["t_seconds_sum"] == pytest.approx(3.65)
 
 
 # -- Topics ----------------------------------------------------------------------------------------
@@ -294,12 +294,12 @@ def test_counters_restart_at_0_and_gauges_of_stored_state_do_not(tmp_path: Path)
             for _ in range(3):
                 await bus.publish("x", b"1")
         async with serving(tmp_path / "d", admin=ADMIN) as server:
-            told = await exposed(server)
-            assert told["ensue_events_total"] == 0
+            series = await exposed(server)
+            assert series["ensue_events_total"] == 0
             # Its content broker persists its initial neighbors.
-            assert told["ensue_journal_batches_total"] == 1
-            assert told.labelled("ensue_topic_events_total") == {"": 0}
-            assert told["ensue_topics"] == 1
+            assert series["ensue_journal_batches_total"] == 1
+            assert series.labelled("ensue_topic_events_total") == {"": 0}
+            assert series["ensue_topics"] == 1
             async with ensue.connect(server.url) as bus:
                 await bus.publish("x", b"1")
             assert (await exposed(server)).labelled("ensue_topic_events_total") == {"x": 1, "": 0}
@@ -318,16 +318,16 @@ def test_lag_of_a_stopped_durable_subscription(tmp_path: Path) -> None:
             # Requesting the fifth event acknowledges the fourth.
             for _ in range(10):
                 await bus.publish("y", b"later")
-            told = await exposed(server)
-            handled = told["ensue_subscription_position_events", "subscription", "desk"]
+            series = await exposed(server)
+            handled = series["ensue_subscription_position_events", "subscription", "desk"]
             assert handled in (3, 4)
-            assert told["ensue_subscription_lag_events", "subscription", "desk"] == 16 - handled
-            assert told["ensue_lag_events"] == 16 - handled
-            assert told["ensue_durable_subscriptions"] == 1
+            assert series["ensue_subscription_lag_events", "subscription", "desk"] == 16 - handled
+            assert series["ensue_lag_events"] == 16 - handled
+            assert series["ensue_durable_subscriptions"] == 1
             async with bus.subscribe("x", "y", name="desk", durable=True) as desk:
                 await read(desk, 16 - int(handled))
-            told = await exposed(server)
-            assert told["ensue_subscription_lag_events", "subscription", "desk"] <= 1
+            series = await exposed(server)
+            assert series["ensue_subscription_lag_events", "subscription", "desk"] <= 1
 
     asyncio.run(main())
 
@@ -343,9 +343,9 @@ def test_durable_subscriptions_beyond_the_limit_are_counted(
             assert server.station is not None
             records = server.station.state_store.names()["one"]
             monkeypatch.setattr(state, "RECORDS_MAX", records)
-            told = await exposed(server)
-            assert told["ensue_durable_subscriptions"] == 2
-            assert list(told.labelled("ensue_subscription_lag_events")) == ["one"]
+            series = await exposed(server)
+            assert series["ensue_durable_subscriptions"] == 2
+            assert list(series.labelled("ensue_subscription_lag_events")) == ["one"]
 
     asyncio.run(main())
 
@@ -365,8 +365,8 @@ def test_unreadable_records_are_skipped(tmp_path: Path) -> None:
                 node, now_ns = server._driver.begin()
                 node.receive(frame, source="mallory", now_ns=now_ns)
                 server._driver.end()
-            told = await exposed(server)
-            assert told["ensue_subscription_lag_events", "subscription", "mallory"] == 0
+            series = await exposed(server)
+            assert series["ensue_subscription_lag_events", "subscription", "mallory"] == 0
 
     asyncio.run(main())
 
@@ -383,9 +383,9 @@ def test_rejections_and_drops_are_counted_by_kind(tmp_path: Path) -> None:
                     pass
             assert server.listener is not None
             server.listener.send("nobody", b"lost")
-            told = await exposed(server)
-            assert told.labelled("ensue_refusals_total") == {"permission": 1, "login": 1}
-            assert told.labelled("ensue_messages_dropped_total") == {
+            series = await exposed(server)
+            assert series.labelled("ensue_refusals_total") == {"permission": 1, "login": 1}
+            assert series.labelled("ensue_messages_dropped_total") == {
                 "slow": 0,
                 "disconnected": 1,
                 "unregistered": 0,
@@ -404,8 +404,8 @@ def test_messages_to_a_slow_reader_are_counted(tmp_path: Path) -> None:
                 # In one loop iteration: nothing is sent before the second message.
                 connection.write(b"\0\0\0\1\1")
                 connection.write(b"\0\0\0\1\1")
-                told = await exposed(server)
-            assert told.labelled("ensue_messages_dropped_total") == {
+                series = await exposed(server)
+            assert series.labelled("ensue_messages_dropped_total") == {
                 "slow": 1,
                 "disconnected": 0,
                 "unregistered": 0,
@@ -439,8 +439,8 @@ def test_server_is_healthy_until_the_journal_fails(
         assert page.status == 503
         assert "the journal failed" in page.text
         assert "No space left" in page.text
-        told = await exposed(server)
-        assert (told["ensue_healthy"], told["ensue_journal_failed"]) == (0, 1)
+        series = await exposed(server)
+        assert (series["ensue_healthy"], series["ensue_journal_failed"]) == (0, 1)
         monkeypatch.undo()
         await server.stop()
 
@@ -504,11 +504,11 @@ def test_status_is_one_object_with_everything(tmp_path: Path) -> None:
             await bus.publish("x", b"1")
             page = await get(server, "/status")
             assert page.headers["content-type"] == "application/json"
-            told = json.loads(page.text)
-            assert told["server"] == "node-1"
-            assert told["everything"] is True
-            assert told["events"] == 1
-            assert [each["topic"] for each in told["topics"]] == ["x"]
+            answer = json.loads(page.text)
+            assert answer["server"] == "node-1"
+            assert answer["everything"] is True
+            assert answer["events"] == 1
+            assert [each["topic"] for each in answer["topics"]] == ["x"]
 
     asyncio.run(main())
 
@@ -518,7 +518,7 @@ def test_relayed_orders_are_shown(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with serving(tmp_path / "d", admin=ADMIN) as server:
-            assert json.loads((await get(server, "/status")).text)["rooms"] == []
+            assert json.loads((await get(server, "/status")).text)["relayed_orders"] == []
             async with (
                 ensue.connect(server.url, order=causal, name="stays") as one,
                 one.subscribe("t") as events,
@@ -532,25 +532,25 @@ def test_relayed_orders_are_shown(tmp_path: Path) -> None:
                     await third.publish("a", b"1")
                     await third.publish("nobody listens", b"1")
                     assert await read(events, 1) == [b"1"]
-                    told = await exposed(server)
-                    members = told.labelled("ensue_relayed_order_members")
+                    series = await exposed(server)
+                    members = series.labelled("ensue_relayed_order_members")
                     assert members == {
                         "causal": 2, "causal-topic": 0, "deadline": 0, "merged": 1, "none": 0,
                     }  # fmt: skip
-                    assert told["ensue_relayed_order_events_total", "order", "merged"] == 2
-                    passed = told.labelled("ensue_relayed_frames_total")
+                    assert series["ensue_relayed_order_events_total", "order", "merged"] == 2
+                    passed = series.labelled("ensue_relayed_frames_total")
                     assert passed["Publication"] >= 1
-                told = await exposed(server)
-                assert told.labelled("ensue_relayed_order_members")["causal"] == 1
-                numbers = told["ensue_relayed_order_numbers", "order", "causal"]
+                series = await exposed(server)
+                assert series.labelled("ensue_relayed_order_members")["causal"] == 1
+                numbers = series["ensue_relayed_order_numbers", "order", "causal"]
                 assert numbers == 2, "one of them has left"
                 assert server.status is not None
                 server.status._answers.clear()
-                rooms = json.loads((await get(server, "/status")).text)["rooms"]
-                assert [room["order"] for room in rooms] == ["causal", "merged"]
-                assert rooms[0]["numbers"] == 2
-                assert rooms[0]["members_count"] == 1
-                (member,) = rooms[0]["members"]
+                relayed = json.loads((await get(server, "/status")).text)["relayed_orders"]
+                assert [each["order"] for each in relayed] == ["causal", "merged"]
+                assert relayed[0]["numbers"] == 2
+                assert relayed[0]["members_count"] == 1
+                (member,) = relayed[0]["members"]
                 assert member["name"] == one.name
                 assert 0 <= member["heard_s"] < 60
 
@@ -567,10 +567,10 @@ def test_long_answer_lists_fewer_names_and_counts_all(
             await bus.flush()
             monkeypatch.setattr(state, "ANSWER_BYTES_MAX", 6_000)
             page = await get(server, "/status")
-            told = json.loads(page.text)
+            answer = json.loads(page.text)
             assert len(page.body) <= 6_001
-            assert 0 < len(told["topics"]) < 40
-            assert told["topics_count"] == 40
+            assert 0 < len(answer["topics"]) < 40
+            assert answer["topics_count"] == 40
 
     asyncio.run(main())
 

@@ -94,7 +94,7 @@ class Rig:
         bodies = [CODEC.body(frame) for frame in frames]
         self.carrier.inboxes[target](bundle(target, source, bodies))
 
-    def told(self, source: str = ME) -> list[Frame]:
+    def answers_to(self, source: str = ME) -> list[Frame]:
         return [frame for peer, frame in self.carrier.sent if peer == source]
 
     async def ask(
@@ -103,8 +103,8 @@ class Rig:
         """Return the answers, at least `count` frames."""
         self.carrier.sent.clear()
         self.write(*frames, source=source, target=target)
-        await until(lambda: len(self.told(source)) >= answers, "an answer")
-        return self.told(source)
+        await until(lambda: len(self.answers_to(source)) >= answers, "an answer")
+        return self.answers_to(source)
 
 
 @asynccontextmanager
@@ -231,8 +231,8 @@ def test_events_beyond_a_limit_are_rejected_and_others_published(tmp_path: Path)
                 ),
                 answers=4,
             )
-            told = {each.number: each.reason for each in answers if isinstance(each, Refused)}
-            assert {number: limit_in(why) for number, why in told.items()} == {
+            reasons = {each.number: each.reason for each in answers if isinstance(each, Refused)}
+            assert {number: limit_in(why) for number, why in reasons.items()} == {
                 2: ("topic_depth", 2),
                 3: ("topic_length", 10),
                 4: ("headers_per_event", 1),
@@ -287,7 +287,7 @@ def test_many_rejections_are_sent_in_several_messages(tmp_path: Path) -> None:
 
             rig.carrier.send = send  # type: ignore[method-assign]
             rig.write(order(*events))
-            await until(lambda: len(rig.told()) == 100)
+            await until(lambda: len(rig.answers_to()) == 100)
             assert largest < 1_200
 
     asyncio.run(main())

@@ -193,10 +193,10 @@ def test_simultaneous_surveys_are_answered_up_to_the_same_limit() -> None:
         rig.publish("h~1", f"t{number}", 1, number)
     survey = Fetch(topic="*", start=0, stop=0, survey=("*",))
     answers = rig.ask("c~1", *([survey] * 20))
-    told = [len(each.topics) for each in answers if isinstance(each, Surveyed)]
-    assert told[0] == 100
-    assert len(told) == 20
-    assert sum(told) < 10_000 // 32
+    topic_counts = [len(each.topics) for each in answers if isinstance(each, Surveyed)]
+    assert topic_counts[0] == 100
+    assert len(topic_counts) == 20
+    assert sum(topic_counts) < 10_000 // 32
     (again,) = rig.ask("c~1", survey)
     assert isinstance(again, Surveyed)
     assert len(again.topics) == 100
@@ -467,7 +467,7 @@ def test_bytes_of_all_names_are_limited_across_restarts() -> None:
     records: dict[str, bytes] = {}
     config = StateStoreConfig(all_bytes_max=100)
 
-    def told(store: StateStore, source: str, *frames: Frame) -> list[Frame]:
+    def answers_to(store: StateStore, source: str, *frames: Frame) -> list[Frame]:
         for frame in frames:
             store.receive(frame, source=source, now_ns=0)
         answers = []
@@ -483,15 +483,15 @@ def test_bytes_of_all_names_are_limited_across_restarts() -> None:
 
     store = StateStore(name="k", config=config)
     for name in ("c", "d"):
-        told(store, name, Recall(number=1))
-    assert told(store, "c", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
+        answers_to(store, name, Recall(number=1))
+    assert answers_to(store, "c", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
     what = "the records of durable subscriptions are too large (limit all_bytes_max=100)"
     refused = [NotKept(epoch=1, reason=f"{what}: forget some with events.forget()")]
-    assert told(store, "d", remember(1, ("a", bytes(70)))) == refused
+    assert answers_to(store, "d", remember(1, ("a", bytes(70)))) == refused
     store = StateStore(name="k", config=config, records=records)
-    assert told(store, "d", remember(1, ("a", bytes(70)))) == refused
-    told(store, "c", Dismiss(epoch=1))
-    assert told(store, "d", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
+    assert answers_to(store, "d", remember(1, ("a", bytes(70)))) == refused
+    answers_to(store, "c", Dismiss(epoch=1))
+    assert answers_to(store, "d", remember(1, ("a", bytes(70)))) == [Remembered(epoch=1, number=1)]
 
 
 def test_put_is_accepted_for_an_assigned_empty_slot() -> None:

@@ -46,9 +46,9 @@ def test_json_is_one_object_per_line_with_the_error() -> None:
     except ValueError:
         log.exception("it failed\nhere", extra={"topic": "x"})
     (line,) = stream.getvalue().splitlines()
-    told = json.loads(line)
-    assert told["message"] == "it failed\nhere"
-    assert told["level"] == "error"
-    assert told["topic"] == "x"
-    assert told["time"].endswith("Z")
-    assert "ValueError: invalid literal" in told["error"]
+    logged = json.loads(line)
+    assert logged["message"] == "it failed\nhere"
+    assert logged["level"] == "error"
+    assert logged["topic"] == "x"
+    assert logged["time"].endswith("Z")
+    assert "ValueError: invalid literal" in logged["error"]

@@ -187,7 +187,7 @@ def test_each_start_persists_an_incarnation_before_clients_get_it(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
-        told = []
+        lineages = []
         for count in range(3):
             async with serving(tmp_path / "d") as server:
                 assert server.journal is not None
@@ -199,13 +199,13 @@ def test_each_start_persists_an_incarnation_before_clients_get_it(
                         msgspec.msgpack.decode(journal.records["lineage"], type=Lineage)
                         == server.lineage
                     )
-                told.append(server.lineage)
+                lineages.append(server.lineage)
                 assert server._welcome().log == server.lineage
                 await publish(server.url, [b"x"] * count)
-        assert [each.identity for each in told] == [told[0].identity] * 3
-        assert [each.number for each in told[2].incarnations] == [1, 2, 3]
-        assert [each.begun for each in told[2].incarnations] == [0, 0, 1]
-        assert told[2].incarnations[:2] == told[1].incarnations
+        assert [each.identity for each in lineages] == [lineages[0].identity] * 3
+        assert [each.number for each in lineages[2].incarnations] == [1, 2, 3]
+        assert [each.begun for each in lineages[2].incarnations] == [0, 0, 1]
+        assert lineages[2].incarnations[:2] == lineages[1].incarnations
 
     asyncio.run(main())
 

@@ -417,14 +417,14 @@ def test_surveys_and_status_list_only_readable_topics(tmp_path: Path) -> None:
             async with ensue.connect(people.url(server, "alice")) as alice:
                 for topic in ("mine.a", "news", "secret"):
                     await within(alice.publish(topic, b""))
-            told = {}
+            visible = {}
             for who in people.tokens:
                 raw = await Raw.hello(server, token=people.tokens[who])
                 assert await raw.enter(f"{who}~1") is None
                 raw.bundle(f"{who}~1", Fetch(topic="*", start=0, stop=0, survey=("*",)))
                 answer = await raw.frame()
                 assert isinstance(answer, Surveyed)
-                told[who] = sorted(answer.topics)
+                visible[who] = sorted(answer.topics)
                 # Nor by a status request, whatever it claims that it may read.
                 for readable in (None, ("*",)):
                     look = StatusRequest(
@@ -434,12 +434,12 @@ def test_surveys_and_status_list_only_readable_topics(tmp_path: Path) -> None:
                     seen = await raw.frame()
                     assert isinstance(seen, StatusReply)
                     shown = msgspec.json.decode(seen.state)["topics"]
-                    assert sorted(each["topic"] for each in shown) == told[who]
-                    assert sorted(seen.bounds) == told[who]
+                    assert sorted(each["topic"] for each in shown) == visible[who]
+                    assert sorted(seen.bounds) == visible[who]
                 raw.close()
-            assert told["alice"] == ["mine.a", "news", "secret"]
-            assert told["mallory"] == ["mine.a", "news"]
-            assert told["nobody"] == []
+            assert visible["alice"] == ["mine.a", "news", "secret"]
+            assert visible["mallory"] == ["mine.a", "news"]
+            assert visible["nobody"] == []
 
     asyncio.run(main())
 

@@ -527,18 +527,18 @@ def test_registry_answers_and_persists(tmp_path: Path) -> None:
                     assert isinstance(await raw.frame(), Members)
                 raw.bundle(name, Register(epoch=0, known=0, gone=0), target=CUBE)
                 answers = [await raw.frame() for _ in range(1 + turn)]
-                told = next(each for each in answers if getattr(each, "first", 1) == 0)
-                assert isinstance(told, Members)
-                lists.take(told)
-                assert told.names == tuple(f"raw~{each}" for each in range(turn + 1))
-                epochs.add(told.epoch)
+                members = next(each for each in answers if getattr(each, "first", 1) == 0)
+                assert isinstance(members, Members)
+                lists.take(members)
+                assert members.names == tuple(f"raw~{each}" for each in range(turn + 1))
+                epochs.add(members.epoch)
                 raw.bundle(name, TopicRequest(topic="b", action="publish"), target=CUBE)
                 denied = await raw.frame()
                 assert isinstance(denied, TopicDenied)
                 assert "may not publish on 'b'" in denied.reason
                 if turn:
-                    raw.bundle(name, Deregister(epoch=told.epoch), target=CUBE)
-                    raw.bundle(name, Register(epoch=told.epoch, known=0, gone=0), target=CUBE)
+                    raw.bundle(name, Deregister(epoch=members.epoch), target=CUBE)
+                    raw.bundle(name, Register(epoch=members.epoch, known=0, gone=0), target=CUBE)
                     answers = [await raw.frame() for _ in range(2)]
                     assert any(isinstance(each, Evicted) for each in answers)
                 raw.close()

@@ -279,11 +279,11 @@ def test_sealed_events_and_subscriptions_are_relayed_unchanged(tmp_path: Path) -
             assert all(each.proof for each in sent.items)
             assert await people.passes(READER, EVIL, sent) == sent
             assert await people.passes(EVIL, READER, fill(*sent.items)) == fill(*sent.items)
-            told = await people.passes(BANK, READER, change(row(BANK, "open"), "open"))
-            assert isinstance(told, cube.Change)
-            assert await people.passes(READER, NOBODY, told) == told
+            sealed_change = await people.passes(BANK, READER, change(row(BANK, "open"), "open"))
+            assert isinstance(sealed_change, cube.Change)
+            assert await people.passes(READER, NOBODY, sealed_change) == sealed_change
             # A user without permissions forwards rows too: every client keeps all rows.
-            rows = cube.Rows(rows=(told.row,))
+            rows = cube.Rows(rows=(sealed_change.row,))
             assert await people.passes(NOBODY, READER, rows) == rows
             assert people.faults == 0
 
@@ -369,8 +369,8 @@ def test_messages_name_only_stamps_that_were_sent(tmp_path: Path) -> None:
             assert unsealed(await people.passes(EVIL, READER, early)) == early
             await people.is_refused(EVIL, READER, late)
             # Nor may a client forward a past that was sent as differences and sealed unseen.
-            told = msgspec.structs.replace(late, base=4, after={})
-            sealed = await people.passes(EVIL, BANK, told)
+            complete = msgspec.structs.replace(late, base=4, after={})
+            sealed = await people.passes(EVIL, BANK, complete)
             assert isinstance(sealed, gossip.Message)
             whole = msgspec.structs.replace(sealed, base=0, after=late.after)
             await people.is_refused(BANK, READER, whole)
@@ -394,10 +394,10 @@ def test_barriers_name_only_published_events(tmp_path: Path) -> None:
 def test_seals_are_valid_after_a_restart(
     tmp_path: Path,
 ) -> None:
-    async def enter_again(server: Server, user: str, name: str, told: Members) -> Raw:
+    async def enter_again(server: Server, user: str, name: str, members: Members) -> Raw:
         raw = await Raw.hello(server, token=PEOPLE.tokens[user])
         assert await raw.enter(name) is None
-        again = Register(epoch=told.epoch, known=0, gone=0)
+        again = Register(epoch=members.epoch, known=0, gone=0)
         raw.bundle(name, again, target=CAUSAL)
         assert isinstance(await raw.frame(), Members)
         return raw
@@ -408,17 +408,17 @@ def test_seals_are_valid_after_a_restart(
             people.raws[EVIL].bundle(
                 NAMES[EVIL], Register(epoch=0, known=0, gone=0, asked=1), target=CAUSAL
             )
-            told = await people.raws[EVIL].frame()
-            assert isinstance(told, Members)
+            members = await people.raws[EVIL].frame()
+            assert isinstance(members, Members)
         assert isinstance(sent, cube.Publication)
         async with serving(tmp_path / "d", access=PEOPLE.access) as server:
-            reader = await enter_again(server, "reader", NAMES[READER], told)
-            evil = await enter_again(server, "evil", NAMES[EVIL], told)
+            reader = await enter_again(server, "reader", NAMES[READER], members)
+            evil = await enter_again(server, "evil", NAMES[EVIL], members)
             reader.bundle(NAMES[READER], fill(*sent.items), target=NAMES[EVIL])
             assert await evil.frame() == fill(*sent.items)
             reader.bundle(NAMES[READER], summary(n0=2), target=NAMES[EVIL])
             assert await evil.frame() == summary(n0=2)
-            bank = await enter_again(server, "bank", NAMES[BANK], told)
+            bank = await enter_again(server, "bank", NAMES[BANK], members)
             bank.bundle(NAMES[BANK], summary(n0=2), target=NAMES[READER])
             assert await reader.frame() == summary(n0=2)
             evil.bundle(NAMES[EVIL], summary(n0=10**12), MARK, target=NAMES[READER])

@@ -245,9 +245,9 @@ def test_bad_input_of_placement_is_rejected(
         placement(good, good.toDF("rate", "topic"), nodes=2)
     with pytest.raises(BadInput, match=r"unknown column 'count'; expected topic, site, rate"):
         placement(good, spark.sql("select 'a' topic, 5 count"), nodes=2)
-    with pytest.raises(BadInput, match="publications: expected a Spark data frame, not list"):
+    with pytest.raises(BadInput, match="publications: expected a Spark data frame, got list"):
         placement(good, [("a", 5)], nodes=2)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="subscriptions: expected a Spark data frame, not list"):
+    with pytest.raises(BadInput, match="subscriptions: expected a Spark data frame, got list"):
         placement([("s", "a")], nodes=2)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="the columns rate and events exclude each other"):
         placement(good, spark.sql("select 'a' topic, 1 rate, 1 events"), nodes=2)
@@ -258,7 +258,7 @@ def test_bad_input_of_placement_is_rejected(
         placement(spark.sql("select 's' subscriber, string(null) topic"), nodes=2)
     none: tuple[int, list[str], dict[str, str]] = (0, [], {})
     for nodes in none:
-        with pytest.raises(BadInput, match="nodes: a chain has 1 to 1,000 nodes, not 0"):
+        with pytest.raises(BadInput, match="nodes: a chain has 1 to 1,000 nodes, got 0"):
             placement(good, nodes=nodes)
     with pytest.raises(BadInput, match="nodes: name each node once, in a list"):
         placement(good, nodes=["x", "x"])

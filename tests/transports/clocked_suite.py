@@ -141,11 +141,11 @@ class ClockedSuite(ABC):
         with caplog.at_level(logging.WARNING, logger="ensue"):
             tagged = asyncio.run(main())
         assert tagged == (["late"] * 3 if late == "deliver" else [])
-        told = [each.getMessage() for each in caplog.records]
+        messages = [each.getMessage() for each in caplog.records]
         assert any(
             "delay_beyond_bound" in each and "peer=shop" in each and "bound_ms=0" in each
-            for each in told
-        ), told
+            for each in messages
+        ), messages
         _check_trace(tmp_path, "late", "delivered" if late == "deliver" else "discarded", 3)
 
     def test_without_order_events_are_delivered_on_arrival(self) -> None:
@@ -284,11 +284,11 @@ class RemoteClockedSuite(ClockedSuite):
         with caplog.at_level(logging.WARNING, logger="ensue"):
             tagged = asyncio.run(main())
         assert tagged == (["skewed"] * 3 if late == "deliver" else [])
-        told = [each.getMessage() for each in caplog.records]
+        messages = [each.getMessage() for each in caplog.records]
         assert any(
             "clock_lead_beyond_bound" in each and "peer=shop" in each and "bound_ms=2" in each
-            for each in told
-        ), told
+            for each in messages
+        ), messages
         _check_trace(tmp_path, "skewed", "delivered" if late == "deliver" else "discarded", 3)
 
     def test_slow_reader_of_merged_order_delays_no_other_and_counts_losses(self) -> None:

@@ -179,7 +179,7 @@ class TransportSuite(ABC):
         [
             ("", b"", "1 to 255 bytes"),
             ("x" * 256, b"", "1 to 255 bytes"),
-            (7, b"", "a topic is a str, not int"),
+            (7, b"", "a topic must be a str, got int"),
             ("a", "text", "payload must be bytes, got str: encode it"),
         ],
     )

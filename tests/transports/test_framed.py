@@ -162,15 +162,15 @@ def event(slot: int, payload: bytes = b"x", topic: str = "t") -> Event:
 # -- Bundles --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "logged"])
+@pytest.mark.parametrize("reported", [True, False], ids=["reported", "logged"])
 def test_oversized_bundle_is_dropped_alone_and_reported(
-    told: bool, caplog: pytest.LogCaptureFixture
+    reported: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         wire = Wire(multicast=True, message_bytes_max=1000)
         transport, (a, b), _ = await opened(wire, "a", "b")
         heard: list[tuple[str, LimitReached]] = []
-        if told:
+        if reported:
             transport.on_too_large = lambda name, error: heard.append((name, error))
         large = Put(event=event(1, bytes(2000)))
         a.send("x", large)
@@ -180,9 +180,9 @@ def test_oversized_bundle_is_dropped_alone_and_reported(
         await turn()
         assert wire.take() == [("y", "a", [note(1)]), ("x", "b", [note(2)])]
         assert transport.too_large == 2
-        assert [name for name, _ in heard] == (["a", "a"] if told else [])
+        assert [name for name, _ in heard] == (["a", "a"] if reported else [])
         loud = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-        assert loud == [] if told else ["too many" in each for each in loud] == [True, True]
+        assert loud == [] if reported else ["too many" in each for each in loud] == [True, True]
 
     run(main())
 
@@ -523,10 +523,10 @@ def test_bad_bundle_is_counted_reported_and_harmless(
             wire.deliver("*t", data)
         assert transport.bad_bundles == 2
         assert caplog.text.count("wire://") == 2
-        told: list[RemoteProtocolError] = []
-        transport.on_bad_bundle = told.append
+        errors: list[RemoteProtocolError] = []
+        transport.on_bad_bundle = errors.append
         wire.deliver("a", data)
-        assert (transport.bad_bundles, len(told)) == (3, 1)
+        assert (transport.bad_bundles, len(errors)) == (3, 1)
         assert heard.calls == []
         wire.take()
         a.send("a", note(1))

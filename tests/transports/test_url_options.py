@@ -42,10 +42,10 @@ def test_options_are_read_by_their_kind() -> None:
     [
         ("off=1", "x://: there is no option 'off'; expected on, count or share"),
         ("on=1&on=1", "x://: on is given more than once"),
-        ("on=yes", "x://: on must be 0 or 1, not 'yes'"),
-        ("on=", "x://: on must be 0 or 1, not ''"),
-        ("count=1.5", "x://: count must be a whole number, not '1.5'"),
-        ("share=inf", "x://: share must be a number, not 'inf'"),
+        ("on=yes", "x://: on must be 0 or 1, got 'yes'"),
+        ("on=", "x://: on must be 0 or 1, got ''"),
+        ("count=1.5", "x://: count must be a whole number, got '1.5'"),
+        ("share=inf", "x://: share must be a number, got 'inf'"),
     ],
 )
 def test_wrong_option_is_named_with_the_allowed_values(query: str, complaint: str) -> None:

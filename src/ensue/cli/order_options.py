@@ -113,7 +113,7 @@ def chosen_order(name: str, given: OrderOptions) -> Order | None:
             raise BadInput(f"{option} is for {meant}, not for --order {name}")
         choices = options[option].choices
         if choices and value not in choices:
-            raise BadInput(f"{option} must be {' or '.join(choices)}, not {value!r}")
+            raise BadInput(f"{option} must be {' or '.join(choices)}, got {value!r}")
     return guarantee.from_options({**dict.fromkeys(options), **given})
 
 

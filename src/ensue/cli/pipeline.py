@@ -130,7 +130,7 @@ def _parse_every(every: str) -> float:
     with output.option("--every"):
         every_ns = parse_duration(every)
         if every_ns <= 0:
-            raise BadInput(f"expected a duration above 0, not {every}")
+            raise BadInput(f"expected a duration above 0, got {every}")
     return every_ns / _SECOND_NS
 
 
@@ -139,7 +139,7 @@ def _parse_topics(topics: str | None) -> list[str] | None:
         return None
     names = [name.strip() for name in topics.split(",")]
     if not all(names):
-        raise BadInput(f"--topics: expected names between commas like a,b, not {topics!r}")
+        raise BadInput(f"--topics: expected names between commas like a,b, got {topics!r}")
     return names
 
 

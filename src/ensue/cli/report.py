@@ -103,7 +103,7 @@ def _parse_window(window: str | None) -> tuple[float, float] | None:
     with output.option("--window"):
         start, colon, end = window.partition(":")
         if not colon:
-            raise BadInput(f"expected START:END like 1500ms:1700ms, not {window!r}")
+            raise BadInput(f"expected START:END like 1500ms:1700ms, got {window!r}")
         found = parse_duration(start), parse_duration(end)
         if found[0] >= found[1]:
             raise BadInput(f"{window!r} ends before it begins")

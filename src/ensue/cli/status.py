@@ -54,13 +54,13 @@ def status(
             raise BadInput("URL and --url both name a server: leave one of them out")
         url = where
     if not timeout > 0:
-        raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
+        raise BadInput(f"--timeout: expected a number of seconds above 0, got {timeout:g}")
     if watch is None:
         found = asyncio.run(chain_status(url, answer_s=timeout))
         _show(found, json=json)
         return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
     if not watch >= WATCH_S_MIN:
-        raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds, not {watch:g}")
+        raise BadInput(f"--watch: expected at least {WATCH_S_MIN:g} seconds, got {watch:g}")
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the normal end.
         asyncio.run(_watch(url, watch, timeout, json=json))
     return output.EXIT_VALID
@@ -98,7 +98,7 @@ def _show(found: Json, *, json: bool) -> None:
     _show_servers(found)
     _show_topics(found)
     _show_subscriptions(found)
-    _show_rooms(found)
+    _show_relayed_orders(found)
     lines = []
     if "groups" in found:
         groups, errors = found["groups"], found["errors"]
@@ -203,10 +203,10 @@ def _show_subscriptions(found: Json) -> None:
         )
 
 
-def _show_rooms(found: Json) -> None:
+def _show_relayed_orders(found: Json) -> None:
     """Print relayed orders, by server, and their clients."""
-    rooms = found.get("rooms", ())
-    if rooms:
+    relayed_orders = found.get("relayed_orders", ())
+    if relayed_orders:
         output.print_table(
             "relayed orders",
             ("order", "server", "clients", "numbers used", "events relayed"),
@@ -218,23 +218,23 @@ def _show_rooms(found: Json) -> None:
                     f"{each['numbers']:,} of {each['numbers_max']:,}" if "numbers" in each else "-",
                     _number(each.get("events")),
                 )
-                for each in rooms
+                for each in relayed_orders
             ],
             right=(2, 3, 4),
         )
-    members = [(room, member) for room in rooms for member in room["members"]]
+    members = [(each, member) for each in relayed_orders for member in each["members"]]
     if members:
         output.print_table(
-            _title("client", len(members), sum(room["members_count"] for room in rooms)),
+            _title("client", len(members), sum(each["members_count"] for each in relayed_orders)),
             ("client", "order", "topics", "last heard"),
             [
                 (
                     _plain(member["name"]),
-                    room["order"],
+                    each["order"],
                     _number(member.get("topics")),
                     f"{_duration(member['heard_s'])} ago" if "heard_s" in member else "-",
                 )
-                for room, member in members
+                for each, member in members
             ],
             right=(2, 3),
         )

@@ -195,7 +195,7 @@ def sub(
     if json and template is not None:
         raise BadInput("--json and --format exclude each other: leave one of them out")
     if timeout is not None and not timeout > 0:
-        raise BadInput(f"--timeout: expected a number of seconds above 0, not {timeout:g}")
+        raise BadInput(f"--timeout: expected a number of seconds above 0, got {timeout:g}")
     wanted = chosen_order(order, order_options)
     usual, as_json = r"{payload}\n", _as_json
     if where is not None:

@@ -577,7 +577,7 @@ class Bus:
             stack.callback(leave_hub, hub)
             stack.callback(hub.observers.pop, self._name, None)
             stack.callback(hub.depart, self._name)
-            stack.callback(hub.part, driver)
+            stack.callback(hub.close_client, driver)
             stack.callback(self._content.close)
             if not driver.closed:  # It is if the server has refused this client.
                 stack.callback(driver.command, lambda node, _now: node.say_goodbye())
@@ -643,7 +643,7 @@ class Bus:
             if not driver.closed:
                 # Otherwise other nodes wait for it until it expires.
                 driver.command(lambda node, _now: node.say_goodbye())
-                hub.part(driver)
+                hub.close_client(driver)
             if isinstance(error, TimeoutError):
                 raise TransportError(
                     f"{hub.server} did not answer within {AGREE_S:g} s with its terms of merged "
@@ -670,14 +670,14 @@ class Bus:
             if type(outcome) is Settle:
                 settle(outcome)
             elif isinstance(outcome, Refuse) and not outcome.topics:
-                self._over(outcome)
+                self._end(outcome)
             elif type(outcome) is Resumed:
                 if not self._resumed.done():
                     self._resumed.set_result(None)
             elif shared is not None:
                 shared.outcome(outcome)
 
-    def _over(self, outcome: Refuse) -> None:
+    def _end(self, outcome: Refuse) -> None:
         """Fail all events without a receipt: this bus can no longer be used."""
         if self._failure is not None:
             return

@@ -111,28 +111,28 @@ class ReadAhead:
     def __init__(self) -> None:
         self.left: list[ReceivedEvent] = []
         """Events that the last run read and did not finish."""
-        self._over = asyncio.Event()
-        self._over.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._tasks: set[Task] = set()
         self._pass_over: Callable[[Collection[str]], None] | None = None
 
     @property
     def running(self) -> bool:
         """Whether a run is active."""
-        return not self._over.is_set()
+        return not self._idle.is_set()
 
     def begin(self, tasks: set[Task], pass_over: Callable[[Collection[str]], None]) -> None:
         """Note that a run has begun.
 
         `tasks` is the changing set of its tasks; `pass_over` is called with topics that are left.
         """
-        self._over.clear()
+        self._idle.clear()
         self._tasks = tasks
         self._pass_over = pass_over
 
     def end(self) -> None:
         """Note that the run has ended."""
-        self._over.set()
+        self._idle.set()
         self._pass_over = None
 
     def leave(self, topics: Collection[str]) -> list[int]:
@@ -147,10 +147,10 @@ class ReadAhead:
         self.left = [event for event in self.left if event.topic not in topics]
         return gone
 
-    async def until_over(self) -> None:
+    async def until_idle(self) -> None:
         """Wait until no run is active; a handler does not wait for its own run."""
         if asyncio.current_task() not in self._tasks:
-            await self._over.wait()
+            await self._idle.wait()
 
 
 class Runner:
@@ -212,7 +212,7 @@ class Runner:
         """How many workers are busy."""
         self._reader: Task | None = None
         self._room = asyncio.Event()
-        self._over = asyncio.Event()
+        self._all_ended = asyncio.Event()
         self._stopping = False
         self._cancelled = False
         self._error: BaseException | None = None
@@ -238,9 +238,9 @@ class Runner:
 
     async def _until_over(self) -> None:
         cancelled: asyncio.CancelledError | None = None
-        while not self._over.is_set():
+        while not self._all_ended.is_set():
             try:
-                await self._over.wait()
+                await self._all_ended.wait()
             except asyncio.CancelledError as error:
                 # Handlers are awaited, however often the run is cancelled.
                 cancelled = error
@@ -485,7 +485,7 @@ class Runner:
             self._stop(error)
         if not self._tasks:
             assert self._stopping or not self._lanes
-            self._over.set()
+            self._all_ended.set()
 
 
 async def _call(function: Callable[[T], Awaitable[object]], argument: T) -> None:

@@ -124,7 +124,7 @@ class NodeReader(Reader):
         super().__init__(name)
         self._durable = durable
         self._hub = hub
-        self._wanted = orders.Wanted(
+        self._wanted = orders.SubscriptionOptions(
             name=name,
             order=order,
             durable=durable,

@@ -290,7 +290,7 @@ class Subscription:
         try:
             async with asyncio.timeout_at(by_s):
                 if self._closed and not acknowledgements.ended:
-                    await self._ahead.until_over()
+                    await self._ahead.until_idle()
                 await acknowledgements.until(acknowledgements.acknowledged)
                 if not acknowledgements.ended and acknowledgements.lost is None:
                     await changes.until_left()

@@ -61,7 +61,7 @@ class SubscriptionRows:
             self._write_ahead()
 
     def end_run(self) -> None:
-        """Note that the run is over."""
+        """Note that the run has ended."""
         self._reading_ahead = False
 
     def read(self, delivery: Deliver) -> None:

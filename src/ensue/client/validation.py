@@ -88,7 +88,10 @@ def check_order(order: Order | None, capabilities: Capabilities, transport: str)
         raise BadInput(_no_order(order))
     if order is not None and order.name not in orders.offered():
         carried = ", ".join(orders.offered())
-        why: str | None = f"{transport} does not carry {order.name} order; it carries: {carried}"
+        why: str | None = (
+            f"{transport} does not carry {order.name} order, which is not registered: call "
+            f"ensue.orders.register first, or use one of {carried}"
+        )
     else:
         why = orders.of(order).refusal(order, capabilities, transport)
     if why is not None:
@@ -223,8 +226,8 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
                 each.encode()
             except UnicodeEncodeError:
                 raise BadInput(
-                    f"headers must be text that UTF-8 can carry; {each[:20]!a} holds half a "
-                    "surrogate pair"
+                    f"headers must be text that UTF-8 can carry; {each[:20]!a} has an "
+                    "unpaired surrogate"
                 ) from None
     return copy
 

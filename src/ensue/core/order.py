@@ -132,20 +132,20 @@ class Total(Order):
         ttl = self.time_to_live
         if ttl is not None:
             if isinstance(ttl, bool) or not isinstance(ttl, int | float):
-                raise BadInput(f"time_to_live must be a number of seconds, not {ttl!r}")
+                raise BadInput(f"time_to_live must be a number of seconds, got {ttl!r}")
             if not 0 < ttl <= TIME_TO_LIVE_MAX_S:
                 raise BadInput(
                     f"time_to_live must be above 0 seconds and at most {TIME_TO_LIVE_MAX_S}, "
-                    f"not {ttl}; None waits forever"
+                    f"got {ttl}; None waits forever"
                 )
         _check_held_max(self.held_max)
 
 
 def _check_held_max(held_max: int) -> None:
     if isinstance(held_max, bool) or not isinstance(held_max, int):
-        raise BadInput(f"held_max must be a whole number, not {held_max!r}")
+        raise BadInput(f"held_max must be a whole number, got {held_max!r}")
     if held_max < 1:
-        raise BadInput(f"held_max must be at least 1, not {held_max}")
+        raise BadInput(f"held_max must be at least 1, got {held_max}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class Causal(Order):
 
     def __post_init__(self) -> None:
         if not isinstance(self.across_topics, bool):
-            raise BadInput(f"across_topics must be True or False, not {self.across_topics!r}")
+            raise BadInput(f"across_topics must be True or False, got {self.across_topics!r}")
         _check_held_max(self.held_max)
 
     @property
@@ -199,20 +199,20 @@ class Merged(Order):
         for name in ("epsilon", "delta", "tick"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadInput(f"{name} must be a number of seconds, not {value!r}")
+                raise BadInput(f"{name} must be a number of seconds, got {value!r}")
             if not 0 <= value <= TIME_TO_LIVE_MAX_S:
                 raise BadInput(
-                    f"{name} must be from 0 to {TIME_TO_LIVE_MAX_S} seconds, not {value}"
+                    f"{name} must be from 0 to {TIME_TO_LIVE_MAX_S} seconds, got {value}"
                 )
         if self.tick < 1e-6:
-            raise BadInput(f"tick must be at least a microsecond, not {self.tick} seconds")
+            raise BadInput(f"tick must be at least a microsecond, got {self.tick} seconds")
         if max(self.epsilon, self.delta) / self.tick > 1_000_000:
             raise BadInput(
                 f"epsilon and delta must be at most a million ticks of {self.tick} seconds, "
-                f"not {self.epsilon} and {self.delta} seconds: choose a longer tick"
+                f"got {self.epsilon} and {self.delta} seconds: choose a longer tick"
             )
         if self.late not in ("drop", "deliver"):
-            raise BadInput(f"late must be 'drop' or 'deliver', not {self.late!r}")
+            raise BadInput(f"late must be 'drop' or 'deliver', got {self.late!r}")
         _check_held_max(self.held_max)
 
 
@@ -235,11 +235,11 @@ class Deadline(Order):
 
     def __post_init__(self) -> None:
         if isinstance(self.ms, bool) or not isinstance(self.ms, int | float):
-            raise BadInput(f"ms must be a number of milliseconds, not {self.ms!r}")
+            raise BadInput(f"ms must be a number of milliseconds, got {self.ms!r}")
         if not 1 <= self.ms <= DEADLINE_MAX_MS:
-            raise BadInput(f"ms must be from 1 to {DEADLINE_MAX_MS:,}, not {self.ms}")
+            raise BadInput(f"ms must be from 1 to {DEADLINE_MAX_MS:,}, got {self.ms}")
         if self.on_late not in ("drop", "tag"):
-            raise BadInput(f"on_late must be 'drop' or 'tag', not {self.on_late!r}")
+            raise BadInput(f"on_late must be 'drop' or 'tag', got {self.on_late!r}")
         _check_held_max(self.held_max)
 
 
@@ -255,7 +255,7 @@ def order_name(order: Order | None) -> str:
 def parse(text: str) -> Order | None:
     """Return the order of a name: `total`, `causal`, or `none` for no order."""
     if not isinstance(text, str):
-        raise BadInput(f"the name of an order must be a str, not {type(text).__name__}")
+        raise BadInput(f"the name of an order must be a str, got {type(text).__name__}")
     plain = {each.name: each for each in ORDERS if not _required(each)}
     name = text.strip().lower()
     if name == Order.name:

@@ -10,11 +10,18 @@ To add an order, write one package, and change nothing else:
    `promises`: the rules that `ensue.checkers` judges a trace by. A rule that the checkers lack is a
    function in `Promise.judges`.
 2. The nodes: pure classes with the methods of `ensue.protocols.interface.Node`, and of
-   `PublisherNode` and `SubscriberNode`. Frames of the order have tags from `TAG_MIN` up.
-3. The deployment: a subclass of `ensue.simulation.deployments.base.Deployment` that puts the nodes
-   into a simulated world and judges the trace; a function that draws a scenario from a seed; and,
-   if it has settings, a table for scenario files.
-4. A subclass of `Guarantee` that returns all of these, and the options of `pub` and `sub`.
+   `PublisherNode` and `SubscriberNode`. `ensue.protocols.unordered` has both without order; an
+   order that only holds events back reuses its publisher. A node may also have
+   `repeat(now_ns=…)`, to retransmit at once after a reconnect. Frames of the order have tags from
+   `TAG_MIN` up.
+3. The deployment: a subclass of `ensue.simulation.deployments.base.Deployment`, or of its
+   subclass `TopicLogDeployment`, that puts the nodes into a simulated world and judges the trace;
+   a function that draws a scenario from a seed (without one, set `is_searched = False`); and, if
+   it has settings, a table for scenario files.
+4. A subclass of `Guarantee` that returns all of these, and the options of `pub` and `sub`. Its
+   flags say which parts of Ensue carry its events: `has_topic_log` for events that go through a
+   topic log, with `uses_topics_alone` if servers need not keep them, `has_chain` if sequencers
+   stamp them, or `shares_node` if the buses order them among themselves.
 5. `ensue.orders.register(MyOrder())`, before clients connect and servers start. For the command
    line, name the class in an entry point of the group `ensue.orders`, under the order's name.
 
@@ -43,10 +50,10 @@ from ensue.orders.base import (
     ObservingNode,
     Option,
     PublisherNode,
-    Relayed,
+    RelayedFrame,
     SharedProtocolNode,
     SubscriberNode,
-    Wanted,
+    SubscriptionOptions,
 )
 from ensue.orders.causal import CausalOrder
 from ensue.orders.deadline import DeadlineOrder
@@ -69,10 +76,10 @@ __all__ = [
     "ObservingNode",
     "Option",
     "PublisherNode",
-    "Relayed",
+    "RelayedFrame",
     "SharedProtocolNode",
     "SubscriberNode",
-    "Wanted",
+    "SubscriptionOptions",
     "every",
     "load_installed",
     "named",
@@ -103,7 +110,7 @@ _registry: dict[str, Guarantee] = {
         Transactions(),
     )
 }
-_relayed: dict[type[Frame], Relayed] = {}
+_relayed: dict[type[Frame], RelayedFrame] = {}
 """A cache, empty until it is first asked for: servers look up every relayed frame."""
 
 
@@ -111,6 +118,7 @@ def register(guarantee: Guarantee) -> None:
     """Add an order: from now on it is found by its name and by the class of its values."""
     if guarantee.name in _registry:
         raise BadInput(f"there is an order {guarantee.name!r} already: choose another name")
+    _check_parts(guarantee)
     _check_tags(guarantee)
     _check_options(guarantee)
     _registry[guarantee.name] = guarantee
@@ -183,12 +191,21 @@ def wire_frames() -> tuple[type[Frame], ...]:
     return (*FRAMES, *own)
 
 
-def relayed_frames() -> Mapping[type[Frame], Relayed]:
+def relayed_frames() -> Mapping[type[Frame], RelayedFrame]:
     """Return the frames that clients send each other through servers."""
     if not _relayed:
         for each in every():
             _relayed.update(each.relayed_frames())
     return _relayed
+
+
+def _check_parts(guarantee: Guarantee) -> None:
+    """Raise if no part of Ensue would carry the events of an order."""
+    if not (guarantee.has_chain or guarantee.has_topic_log or guarantee.shares_node):
+        raise BadInput(
+            f"no part of Ensue carries {guarantee.name} order: set has_topic_log, has_chain or "
+            "shares_node"
+        )
 
 
 def _check_tags(guarantee: Guarantee) -> None:

@@ -35,10 +35,10 @@ __all__ = [
     "ObservingNode",
     "Option",
     "PublisherNode",
-    "Relayed",
+    "RelayedFrame",
     "SharedProtocolNode",
     "SubscriberNode",
-    "Wanted",
+    "SubscriptionOptions",
     "named_as_options",
 ]
 
@@ -145,8 +145,8 @@ class LogReaderNode(Protocol):
         """Compare a server's log with the one that was read."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscription asks of its node."""
+class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a subscription, as its node needs them."""
 
     name: str
     """Its name on the transport."""
@@ -194,7 +194,7 @@ def _no_events(frame: Frame) -> Sequence[Event]:
     return ()
 
 
-class Relayed(msgspec.Struct, frozen=True, kw_only=True):
+class RelayedFrame(msgspec.Struct, frozen=True, kw_only=True):
     """A frame that clients send each other through a server, as the server checks it."""
 
     events: Callable[[Any], Sequence[Event]] = _no_events
@@ -278,7 +278,7 @@ class Guarantee(ABC):
         """Return the node of a new bus on a hub."""
 
     @abstractmethod
-    def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
+    def subscriber(self, hub: "Hub", wanted: SubscriptionOptions) -> Any:
         """Return the node of a new subscription on a hub: a `SubscriberNode`.
 
         It may be wrapped in a `RemoteState`. Not called if subscriptions share the node of their
@@ -295,7 +295,7 @@ class Guarantee(ABC):
         """
         return ()
 
-    def relayed_frames(self) -> Mapping[type[Frame], Relayed]:
+    def relayed_frames(self) -> Mapping[type[Frame], RelayedFrame]:
         """Return the frames that registered clients send each other through servers.
 
         HAZARD: a server checks the events in them and nothing else. Claims of the built-in orders

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensue.core.clock import Clock
 from ensue.core.order import Causal
-from ensue.orders.base import Guarantee, PublisherNode, Relayed, Wanted
+from ensue.orders.base import Guarantee, PublisherNode, RelayedFrame, SubscriptionOptions
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class CausalOrder(Guarantee):
         """Return a node of the hypercube, known to all others."""
         return await hub.admit(name)
 
-    def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
+    def subscriber(self, hub: "Hub", wanted: SubscriptionOptions) -> Any:
         """Refuse: subscriptions share the node of their bus."""
         raise NotImplementedError(f"{hub.order}: {wanted.name} shares the node of its bus")
 
@@ -61,12 +61,12 @@ class CausalOrder(Guarantee):
             transport, name=name, registry=registry, order=order, clock=clock
         )
 
-    def relayed_frames(self) -> Mapping[type[Frame], Relayed]:
+    def relayed_frames(self) -> Mapping[type[Frame], RelayedFrame]:
         """Return the frames between nodes; publications and fills have events."""
         from ensue.protocols.causal.frames import FRAMES, Fill, Publication
 
-        items = Relayed(events=lambda frame: [item.event for item in frame.items])
-        return {**dict.fromkeys(FRAMES, Relayed()), Publication: items, Fill: items}
+        items = RelayedFrame(events=lambda frame: [item.event for item in frame.items])
+        return {**dict.fromkeys(FRAMES, RelayedFrame()), Publication: items, Fill: items}
 
     def registries(self) -> Mapping[str, bool]:
         """Return the registries that servers need."""

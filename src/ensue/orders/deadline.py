@@ -11,8 +11,8 @@ from ensue.orders.base import (
     Guarantee,
     Option,
     PublisherNode,
-    Relayed,
-    Wanted,
+    RelayedFrame,
+    SubscriptionOptions,
     named_as_options,
 )
 from ensue.protocols.interface import Frame
@@ -71,7 +71,7 @@ class DeadlineOrder(Guarantee):
         """Return a broker, known to all others."""
         return await hub.admit(name)
 
-    def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
+    def subscriber(self, hub: "Hub", wanted: SubscriptionOptions) -> Any:
         """Refuse: subscriptions share the node of their bus."""
         raise NotImplementedError(f"{hub.order}: {wanted.name} shares the node of its bus")
 
@@ -103,12 +103,12 @@ class DeadlineOrder(Guarantee):
             transport, name=name, registry=registry, order=order, clock=clock
         )
 
-    def relayed_frames(self) -> Mapping[type[Frame], Relayed]:
+    def relayed_frames(self) -> Mapping[type[Frame], RelayedFrame]:
         """Return the frames between brokers; a message has one event, stamped by clocks."""
         from ensue.protocols.deadline.frames import BETWEEN_BROKERS, Message
 
-        message = Relayed(events=lambda frame: (frame.event,), stamped=True)
-        return {**dict.fromkeys(BETWEEN_BROKERS, Relayed()), Message: message}
+        message = RelayedFrame(events=lambda frame: (frame.event,), stamped=True)
+        return {**dict.fromkeys(BETWEEN_BROKERS, RelayedFrame()), Message: message}
 
     def registries(self) -> Mapping[str, bool]:
         """Return the registries that servers need."""

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from ensue.core.errors import BadInput
 from ensue.core.order import Merged, Order
-from ensue.orders.base import LATE, Guarantee, Option, PublisherNode, Wanted, named_as_options
+from ensue.orders.base import (
+    LATE,
+    Guarantee,
+    Option,
+    PublisherNode,
+    SubscriptionOptions,
+    named_as_options,
+)
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
@@ -57,7 +64,7 @@ class MergedOrder(Guarantee):
             now_ns=hub.clock.now_ns(),
         )
 
-    def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
+    def subscriber(self, hub: "Hub", wanted: SubscriptionOptions) -> Any:
         """Return a subscriber that sorts, or without an order delivers events as they arrive.
 
         It has the terms of its bus, but may have another delta.

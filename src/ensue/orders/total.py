@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ensue.core import platform
 from ensue.core.order import Order, Total
-from ensue.orders.base import Guarantee, PublisherNode, Wanted
+from ensue.orders.base import Guarantee, PublisherNode, SubscriptionOptions
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class TotalOrder(Guarantee):
             now_ns=hub.clock.now_ns(),
         )
 
-    def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
+    def subscriber(self, hub: "Hub", wanted: SubscriptionOptions) -> Any:
         """Return a subscriber of the chain; the records of a durable one are at a server."""
         from ensue.protocols.shared.remote_state import RemoteState
         from ensue.protocols.total.known_logs import UNASKED

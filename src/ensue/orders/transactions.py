@@ -5,7 +5,7 @@ An application does not choose this order: it calls `bus.transaction` on a bus o
 
 from typing import TYPE_CHECKING, Any
 
-from ensue.orders.base import Guarantee, PublisherNode, Wanted
+from ensue.orders.base import Guarantee, PublisherNode, SubscriptionOptions
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Transactions(Guarantee):
         """Refuse: no bus is in this order."""
         raise NotImplementedError(f"{hub}, {name}")
 
-    def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
+    def subscriber(self, hub: "Hub", wanted: SubscriptionOptions) -> Any:
         """Refuse: no bus is in this order."""
         raise NotImplementedError(f"{hub}, {wanted}")
 

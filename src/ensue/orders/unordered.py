@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ensue.core.order import Order
-from ensue.orders.base import Guarantee, PublisherNode, Wanted
+from ensue.orders.base import Guarantee, PublisherNode, SubscriptionOptions
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Unordered(Guarantee):
         del hub
         return UnorderedPublisher(name=name)
 
-    def subscriber(self, hub: "Hub", wanted: Wanted) -> Any:
+    def subscriber(self, hub: "Hub", wanted: SubscriptionOptions) -> Any:
         """Return a subscriber that delivers events as they arrive."""
         from ensue.protocols.unordered.subscriber import UnorderedSubscriber
 

@@ -148,7 +148,7 @@ class Discard(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """The fate of an event this node published."""
+    """The outcome of an event that this node published."""
 
     event: Event
     verdict: str
@@ -171,7 +171,7 @@ class Join(msgspec.Struct, frozen=True, gc=False):
     """A subscription to a topic took effect: events from now on will be delivered.
 
     `missed` is the first and the last slot of events that are lost, if this subscription had to
-    start anew because it fell behind what the topic log keeps; in causal order, the first and the
+    start again because it fell behind what the topic log keeps; in causal order, the first and the
     last number of one publisher's events that no node still has.
     """
 
@@ -184,7 +184,7 @@ class Leave(msgspec.Struct, frozen=True, gc=False):
 
     topic: str
     rejoins: bool = False
-    """Whether the node joins it anew by itself, because it fell behind its log."""
+    """Whether the node joins it again by itself, because it fell behind its log."""
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ Which effect becomes which row:
 | `Deliver` | `delivered` with position, verdict and the stamp as sent |
 | `Discard` | `discarded` with its verdict |
 | `Settle` | `discarded` with verdict `void` at the publisher; none if the event is published |
-| `Join` | `subscribed`; verdict `missed` if it starts anew because events are lost |
+| `Join` | `subscribed`; verdict `missed` if it starts again because events are lost |
 | `Leave` | `unsubscribed` |
 | `Refuse`, `Alert` | none |
 | `Notification` | its own row; on a bus, events by content when the application gets them |

@@ -78,7 +78,7 @@ class Slow:
         self.room.set()
 
 
-class Lingering(Protocol):
+class ClosedSubscription(Protocol):
     """A closed subscription that still takes acknowledgements."""
 
     async def settle(self) -> None:
@@ -121,7 +121,7 @@ class Hub:
         """By client: the node that its subscriptions share, where clients keep the order."""
         self.observers: dict[str, Callable[[Mapping[str, int]], object]] = {}
         """By client: called with the stamps of events that are delivered before their turn."""
-        self.lingering: dict[str, Lingering] = {}
+        self.lingering: dict[str, ClosedSubscription] = {}
         """By name: subscriptions that must rest before the name is entered again."""
         self.users = 0
         self.loop = asyncio.get_running_loop()
@@ -175,7 +175,7 @@ class Hub:
         for driver in self._drivers:
             driver.lose(reason)
 
-    def part(self, driver: Driver[Any]) -> None:
+    def close_client(self, driver: Driver[Any]) -> None:
         """Close the driver of a client that leaves."""
         driver.close()
 
@@ -259,7 +259,7 @@ class MemoryHub(Hub):
         guarantee = orders.of(order)
         self.options = options
         self.recording = None if record is None else _directory(record)
-        self.sink, self.log = _witnesses(trace, self.recording)
+        self.sink, self.log = _open_sinks(trace, self.recording)
         self.transport = MemoryTransport(
             options, home=self._home, unreliable=guarantee.unreliable_frames()
         )
@@ -402,7 +402,7 @@ def _directory(record: str | Path | bool) -> Path:
     return directory
 
 
-def _witnesses(
+def _open_sinks(
     trace: str | None, record: Path | None
 ) -> "tuple[ParquetSink | None, LogSink | None]":
     """Open the sinks of the trace and, if the whole run is recorded, of its events."""

@@ -254,7 +254,7 @@ class RemoteHub(Hub):
         """Send queued frames and disconnect."""
         by_s = max(by_s, self.loop.time() + PART_S_MIN)
         try:
-            await self._see_off(by_s)
+            await self._wait_for_removal(by_s)
         finally:
             try:
                 self.transport.flush()
@@ -270,7 +270,7 @@ class RemoteHub(Hub):
                     if self.sink is not None:
                         self.sink.close()
 
-    def part(self, driver: Driver[Any]) -> None:
+    def close_client(self, driver: Driver[Any]) -> None:
         """Close the driver of a client that leaves; `finish` waits for its registry.
 
         While it is registered, the others wait for it, and clients with other deadlines are
@@ -283,7 +283,7 @@ class RemoteHub(Hub):
         self._parting = driver, parted
         driver.retire(lambda node: node.resigned, on_closed=parted.set)
 
-    async def _see_off(self, by_s: float) -> None:
+    async def _wait_for_removal(self, by_s: float) -> None:
         """Wait until the registry has removed a client, up to a limit."""
         if self._parting is None:
             return

@@ -18,16 +18,16 @@ GENERATED = "~"
 def check_text(text: object, what: str) -> None:
     """Raise `BadInput` unless a text can be a name; `what` is for the error."""
     if not isinstance(text, str):
-        raise BadInput(f"{what} is a str, not {type(text).__name__}")
+        raise BadInput(f"{what} must be a str, got {type(text).__name__}")
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
         raise BadInput(
-            f"{what} must be text that UTF-8 can carry; {text[:20]!a} holds half a surrogate pair"
+            f"{what} must be text that UTF-8 can carry; {text[:20]!a} has an unpaired surrogate"
         ) from None
     if not 0 < size <= TEXT_BYTES_MAX:
         shown = f"{text[:20]!r}…" if text else "the empty one"
-        raise BadInput(f"{what} has 1 to {TEXT_BYTES_MAX} bytes; {shown} has {size}")
+        raise BadInput(f"{what} must have 1 to {TEXT_BYTES_MAX} bytes; {shown} has {size}")
 
 
 def check_name(name: object) -> None:
@@ -36,10 +36,14 @@ def check_name(name: object) -> None:
     assert isinstance(name, str)
     if "/" in name:
         # Event ids are publisher/topic/number: a slash would make two of them alike.
-        raise BadInput(f"a client's name holds no '/', which parts event ids: rename {name!r}")
+        raise BadInput(
+            f"a client's name must not contain '/', which separates the parts of event ids: "
+            f"rename {name!r}"
+        )
     if GENERATED in name:
         raise BadInput(
-            f"a client's name holds no {GENERATED!r}, which marks generated names: rename {name!r}"
+            f"a client's name must not contain {GENERATED!r}, which marks generated names: "
+            f"rename {name!r}"
         )
 
 

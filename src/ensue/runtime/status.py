@@ -66,7 +66,7 @@ async def chain_status(url: str, *, answer_s: float = ANSWER_S) -> Json:
             ) from None
 
 
-class _Asker:
+class _StatusClient:
     """A client that sends status requests to stations, under its own name."""
 
     def __init__(self, transport: FramedTransport, answer_s: float) -> None:
@@ -115,7 +115,7 @@ class _Chain:
             topics={member.name: member.topics for member in members},
             closed=closed,
         )
-        self.askers: dict[str, _Asker] = {}
+        self.askers: dict[str, _StatusClient] = {}
         self.errors: dict[str, str] = {}
         """Why a server could not be asked."""
 
@@ -167,7 +167,13 @@ class _Chain:
                     {"server": member.name, "rank": rank, "address": member.address, "error": error}
                 )
             else:
-                apart = ("topics", "topics_count", "subscriptions", "subscriptions_count", "rooms")
+                apart = (
+                    "topics",
+                    "topics_count",
+                    "subscriptions",
+                    "subscriptions_count",
+                    "relayed_orders",
+                )
                 servers.append({key: each for key, each in state.items() if key not in apart})
         whole = [state for state in states.values() if state["everything"]]
         subscriptions = _subscriptions(states.values(), bounds)
@@ -248,8 +254,8 @@ async def _in_time(where: str, answer_s: float) -> AsyncIterator[None]:
         raise TransportError(f"no answer from {where} within {answer_s:g} s") from None
 
 
-async def _asker(carrier: Carrier, answer_s: float) -> _Asker:
-    asker = _Asker(
+async def _asker(carrier: Carrier, answer_s: float) -> _StatusClient:
+    asker = _StatusClient(
         FramedTransport(carrier, Codec(orders.wire_frames()), home=_nowhere, topic_of=topic_of),
         answer_s,
     )
@@ -315,8 +321,10 @@ def _sums(states: Sequence[Json]) -> Json:
         "open_stamps": sum(state["open_stamps"] for state in states),
         "early_requests": sum(state["early_requests"] for state in states),
         "connections": sum(state["connections"] or 0 for state in states),
-        "rooms": [
-            {**room, "server": state["server"]} for state in states for room in state["rooms"]
+        "relayed_orders": [
+            {**relayed, "server": state["server"]}
+            for state in states
+            for relayed in state["relayed_orders"]
         ],
         "errors": errors,
     }

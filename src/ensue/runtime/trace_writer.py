@@ -27,7 +27,7 @@ class ParquetSink:
 
     def __init__(self, directory: str | Path) -> None:
         if not isinstance(directory, str | Path):
-            raise BadInput(f"a trace is written to a path, not {type(directory).__name__}")
+            raise BadInput(f"trace must be a path, got {type(directory).__name__}")
         self.directory = Path(directory)
         self.dropped = 0
         """Rows that could not be written."""

@@ -118,7 +118,7 @@ def read_sync(raw: Any) -> float:
     except ValueError:
         seconds = 0.0
     if seconds <= 0:
-        raise ValueError(f'expected "always" or a duration such as "100ms", not {shown(raw)}')
+        raise ValueError(f'expected "always" or a duration such as "100ms", got {shown(raw)}')
     return seconds
 
 

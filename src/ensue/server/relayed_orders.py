@@ -44,11 +44,11 @@ class RelayedOrders:
     def state(self, now_ns: int, names_max: int) -> list[Json]:
         """Return the state of each order in use, with up to `names_max` members by name."""
         names_max = min(names_max, MEMBERS_MAX)
-        rooms: list[Json] = []
+        states: list[Json] = []
         for order, registry in self.registries.items():
             heard = registry.heard
             if registry.names:
-                rooms.append(
+                states.append(
                     {
                         "order": order,
                         "members_count": len(heard),
@@ -63,7 +63,7 @@ class RelayedOrders:
         for order, fanout in self.fanouts.items():
             members = fanout.members
             if members or fanout.passed_on:
-                rooms.append(
+                states.append(
                     {
                         "order": order,
                         "members_count": len(members),
@@ -74,7 +74,7 @@ class RelayedOrders:
                         "events": fanout.passed_on,
                     }
                 )
-        return rooms
+        return states
 
 
 def _order(name: str) -> str:

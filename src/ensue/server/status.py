@@ -137,7 +137,7 @@ class Status:
         self._answers: dict[tuple[str, ...] | None, _Cached[bytes]] = {}
         self._progress = _Cached(self._measure)
         self._listeners = _Cached(lambda: sum(map(len, self.station.log.listeners().values())))
-        station.on_look = self.answer
+        station.on_status_request = self.answer
 
     # -- Figures --------------------------------------------------------------------------------
 
@@ -293,7 +293,9 @@ class Status:
         }
         if not everything:
             return state
-        return state | self._inner() | {"rooms": self.relayed_orders.state(now_ns, names_max)}
+        return (
+            state | self._inner() | {"relayed_orders": self.relayed_orders.state(now_ns, names_max)}
+        )
 
     def _listening(self) -> str:
         listener = self.listener

@@ -25,10 +25,9 @@ class ContentSpec(msgspec.Struct, frozen=True, kw_only=True):
     regular: tuple[RegularSpec, ...] = ()
     """Operations outside of transactions."""
     crash_after_frames: tuple[tuple[str, int], ...] = ()
-    """Nodes that crash, and come back, right after having received so many frames."""
+    """By node: the number of received frames after which it crashes and restarts."""
     silent_crashes: bool = False
-    """Whether what a broker had persisted when it crashed may not have been sent, nor written into
-    the trace."""
+    """Whether a crash may lose the frames and trace rows of batches that a broker has persisted."""
 
     def __post_init__(self) -> None:
         if not self.brokers:

@@ -30,7 +30,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     report: Report
     stuck: tuple[str, ...]
-    """Which nodes wait for what after the liveness bound; empty if none does."""
+    """What each node waits for after the liveness bound; empty if none waits."""
     steps: int
     """Frames received and timers handled by nodes."""
     published: int
@@ -45,7 +45,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong. A run with nothing to deliver has nothing wrong."""
+        """Whether the run is not stuck and its trace valid; zero deliveries are valid."""
         verdict = self.report.verdict
         idle = verdict is Verdict.UNKNOWN and not self.delivered
         return not self.stuck and (verdict is Verdict.VALID or idle)

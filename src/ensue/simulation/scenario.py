@@ -97,13 +97,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a subscriber publishes in answer to what is delivered to it."""
+    """An event that a subscriber publishes in reply to a delivered one."""
 
     on: str
     """The topic of the event answered."""
     topic: str
     share: float = 1.0
-    """How many of those events are answered."""
+    """Number of replies."""
 
 
 class SubscriberSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class SubscriberSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vanish(msgspec.Struct, frozen=True, kw_only=True):
-    """A publisher that dies forever."""
+    """The permanent crash of a publisher."""
 
     publisher: str
     at_ns: int
@@ -148,7 +148,7 @@ class MergeSpec(msgspec.Struct, frozen=True, kw_only=True):
     tampered_until_ns: int = 0
     """… until then."""
     judged_from_ns: int = 0
-    """What was published earlier is not judged."""
+    """Events published earlier are not judged."""
     lossy: bool = True
     """Whether events may be missing."""
     within_ns: int | None = None
@@ -171,7 +171,7 @@ class DeadlineSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a run but its seed."""
+    """The complete description of a run, apart from its seed."""
 
     name: str
     order: str = "total"
@@ -179,7 +179,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: int = 10 * SECOND_NS
     """How long events flow and faults strike. Then everything is healed."""
     settle_ns: int = 120 * SECOND_NS
-    """After healing, everything owed must have been delivered within so long."""
+    """All owed events must be delivered within this time after healing."""
     chain: tuple[SequencerSpec, ...] = (SequencerSpec(name="node-1"),)
     ens: tuple[EnsSpec, ...] = (EnsSpec(),)
     publishers: tuple[PublisherSpec, ...] = ()

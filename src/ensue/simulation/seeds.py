@@ -19,7 +19,7 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int
     failure: tuple[str, ...] = ()
-    """What went wrong, in sentences; empty if nothing did."""
+    """The failures, in sentences; empty if there are none."""
     steps: int = 0
     published: int = 0
     delivered: int = 0

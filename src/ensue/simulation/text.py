@@ -6,7 +6,7 @@ __all__ = ["at_site", "duration", "listed"]
 
 
 def duration(ns: int) -> str:
-    """Write a duration for people."""
+    """Format a duration, such as `1.5ms`."""
     for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
         if abs(ns) >= size:
             return f"{ns / size:.4g}{unit}"
@@ -14,10 +14,10 @@ def duration(ns: int) -> str:
 
 
 def listed(names: Sequence[str], empty: str = "nothing") -> str:
-    """Write names, or what stands for none."""
+    """List names; return `empty` if there are none."""
     return ", ".join(names) or empty
 
 
 def at_site(site: str) -> str:
-    """Write the site of a node, if it has one."""
+    """Format the site of a node; empty if it has none."""
     return f" in {site}" if site else ""

@@ -68,7 +68,7 @@ def merge(
             f"order is a value such as ensue.Merged(epsilon=0.01, delta=0.1); not {order!r}"
         )
     if late not in ("deliver", "drop"):
-        raise BadInput(f"late must be 'deliver' or 'drop', not {late!r}")
+        raise BadInput(f"late must be 'deliver' or 'drop', got {late!r}")
     if held_max < 1:
         raise BadInput(f"held_max is {held_max}: at least one event must be allowed to wait")
     _check_columns(frame)

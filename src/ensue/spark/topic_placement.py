@@ -126,7 +126,7 @@ def placement(
     """
     sites = _sites(nodes)
     if not balance >= 1:
-        raise BadInput(f"balance: a node needs room for an even share: at least 1, not {balance}")
+        raise BadInput(f"balance: a node needs room for an even share: at least 1, got {balance}")
     subscribed = _subscribed(subscriptions).persist()
     found = topic_groups.baskets(subscribed).persist()
     try:
@@ -328,7 +328,7 @@ def _sites(nodes: Mapping[str, str] | Sequence[str] | int) -> dict[str, str]:
         if isinstance(nodes, str) or len(sites) != len(nodes):
             raise BadInput(f"nodes: name each node once, in a list: {nodes!r}")
     if not 1 <= len(sites) <= NODES_MAX:
-        raise BadInput(f"nodes: a chain has 1 to {NODES_MAX:,} nodes, not {len(sites)}")
+        raise BadInput(f"nodes: a chain has 1 to {NODES_MAX:,} nodes, got {len(sites)}")
     return sites
 
 
@@ -373,7 +373,7 @@ def _published(frame: DataFrame | None) -> DataFrame | None:
 def _check_columns(what: str, frame: DataFrame, wanted: Sequence[str]) -> None:
     if not isinstance(frame, DataFrame):
         raise BadInput(
-            f"{what}: expected a Spark data frame, not {type(frame).__name__}; "
+            f"{what}: expected a Spark data frame, got {type(frame).__name__}; "
             "spark.createDataFrame makes one of a list"
         )
     for name in wanted:

@@ -29,7 +29,7 @@ ZEROED = 0.3
 
 
 class _File:
-    """One file: its content, and what of it is safe."""
+    """One file: its content, and the part that survives a power cut."""
 
     __slots__ = ("content", "locked_by", "safe", "writes")
 
@@ -52,7 +52,7 @@ class _File:
         self.writes.clear()
 
     def lose_power(self, random: Random) -> None:
-        """Keep what was safe and a few writes more."""
+        """Keep the synced content and the first few later writes."""
         content = bytearray(self.safe)
         kept = random.randint(0, len(self.writes)) if random.random() < WRITTEN_BACK else 0
         for place, (offset, written) in enumerate(self.writes[:kept]):
@@ -76,7 +76,7 @@ class _Change:
     def __init__(self, folder: Path, names: dict[Path, _File | None]) -> None:
         self.folder = folder
         self.names = names
-        """What each name stands for afterwards; None: it is gone."""
+        """By name: the file after the change; None: removed."""
 
 
 class Disk:
@@ -95,10 +95,10 @@ class Disk:
         self.owner: object = None
         """The process that opens and locks files now."""
         self.full_after: int | None = None
-        """How many more bytes the disk takes; None: any number."""
+        """Free bytes; None: unlimited."""
         self.fails_sync = False
         self.synced = 0
-        """How many syncs there were."""
+        """Number of syncs."""
 
     # -- Files ----------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Disk:
             self.close(descriptor)
 
     def lose_power(self) -> None:
-        """Forget what was not synced, but for what happened to be written back."""
+        """Lose unsynced changes, except those already written back."""
         self._open.clear()
         kept = self._random.randint(0, len(self._changes))
         for change in self._changes[:kept]:

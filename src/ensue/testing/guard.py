@@ -1,4 +1,4 @@
-"""What keeps a simulated program inside the simulation.
+"""The guard that keeps a simulated program inside the simulation.
 
 While a simulation runs, the functions of the standard library that read a real clock, draw real
 randomness, or make sockets and threads check who calls them. A simulated process gets

@@ -86,7 +86,7 @@ class Host(platform.Platform):
         self.files = self.disk
         self.process: Process | None = None
         self.nodes: dict[str, None] = {}
-        """The buses of its process that the trace has rows of."""
+        """The buses of its process with rows in the trace."""
         self.suspended_ns = 0
         """How long the machine was suspended, altogether."""
         self._offset_ns = 0
@@ -122,11 +122,11 @@ class Host(platform.Platform):
         self._offset_ns += by_ns
 
     def correct_clock(self) -> None:
-        """Set the wall clock right, and let it run right."""
+        """Set the wall clock to the true time, without drift."""
         self._offset_ns, self._drift_ppm = 0, 0.0
 
     def drift(self, ppm: float) -> None:
-        """Let the wall clock run fast or slow from now on."""
+        """Set the drift of the wall clock from now on."""
         self._offset_ns = self.wall_ns() - EPOCH_NS - self.world.now_ns
         self._drift_ppm, self._drift_since_ns = ppm, self.world.now_ns
 
@@ -251,7 +251,7 @@ class Process:
         self._start()
 
     def pause(self) -> None:
-        """Give it no processor, as SIGSTOP does; its connections and clocks go on."""
+        """Stop it, as SIGSTOP does; its connections stay open and its clocks run."""
         self.stopped = True
         self.world.sleep(self)
 
@@ -273,7 +273,7 @@ class Process:
             self.world.wake(self)
 
     def waits(self) -> list[str]:
-        """Return where its tasks wait, for people who look for what hangs."""
+        """Return where its tasks wait, to debug a hang."""
         pending = sorted(
             (task for task in self.loop.tasks if not task.done()), key=lambda task: task.get_name()
         )
@@ -283,7 +283,7 @@ class Process:
         return self.wait().__await__()
 
     async def ended(self) -> None:
-        """Wait until it ends, however it does."""
+        """Wait until it ends, in any way."""
         while self.alive:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()

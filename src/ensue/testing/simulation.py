@@ -25,11 +25,11 @@ UNTIL_S = 600.0
 
 
 class Simulated(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simulated run came to."""
+    """The result of a simulated run."""
 
     seed: int
     result: Any
-    """What the program returned."""
+    """The return value of the program."""
     rows: list[Row]
     """The trace of all buses: what applications published and got."""
     seconds: float
@@ -44,7 +44,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulation:
-    """What a simulated program is given: its world, with servers and faults."""
+    """The world of a simulated program, with servers and faults."""
 
     def __init__(self, world: World, faults: Faults) -> None:
         self.world = world
@@ -82,11 +82,11 @@ class Simulation:
         return cluster
 
     def strike(self) -> None:
-        """Let the faults strike from now on."""
+        """Inject faults from now on."""
         self._striker.start()
 
     async def heal(self) -> None:
-        """Heal everything, and let no more faults strike."""
+        """Heal all faults, and inject no more."""
         await self._striker.stop()
 
 
@@ -99,7 +99,7 @@ def simulate(
     disk_sync_ms: tuple[float, float] = (0.1, 5.0),
     until_s: float = UNTIL_S,
 ) -> Simulated:
-    """Run `await main(simulation)` in a simulated world; return what it came to.
+    """Run `await main(simulation)` in a simulated world; return the result.
 
     The program starts servers with `await simulation.serve()` and processes with
     `simulation.start(name, main)`. These are ordinary programs: `async with
@@ -133,7 +133,7 @@ def simulate(
         error.add_note(f"replay it with seed={seed}")
         raise
     finally:
-        _bury(world)
+        _free_processes(world)
         gc.unfreeze()
         sys.set_asyncgen_hooks(*hooks)
         if collecting:
@@ -144,8 +144,8 @@ def _last_lines(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).strip()
 
 
-def _bury(world: World) -> None:
-    """Free what processes left, without a word of what their `finally` blocks attempt."""
+def _free_processes(world: World) -> None:
+    """Free the objects of processes; silence errors of their `finally` blocks."""
     before = sys.unraisablehook
     sys.unraisablehook = lambda _unraisable: None
     try:

@@ -75,11 +75,11 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
         for name, count in (("nodes", read.nodes), ("brokers", read.brokers)):
             if not 1 <= count <= 64:
-                raise BadInput(f"{url}: {name} must be between 1 and 64, not {count}")
+                raise BadInput(f"{url}: {name} must be between 1 and 64, got {count}")
         if read.jitter_ms < 0:
-            raise BadInput(f"{url}: jitter_ms must be at least 0, not {read.jitter_ms:g}")
+            raise BadInput(f"{url}: jitter_ms must be at least 0, got {read.jitter_ms:g}")
         if not 0 <= read.loss < 1:
-            raise BadInput(f"{url}: loss must be from 0 to below 1, not {read.loss:g}")
+            raise BadInput(f"{url}: loss must be from 0 to below 1, got {read.loss:g}")
         return read
 
     def to_query(self) -> str:

@@ -89,7 +89,7 @@ _ANY = f"memory://, memory://NAME, {SERVED}"
 def parse_url(url: str, *, expected: str = _ANY) -> Options:
     """Parse a URL; raise `BadInput` with the `expected` schemes if it is wrong."""
     if not isinstance(url, str):
-        raise BadInput(f"a URL must be a str such as 'memory://', not {type(url).__name__}")
+        raise BadInput(f"a URL must be a str such as 'memory://', got {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     if separator and scheme == "memory":
         return MemoryOptions.parse(url)

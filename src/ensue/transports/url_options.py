@@ -64,7 +64,7 @@ class UrlOptions(msgspec.Struct, frozen=True):
         if value is None:
             return default
         if value not in ("0", "1"):
-            raise BadInput(f"{self.shown}: {name} must be 0 or 1, not {value!r}")
+            raise BadInput(f"{self.shown}: {name} must be 0 or 1, got {value!r}")
         return value == "1"
 
     def integer(self, name: str, default: int) -> int:
@@ -75,7 +75,7 @@ class UrlOptions(msgspec.Struct, frozen=True):
         try:
             return int(value)
         except ValueError:
-            raise BadInput(f"{self.shown}: {name} must be a whole number, not {value!r}") from None
+            raise BadInput(f"{self.shown}: {name} must be a whole number, got {value!r}") from None
 
     def number(self, name: str, default: float) -> float:
         """Return an option that is a finite number."""
@@ -87,5 +87,5 @@ class UrlOptions(msgspec.Struct, frozen=True):
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise BadInput(f"{self.shown}: {name} must be a number, not {value!r}")
+            raise BadInput(f"{self.shown}: {name} must be a number, got {value!r}")
         return number

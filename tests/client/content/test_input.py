@@ -31,8 +31,8 @@ def serializable(what: Callable[[Any], Awaitable[object]]) -> Attempt:
 
 
 WRONG: dict[str, tuple[Attempt, str]] = {
-    "half a pair in a value": (lambda bus, _: bus.publish({"x": HALF}), "surrogate pair"),
-    "half a pair in a name": (lambda bus, _: bus.publish({HALF: 1}), "surrogate pair"),
+    "half a pair in a value": (lambda bus, _: bus.publish({"x": HALF}), "unpaired surrogate"),
+    "half a pair in a name": (lambda bus, _: bus.publish({HALF: 1}), "unpaired surrogate"),
     "half a pair in a filter": (lambda bus, _: bus.advertise(where=f"x = '{HALF}'"), "character 5"),
     "half a pair in a quoted name": (
         lambda bus, _: bus.advertise(where=f'"{HALF}" = 1'),
@@ -50,7 +50,10 @@ WRONG: dict[str, tuple[Attempt, str]] = {
     ),
     "a long name to invite": (serializable(lambda tx: tx.invite("x" * 300)), "a client's name"),
     "half a pair to invite": (serializable(lambda tx: tx.invite(HALF)), "a client's name"),
-    "no name to invite": (serializable(lambda tx: tx.invite(None)), "a client's name is a str"),
+    "no name to invite": (
+        serializable(lambda tx: tx.invite(None)),
+        "a client's name must be a str",
+    ),
     "a long name to plan for": (
         planned(lambda plan: plan.client("x" * 300).publish({})),
         "a client's name",

@@ -15,7 +15,7 @@ from tests.orders.toy.publisher import BatchPublisher
 from tests.orders.toy.subscriber import BatchSubscriber
 
 from ensue.core.order import Order
-from ensue.orders import Guarantee, Option, PublisherNode, Wanted
+from ensue.orders import Guarantee, Option, PublisherNode, SubscriptionOptions
 from ensue.orders.base import named_as_options
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log import fanout, frames
@@ -42,7 +42,7 @@ class BatchOrder(Guarantee):
         del hub
         return BatchPublisher(name=name)
 
-    def subscriber(self, hub: Hub, wanted: Wanted) -> Any:
+    def subscriber(self, hub: Hub, wanted: SubscriptionOptions) -> Any:
         order = wanted.order if isinstance(wanted.order, Batches) else hub.order
         assert isinstance(order, Batches)
         return BatchSubscriber(name=wanted.name, size=order.size)

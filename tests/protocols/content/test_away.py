@@ -62,8 +62,8 @@ class Tree(TransactionNet):
         )
 
     def answer(self, client: str, number: int) -> Answered | None:
-        told = [one for one in self.notified[client] if isinstance(one, Answered)]
-        return next((one for one in told if one.number == number), None)
+        answers = [one for one in self.notified[client] if isinstance(one, Answered)]
+        return next((one for one in answers if one.number == number), None)
 
     def subscribed(self, client: str) -> list[str]:
         return [

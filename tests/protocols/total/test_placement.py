@@ -89,13 +89,13 @@ def test_a_placement_that_contradicts_itself_is_refused(
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_limit_below_one_is_refused_by_name(field: str, value: int) -> None:
     options: dict[str, Any] = {field: value}
-    with pytest.raises(ConfigurationError, match=f"{field} must be at least 1, not {value}"):
+    with pytest.raises(ConfigurationError, match=f"{field} must be at least 1, got {value}"):
         SequencerConfig(**options)
 
 
 @pytest.mark.parametrize("groups", [0, 3])
 def test_groups_other_than_by_one_or_two_are_refused(groups: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"groups must be 1 or 2, not {groups}"):
+    with pytest.raises(ConfigurationError, match=f"groups must be 1 or 2, got {groups}"):
         SequencerConfig(groups=groups)
 
 

@@ -101,8 +101,8 @@ def test_single_broker_ends_a_withdrawn_subscription_with_the_transaction(
     net.regular("old", sub("old", "x exists"))
     net.settle()
     assert net.run("old", *SUBSCRIBE_FIRST, isolation=isolation) == ""
-    told = [type(one) for one in net.notified["old"] if isinstance(one, Concluded | Ceased)]
-    assert told == [Concluded, Ceased]
+    outcomes = [type(one) for one in net.notified["old"] if isinstance(one, Concluded | Ceased)]
+    assert outcomes == [Concluded, Ceased]
 
 
 def test_subscription_made_and_withdrawn_by_a_plan_ends_after_its_last_event() -> None:

@@ -164,8 +164,8 @@ def test_withdrawal_is_sent_after_the_events_of_its_plan_and_before_the_answer()
         net.regular(client, adv(f"a-{client}", "x exists"))
         net.regular(client, sub(f"s-{client}", "x = 1"))
     net.settle()
-    for told in net.notified.values():
-        told.clear()
+    for notifications in net.notified.values():
+        notifications.clear()
     planned = (pub("last", x=1), usub("s-c0"), invite("c1", usub("s-c1")), pub("late", x=1))
     assert net.run("c0", *planned, isolation="planned") == ""
     assert [type(each) for each in net.notified["c0"]] == [Concluded, Notified, Ceased, Answered]
@@ -214,14 +214,14 @@ def test_each_event_of_a_transaction_carries_how_many_follow(isolation: str) -> 
     net.regular("c1", pub("alone", x=9))
     net.settle()
     names = {name: label for label, name in net.application.names.items()}
-    told = [
+    events_left = [
         (names[one.subscription], one.publication.payload.decode(), one.following)
         for one in net.notified["c0"]
         if isinstance(one, Notified)
     ]
-    assert [(event, left) for label, event, left in told if label == "all"] == [
+    assert [(event, left) for label, event, left in events_left if label == "all"] == [
         ("0", 3), ("1", 2), ("2", 1), ("3", 0), ("alone", 0)
     ]  # fmt: skip
-    assert [(event, left) for label, event, left in told if label == "large"] == [
+    assert [(event, left) for label, event, left in events_left if label == "large"] == [
         ("2", 1), ("3", 0), ("alone", 0)
     ]  # fmt: skip

@@ -210,8 +210,8 @@ def test_advertisements_have_a_limit(isolation: str) -> None:
     net.settle()
     why = "the broker of c1 has too many advertisements (limit advertisements_max=2): withdraw some"
     if isolation:
-        told = net.run("c1", adv("c", "x = 3"), isolation=isolation)
-        assert told == (why if isolation == "planned" else "aborted")
+        result = net.run("c1", adv("c", "x = 3"), isolation=isolation)
+        assert result == (why if isolation == "planned" else "aborted")
     else:
         net.regular("c1", adv("c", "x = 3"))
         net.settle()

@@ -171,8 +171,8 @@ class Story:
             got = {pair for pair in given if pair[0] == number}
             assert any(got == _matching(self.events[number], state) for state in states), number
         for client in self.clients:
-            told = [one for one in self.net.notified[client] if isinstance(one, Notified)]
-            pairs = [(one.publication.payload, one.subscription) for one in told]
+            notified = [one for one in self.net.notified[client] if isinstance(one, Notified)]
+            pairs = [(one.publication.payload, one.subscription) for one in notified]
             assert len(pairs) == len(set(pairs)), "something came twice"
         brokers = {name: self.net.broker(name) for name in self.net.tree}
         assert not list(table_faults(brokers))

@@ -234,7 +234,7 @@ def test_bad_cases_and_schemas_are_rejected(
 
 
 def test_bad_options_of_a_campaign_are_rejected(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cases_per_task must be at least 1, not 0"):
+    with pytest.raises(BadInput, match="cases_per_task must be at least 1, got 0"):
         campaign(spark, squares(), [1], schema=SQUARE, cases_per_task=0)
     lock = threading.Lock()
     with pytest.raises(BadInput, match=r"play can't be sent to the executors: .*lock"):

@@ -202,7 +202,7 @@ def test_the_environment_gives_the_token_unless_the_url_does(
         ("ensue://[::1", "Invalid IPv6"),
         ("ensue://h?colour=red", "there is no option 'colour'; expected tls, ca"),
         ("ensue://h?tls=1&tls=1", "tls is given more than once"),
-        ("ensue://h?tls=yes", "tls must be 0 or 1, not 'yes'"),
+        ("ensue://h?tls=yes", "tls must be 0 or 1, got 'yes'"),
         ("ensue://h?cert=c.pem", "cert and key go together"),
         ("ensue://h?key=k.pem", "cert and key go together"),
     ],

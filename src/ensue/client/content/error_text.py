@@ -13,7 +13,7 @@ from ensue.client.received_event import CONTENT
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.filters.parser import parse
 
-__all__ = ["Situation", "explained", "failure_of", "in_words", "person"]
+__all__ = ["RefusedRequest", "display_name", "explained", "failure_of", "in_words"]
 
 SHOWN_MAX = 200
 """Maximum characters shown of an event or a list of filters."""
@@ -24,7 +24,7 @@ _UNKNOWN = re.compile(rf"no client is called (['\"])(.*)\.{CONTENT}\1$")
 _UNCOVERED = re.compile(rf"no advertisement of (.*)\.{CONTENT} covers it$")
 
 
-class Situation(msgspec.Struct):
+class RefusedRequest(msgspec.Struct):
     """The request that a broker refused."""
 
     own: str = ""
@@ -38,7 +38,7 @@ class Situation(msgspec.Struct):
     """The call by which a bus takes part."""
 
 
-def person(name: str) -> str:
+def display_name(name: str) -> str:
     """Return the user's name of a client."""
     return name.removesuffix(_SUFFIX).partition("~")[0]
 
@@ -48,7 +48,7 @@ def in_words(reason: str) -> str:
     return _PATH.sub(r"operation \1", _NAME.sub("", reason))
 
 
-def explained(reason: str, situation: Situation) -> str:
+def explained(reason: str, situation: RefusedRequest) -> str:
     """Return a broker's reason, and what to do next."""
     reason = _UNKNOWN.sub(lambda found: _unknown(found[2], situation), reason)
     if situation.event is not None:
@@ -62,16 +62,16 @@ def failure_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _unknown(name: str, situation: Situation) -> str:
-    who = person(name)
+def _unknown(name: str, situation: RefusedRequest) -> str:
+    who = display_name(name)
     return (
         f"no client is called {who!r}, or {who!r} takes no part in content yet: have it call "
         f"`{situation.join}` first"
     )
 
 
-def _uncovered(name: str, event: Mapping[str, object], situation: Situation) -> str:
-    who = "this bus" if name == situation.own else repr(person(name))
+def _uncovered(name: str, event: Mapping[str, object], situation: RefusedRequest) -> str:
+    who = "this bus" if name == situation.own else repr(display_name(name))
     had = ""
     if situation.advertised:
         had = f"; it has advertised {_cut(' and '.join(map(repr, situation.advertised)))}"

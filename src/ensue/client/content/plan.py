@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from ensue.client.content.error_text import Situation, explained, person
+from ensue.client.content.error_text import RefusedRequest, display_name, explained
 from ensue.client.content.reader import ContentRequest, ReadOptions
 from ensue.client.content.session import CONTENT, ContentSession
 from ensue.client.content.transaction import Operations, Subscribe, end_here, share_of
@@ -335,7 +335,7 @@ class PlannedTransaction:
 
     def _explained(self, refused: str) -> str:
         """Return why a plan was refused, with the operation that caused it."""
-        asked = Situation(own=self._session.bus, join="await bus.on_subscription(…)")
+        asked = RefusedRequest(own=self._session.bus, join="await bus.on_subscription(…)")
         path = refused.removeprefix("operation ").partition(":")[0]
         step = next((each for each in self._steps if each.path == path and not each.action), None)
         if step is not None:
@@ -347,7 +347,7 @@ class PlannedTransaction:
                 *known,
                 *(one.where for one in planned if one.client == step.client),
             )
-            plan = "plan" if its_own else f"plan.client({person(step.client)!r})"
+            plan = "plan" if its_own else f"plan.client({display_name(step.client)!r})"
             asked.advertise = f"await {plan}.advertise(where=…)"
         return explained(refused, asked)
 

@@ -12,7 +12,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ensue.client.content.error_text import Situation, explained, failure_of, in_words, person
+from ensue.client.content.error_text import (
+    RefusedRequest,
+    display_name,
+    explained,
+    failure_of,
+    in_words,
+)
 from ensue.client.failures import client_failure, fail
 from ensue.client.received_event import CONTENT
 from ensue.client.validation import PENDING_MAX, check_broker_name
@@ -309,7 +315,7 @@ class ContentSession:
             attributes = {name: msgspec.json.decode(text) for name, text in event.headers.items()}
             why = explained(
                 answer.refused,
-                Situation(
+                RefusedRequest(
                     own=self.bus, event=attributes, advertised=tuple(self.advertised.values())
                 ),
             )
@@ -404,9 +410,9 @@ class ContentSession:
             case Notified():
                 self._notified(value)
             case Concluded():
-                self._over(value)
+                self._conclude(value)
             case Ceased():
-                self._cease(value.subscriptions)
+                self._end_withdrawn(value.subscriptions)
             case Invitation():
                 self._concluded.setdefault(value.transaction, [])
                 self._do(self._act(value))
@@ -423,7 +429,7 @@ class ContentSession:
                 self._concluded[answer.transaction] = []
         if answer.away:
             away = ",".join(server_of(each) for each in answer.away)
-            _log.warning("content_brokers_away bus=%s away=%s", person(self.bus), away)
+            _log.warning("content_brokers_away bus=%s away=%s", display_name(self.bus), away)
         future = self._answers.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer)
@@ -459,7 +465,7 @@ class ContentSession:
     def _new_buffer(self) -> _Buffer:
         return _Buffer(None if self._hub.holds_publishers else self.kept_max)
 
-    def _cease(self, subscriptions: Sequence[str]) -> None:
+    def _end_withdrawn(self, subscriptions: Sequence[str]) -> None:
         """End subscriptions that a transaction has withdrawn: no more events come."""
         for name in subscriptions:
             self._left.pop(name, None)
@@ -469,7 +475,7 @@ class ContentSession:
             elif reader is not None:
                 reader.withdrawn()
 
-    def _over(self, concluded: Concluded) -> None:
+    def _conclude(self, concluded: Concluded) -> None:
         """Run the callbacks of an ended transaction, and open its subscriptions."""
         self.reason = concluded.reason
         for call in self._concluded.pop(concluded.transaction, ()):
@@ -491,7 +497,7 @@ class ContentSession:
             _log.warning(
                 "plan_subscription_withdrawn bus=%s where=%r: call "
                 "`await bus.on_subscription(handler)` there first",
-                person(self.bus),
+                display_name(self.bus),
                 where,
             )
             self.withdraw(name)
@@ -507,12 +513,12 @@ class ContentSession:
         try:
             await handler(name, where)
         except Exception as error:  # noqa: BLE001 - the transaction is over: no caller to raise to
-            who = person(self.bus)
+            who = display_name(self.bus)
             _log.warning("handler_failed bus=%s handler=on_subscription", who, exc_info=error)
 
     async def _act(self, invitation: Invitation) -> None:
         """Call the handler of invitations, and answer when it returns."""
-        refused, who = "", person(self.bus)
+        refused, who = "", display_name(self.bus)
         if self.on_invited is None:
             refused = (
                 f"{who!r} takes no invitations: have it call `await bus.on_invitation(…)` first"

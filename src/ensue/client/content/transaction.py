@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ensue.client.content.error_text import Situation, explained, in_words
+from ensue.client.content.error_text import RefusedRequest, explained, in_words
 from ensue.client.content.reader import ContentRequest, ContentShare, ReadOptions
 from ensue.client.content.session import CONTENT, ContentSession
 from ensue.client.subscription import Subscription
@@ -241,7 +241,7 @@ class _Participant:
 
     async def _publish(self, event: Mapping[str, Value], payload: bytes) -> None:
         known = tuple(self._session.advertised.values())
-        asked = Situation(
+        asked = RefusedRequest(
             own=self._own, event=event, advertised=known, advertise="await tx.advertise(where=…)"
         )
         await self._act("pub", asked, attributes=event, payload=payload)
@@ -258,7 +258,7 @@ class _Participant:
         known = self._session.advertised
         self._session.when_over(self.name, lambda done: known.pop(name, None) if done else None)
 
-    async def _act(self, action: str, asked: Situation | None = None, **options: Any) -> str:
+    async def _act(self, action: str, asked: RefusedRequest | None = None, **options: Any) -> str:
         self._check_open()
         transaction, within = self.name, self._within
         names: list[str] = []
@@ -330,9 +330,9 @@ class _Participant:
     def _note_end(self, committed: bool) -> None:
         self._aborted = "" if committed else self._session.reason
 
-    def _check(self, answer: "Answered", asked: Situation | None = None) -> None:
+    def _check(self, answer: "Answered", asked: RefusedRequest | None = None) -> None:
         if answer.refused:
-            raise self._refused(explained(self._why(answer.refused), asked or Situation()))
+            raise self._refused(explained(self._why(answer.refused), asked or RefusedRequest()))
 
     def _why(self, refused: str) -> str:
         """Return why the transaction was aborted, if known, or that it has ended."""

@@ -223,7 +223,7 @@ class Causality:
                 self.dropped.append((topic, source, number))
             else:
                 self._count(state, source)
-        self._look_everywhere()
+        self._recheck_all()
         return items
 
     def leave(self, topic: str) -> None:
@@ -231,7 +231,7 @@ class Causality:
         state = self.topic(topic)
         state.state = OUT
         self._forget_held(state)
-        self._look_everywhere()
+        self._recheck_all()
 
     def missing(self, topic: str) -> dict[tuple[str, int], int]:
         """Return what held events wait for: up to which number, by topic and source."""
@@ -327,7 +327,7 @@ class Causality:
         if state.refused.get(source, 0) <= number:
             state.refused.pop(source, None)
 
-    def _look_everywhere(self) -> None:
+    def _recheck_all(self) -> None:
         """Recheck all held events after a topic was joined or left."""
         self._blocked.clear()
         self._look = [

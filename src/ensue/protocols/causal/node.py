@@ -396,7 +396,7 @@ class CausalNode:
                 else:
                     self._subscriptions.answered(relay, now_ns)
         for topic in self._causality.changed:
-            self._repair.look(topic, now_ns=now_ns)
+            self._repair.update_gap_timer(topic, now_ns=now_ns)
         self._causality.changed.clear()
         for dropped in (self._cache.dropped, self._causality.dropped):
             for key in dropped:

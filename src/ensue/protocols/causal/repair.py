@@ -83,7 +83,7 @@ class Repair:
         if watch.compare_ns is None or watch.compare_ns > due_ns:
             watch.compare_ns = due_ns
 
-    def look(self, topic: str, *, now_ns: int) -> None:
+    def update_gap_timer(self, topic: str, *, now_ns: int) -> None:
         """Start or stop the gap timer of a topic."""
         state, watch = self._causality.topics[topic], self._watch(topic)
         if state.state != IN or not (state.held or state.refused):

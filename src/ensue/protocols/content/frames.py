@@ -176,7 +176,7 @@ class Step(Frame, frozen=True, tag=111):
     home: str = ""
     """The home of the client; empty if it has left."""
     shared: bool = False
-    """Whether the changes are made on the shared tables, also if the transaction is over."""
+    """Whether the changes are made on the shared tables, also if the transaction has ended."""
 
 
 class Stepped(Frame, frozen=True, tag=112):

@@ -29,7 +29,7 @@ class Leases:
         self._lost_ns.setdefault(client, now_ns)
 
     def end_grace(self, client: str) -> None:
-        """End the grace period of a client: it reconnected, or the period is over."""
+        """End the grace period of a client: it reconnected, or the period has ended."""
         self._lost_ns.pop(client, None)
 
     def remove(self, client: str) -> None:

@@ -39,8 +39,8 @@ class DeadlineBroker:
     """One broker.
 
     `names` are all brokers in the order of their numbers; `name` is this one, and `gone` are the
-    numbers of those that left for good. `rows` is what is known of other brokers' groups from the
-    start. `records` is what an earlier run persisted. `relayed` says whether messages go over a
+    numbers of those that left permanently. `rows` is what is known of other brokers' groups from
+    the start. `records` is what an earlier run persisted. `relayed` says whether messages go over a
     relay, which seals what copies of them may say. `may_publish` returns whether events of a topic
     may be sent yet; later events wait too.
     """
@@ -245,7 +245,7 @@ class DeadlineBroker:
         self.advance(now_ns=now_ns)
 
     def dismiss(self, name: str, *, now_ns: int) -> None:
-        """Remove a broker that left for good."""
+        """Remove a broker that left permanently."""
         self._membership.dismiss(self._numbers_of[name])
         self.advance(now_ns=now_ns)
 

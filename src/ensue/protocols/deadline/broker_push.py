@@ -5,7 +5,7 @@ message: everything they publish after it gets a larger one. If that round is in
 message waits for it, and further events of the same topic may join it, as long as nothing was
 learned meanwhile that does not precede that round.
 
-A message whose round is over before it was pushed, because the process was stopped, is dropped as
+A message whose round ended before it was pushed, because the process was stopped, is dropped as
 `late` for all subscribers.
 
 Limits: `rounds_ahead_max` future rounds, then publishing is refused; `batch_max` events a

@@ -13,7 +13,7 @@ its own deadline, or that of a waiting message that follows it. Then the message
 delivered, smallest stamp first, and missing ones cannot be delivered any more.
 
 In time means `slack_ns` before the deadline. A waiting message is delivered right then, so that a
-timer may be late by as much. A message whose deadline has passed when it is looked at, because its
+timer may be late by as much. A message whose deadline has passed when it is examined, because its
 process was stopped, is late.
 
 The deadline of a message is never earlier than that of a predecessor (`latest_deadline_ns`).

@@ -73,7 +73,7 @@ class Membership:
         self._unnoted[number] = now_ns
 
     def dismiss(self, number: int) -> None:
-        """Remove a broker that left for good."""
+        """Remove a broker that left permanently."""
         self._others.pop(number, None)
         self._unnoted.pop(number, None)
         self.rows.pop(number, None)

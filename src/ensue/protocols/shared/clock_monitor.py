@@ -8,7 +8,7 @@ the two, so the monitor watches
 - `delay`: t - r, how long the message took at most, if this clock is not ahead of the sender's.
 
 Each has a bound. The monitor gives an alert when a sender comes close to one (`warn_percent`), and
-again when it exceeds it. It gives the alert anew only after that sender has been well within its
+again when it exceeds it. It repeats the alert only after that sender has been well within its
 bounds for `calm_ticks`.
 
 The order does not depend on the monitor: wrong state costs or gives an alert and nothing else.

@@ -90,7 +90,7 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
         for field in self.__struct_fields__:
             if field != "acknowledge_ns" and getattr(self, field) < 1:
                 value = getattr(self, field)
-                raise ConfigurationError(f"LinkConfig.{field} must be at least 1, not {value}")
+                raise ConfigurationError(f"LinkConfig.{field} must be at least 1, got {value}")
         if not 0 <= self.acknowledge_ns < self.retry_ns:
             raise ConfigurationError(
                 "LinkConfig.acknowledge_ns must be at least 0 and below retry_ns: a frame that is "

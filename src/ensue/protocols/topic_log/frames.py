@@ -73,7 +73,7 @@ class TopicLogConfig(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if getattr(self, field) < 1:
                 value = getattr(self, field)
-                raise ConfigurationError(f"TopicLogConfig.{field} must be at least 1, not {value}")
+                raise ConfigurationError(f"TopicLogConfig.{field} must be at least 1, got {value}")
 
 
 class Put(Frame, frozen=True, tag=1):

@@ -185,7 +185,7 @@ class TopicLog:
         return self._search.find(event, first=log.first, end=log.next, read=read)
 
     def listeners(self) -> dict[str, tuple[str, ...]]:
-        """Return who is attached to each topic."""
+        """Return the listeners of each topic."""
         return {topic: tuple(log.attached) for topic, log in self._topics.items()}
 
     def contents(self) -> Iterator[tuple[int, Event]]:

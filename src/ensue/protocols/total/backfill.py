@@ -9,7 +9,7 @@ arrive meanwhile are held.
 A topic counts as joined from its cut on: its subscriber can read while it catches up.
 
 A subscription that fell behind what the log keeps reads on in the same way: all its topics are
-joined anew, at one cut, and read from where they were, or from what is still kept. All of them,
+joined again, at one cut, and read from where they were, or from what is still kept. All of them,
 because newer events of the others may come behind something that is read now. Each gap is reported
 as the topic left and joined again, with what was missed.
 
@@ -245,7 +245,7 @@ class Backfill:
         self._effects.append(Join(topic))
 
     def restore(self, topic: str, slot: int, cut: int, place: int) -> None:
-        """Take up a record that an earlier incarnation persisted."""
+        """Restore a record of an earlier incarnation."""
         if slot > 1:
             place = 0  # Reading has begun. Older records show it by the slot alone.
         self._history.add(topic, slot, cut, place)

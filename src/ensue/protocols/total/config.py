@@ -76,7 +76,7 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.groups not in (1, 2):
-            raise ConfigurationError(f"groups must be 1 or 2, not {self.groups}")
+            raise ConfigurationError(f"groups must be 1 or 2, got {self.groups}")
         if self.groups == 2 and self.fixed is None:
             raise ConfigurationError(
                 "groups = 2 orders correctly only while subscriptions don't change: "
@@ -106,4 +106,4 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
             "clients_max",
         ):
             if getattr(self, field) < 1:
-                raise ConfigurationError(f"{field} must be at least 1, not {getattr(self, field)}")
+                raise ConfigurationError(f"{field} must be at least 1, got {getattr(self, field)}")

@@ -2,7 +2,7 @@
 
 Events are delivered in positions 1, 2, 3, …. With a reliable topic log an event waits for as long
 as it takes, and after `gap_ns` without progress the subscriber requests what is missing
-(`gap_requests`). With a lossy one, an event is released when its time to live is over or the buffer
+(`gap_requests`). With a lossy one, an event is released when its time to live ends or the buffer
 is full; what arrives later is delivered at once, tagged `out_of_order`.
 """
 
@@ -99,7 +99,7 @@ class Delivery:
                 break
 
     def expiry_due_ns(self) -> int | None:
-        """Return when the next held event's time to live is over."""
+        """Return when the next held event's time to live ends."""
         oldest = self._queue.oldest_ns()
         if oldest is None:
             return None

@@ -71,7 +71,7 @@ class HoldBack(ABC):
         """Skipped slots; an event that arrives for one is late, not repeated."""
 
     def offer(self, event: Event, slot: int, now_ns: int) -> Offer:
-        """Take in an event, and return what became of it.
+        """Take in an event; return its outcome.
 
         `next` means that it is next, and that the queue has moved past it.
         """
@@ -126,14 +126,14 @@ class HoldBack(ABC):
         self._reindex()
 
     def resume(self, topic: str, clock: int, base: int) -> None:
-        """Take a topic up again where it was before a restart."""
+        """Resume a topic where it was before a restart."""
         self.held.setdefault(topic, {})
         self.base[topic] = base
         self.clock[topic] = clock
         self._reindex()
 
     def leave(self, topic: str) -> None:
-        """Forget a topic and everything of it."""
+        """Forget a topic and its held events."""
         self.joining.pop(topic, None)
         self.clock.pop(topic, None)
         self.base.pop(topic, None)

@@ -3,7 +3,7 @@
 A node may restart with another log than before, or with an older state of it
 (`ensue.core.lineage`). The subscription keeps the lineage of each node's log with its records, and
 how far it had read. A log that contradicts these ends the subscription, or
-makes it begin anew if it accepts a loss.
+makes it start again if it accepts a loss.
 """
 
 from collections.abc import Callable
@@ -68,7 +68,7 @@ class KnownLogs:
         return reason, continues
 
     def restore(self, node: str, value: bytes) -> None:
-        """Take up a record that an earlier incarnation persisted."""
+        """Restore a record of an earlier incarnation."""
         self._by_node[node] = LOG.decode(value)
 
     def _remember(self, node: str, known: KnownLog) -> None:

@@ -3,7 +3,7 @@
 Events are requested in runs: the requests of one frame are due together. What is left of a run that
 got no answer is repeated after `retry_ns`, then after twice that, and so on up to a bound. If any
 request was answered since the run was sent, the node is alive and the run was lost, so the
-wait begins anew. So an unreachable or overloaded node does not get the same window over and over.
+wait starts again. So an unreachable or overloaded node does not get the same window over and over.
 
 An occasional publisher does not wait. But a request costs its node as much as dozens of events, so
 while `runs_max` of them are open, further events wait for an answer, and are then requested

@@ -7,7 +7,7 @@ so: a restart resumes after the last event that was handled. There are three kin
 - `history/TOPIC`: a topic that is being backfilled: the next slot, the cut, and the place to start
   at (0 once the first slot is known);
 - `fallen` in the subscription's own record: a topic that fell behind what the log keeps, until it
-  is joined anew.
+  is joined again.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ class Progress:
         self.histories: dict[str, tuple[int, int]] = {}
         """Topics with a `history` record to their cuts and the places they start at."""
         self.fallen: dict[str, int] = {}
-        """Topics to join anew, to the first slot that is not known to be handled."""
+        """Topics to join again, to the first slot that is not known to be handled."""
         self.reached: dict[str, int] = {}
         """Of these the first slot that was not delivered, within this incarnation."""
 
@@ -91,14 +91,14 @@ class Progress:
         )
 
     def fall(self, topic: str) -> None:
-        """Note the progress of a topic that will be joined anew."""
+        """Note the progress of a topic that will be joined again."""
         reached = self._queue.clock[topic] + 1
         open_slots = (slot for _, each, slot in self.unacknowledged if each == topic)
         self.fallen[topic] = next(open_slots, reached)
         self.reached[topic] = reached
 
     def forget_fallen(self, topic: str) -> None:
-        """Do not join a topic anew."""
+        """Do not join a topic again."""
         self.fallen.pop(topic, None)
         self.reached.pop(topic, None)
 

@@ -120,7 +120,7 @@ class Publisher:
         key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Event:
-        """Publish an event; its fate comes as `Settle`."""
+        """Publish an event; `Settle` reports its outcome."""
         config = self.config
         if self.unsettled_count >= config.outgoing_max:
             raise LimitReached(

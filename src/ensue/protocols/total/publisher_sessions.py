@@ -34,7 +34,7 @@ __all__ = [
 EARLY_BYTES_MAX = 4 * 1024 * 1024
 ALL_EARLY_BYTES_MAX = 64 * 1024 * 1024
 FORGET_TRIES = 16
-"""Publishers looked at for one that can be forgotten."""
+"""Publishers examined in the search for one that can be forgotten."""
 
 
 class PublisherSession:
@@ -215,7 +215,7 @@ class PublisherSessions:
         return True
 
     def restore(self, kind: str, rest: str, value: bytes, now_ns: int) -> None:
-        """Take up a record that an earlier incarnation persisted."""
+        """Restore a record of an earlier incarnation."""
         if kind == "publisher":
             session = self._restored(rest, now_ns)
             session.next, session.out = decode_session(value)

@@ -1,4 +1,4 @@
-"""What one frame causes at a sequencer: counts, published events and stamps.
+"""The responses of a sequencer to one frame: counts, published events, stamps.
 
 The node collects them while it handles the frame, and persists and sends them together at the end:
 one record for each topic, and one answer for each publisher.

@@ -430,7 +430,7 @@ class Sequencer:
         elif kind in ("subscription", "change"):
             self.changes.restore(kind, rest, value)
         elif kind == "lease":
-            # Leases start anew: a longer lease is always safe.
+            # Leases start again: a longer lease is always safe.
             due_ns = now_ns + self.config.lease_ns
             self.leases.add(Lease.restore(LEASE.decode(value), due_ns), now_ns=now_ns)
 

@@ -19,7 +19,7 @@ __all__ = ["StageState"]
 
 
 class StageState:
-    """What the parts of one sequencer share, and the effects that they collect."""
+    """The state that the parts of one sequencer share, and their effects."""
 
     def __init__(self, *, name: str, placement: Placement, config: SequencerConfig) -> None:
         self.name = name

@@ -6,8 +6,8 @@ that has the slot survive a crash together or not at all.
 
 Clients that vanish: a subscriber polls the logs of its topics. One with an ephemeral name
 (`EPHEMERAL` in it) that was silent for `expire_ns` is removed from the chain, as if it had left; if
-it returns it gets `Expired`, and has to start anew under another name. Names that users chose never
-expire; but after as long a silence they are sent nothing new until they ask.
+it returns it gets `Expired`, and has to start again under another name. Names that users chose
+never expire; but after as long a silence they are sent nothing new until they ask.
 
 HAZARD: the last `EXPIRED_MAX` expired names are remembered. A subscriber that returns after so
 many others does not get `Expired`, and misses the order of events published since.
@@ -162,13 +162,13 @@ class Station:
         self._expired: dict[str, None] = {}
         self._heard: dict[str, int] = {}
         """Clients whose records are kept, to when they last sent something."""
-        self.on_look: Callable[[StatusRequest, int], Frame] | None = None
+        self.on_status_request: Callable[[StatusRequest, int], Frame] | None = None
         """Answers a status request at a time. None: such requests are not answered."""
         self.lineage: Lineage | None = None
         """The identity of this station's log. None: requests for it are not answered."""
         self.watchers: dict[str, None] = {}
         """The last `WATCHERS_MAX` clients that asked for it, the latest at the end."""
-        self._looked: dict[str, None] = {}
+        self._status_sent: dict[str, None] = {}
         """Clients whose status answers are among the effects."""
         self.expiries = 0
         """Subscribers that expired since the start."""
@@ -219,9 +219,9 @@ class Station:
             if self.lineage is not None:
                 self._effects.append(log_identity.answer(question, self.lineage, source))
         # Requests repeated in one batch get one answer: it may be long.
-        elif self.on_look is not None and source not in self._looked:
-            self._looked[source] = None
-            self._effects.append(Send(source, self.on_look(question, now_ns)))
+        elif self.on_status_request is not None and source not in self._status_sent:
+            self._status_sent[source] = None
+            self._effects.append(Send(source, self.on_status_request(question, now_ns)))
 
     def heard_ns(self, name: str) -> int | None:
         """Return when a subscriber last sent something; None: not since the start."""
@@ -247,7 +247,7 @@ class Station:
         expire_ns, late_ns = self.config.expire_ns, now_ns - self._sweep_due_ns
         if expire_ns is not None and late_ns >= 0:
             self._sweep_due_ns = now_ns + expire_ns // SWEEPS
-            # While the station stood still it read nothing: frames of live subscribers wait.
+            # A paused station reads no frames: those of live subscribers wait.
             for name, seen_ns in self._seen.items():
                 self._seen[name] = min(now_ns, seen_ns + late_ns)
             self._sweep(now_ns, expire_ns)
@@ -274,8 +274,8 @@ class Station:
     def take_effects(self) -> Sequence[Effect]:
         """Drain the effects, after the three parts have exchanged their frames."""
         effects, self._effects = self._effects, []
-        if self._looked:
-            self._looked = {}
+        if self._status_sent:
+            self._status_sent = {}
         for effect in self.node.take_effects():
             if type(effect) is not Broadcast:
                 effects.append(effect)

@@ -1,7 +1,7 @@
 """Status requests to a station. Requests and answers may be lost: repeat them.
 
 A station does not know what lies beyond the protocol (connections, the journal, the time): the
-server that runs it provides the answer (`Station.on_look`).
+server that runs it provides the answer (`Station.on_status_request`).
 """
 
 from ensue.core.event import Count, Name

@@ -18,7 +18,7 @@ arrives all the same, and when it is resumed requests everything from there on.
 
 One that fell behind what the logs keep reports what it missed, and continues with what is retained
 (`backfill`). Where several servers keep its topics, the order of what lies behind is not known;
-there the topic that fell behind starts anew at a fresh cut, and everything up to it is missed.
+there the topic that fell behind starts again at a new cut, and everything up to it is missed.
 
 HAZARD: with `acknowledge_each=False` an event counts as handled the moment it is delivered; a crash
 of the application before it acted on the event loses it.
@@ -151,7 +151,7 @@ class Subscriber:
         return self.queue.held_count
 
     def waits(self, ends: Mapping[str, int]) -> Iterator[str]:
-        """Yield what this subscriber still waits for, given the last slot of each topic."""
+        """Describe what this subscriber waits for, given the last slot of each topic."""
         if self._change is not None:
             yield f"waits for change {self._change.number}"
         if self.backfill.topics:
@@ -230,7 +230,7 @@ class Subscriber:
         if not reason:
             return
         if self.logs.accept_loss:
-            self._begin_anew(topics, now_ns, related=related)
+            self._rejoin(topics, now_ns, related=related)
         else:
             self.expired = True
             self._effects[:] = [Refuse((), reason)]  # Nothing else is to be done or waited for.
@@ -243,7 +243,7 @@ class Subscriber:
             self._effects.extend(Detach(topic) for topic in self.queue.clock)
 
     def resume(self, *, now_ns: int) -> None:
-        """Go on where it was paused."""
+        """Deliver again after a pause."""
         if self.delivery.paused:
             self.delivery.paused = False
             self.repeat(now_ns=now_ns)
@@ -415,7 +415,7 @@ class Subscriber:
         self._effects.append(Join(topic, (first_missed, cut) if first_missed <= cut else None))
 
     def _give_up(self, change: ChangeUnderWay, reason: str, now_ns: int) -> None:
-        """Give a refused change up: its new topics are not wanted any more.
+        """Give up a refused change, with its new topics.
 
         A repetition of the request may still be accepted later. By its number every node that has
         seen a newer change knows it for old; others keep a registration that is not used.
@@ -434,7 +434,7 @@ class Subscriber:
         self.delivery.deliver_ready(now_ns)
 
     def _fell_behind(self, topic: str, now_ns: int) -> None:
-        """Join a topic anew that fell behind its log, with all that is read with it."""
+        """Rejoin a topic that fell behind its log, with all topics read with it."""
         together = self._on_one_server(self._wanted)
         if together and (self._change is not None or self.backfill.topics):
             return  # One at a time; it is noticed again when that is done.
@@ -445,8 +445,8 @@ class Subscriber:
         self._persist_state()
         self.delivery.deliver_ready(now_ns)
 
-    def _begin_anew(self, topics: Sequence[str], now_ns: int, *, related: bool) -> None:
-        """Join topics anew whose log was replaced: where they were if `related`, or at 1."""
+    def _rejoin(self, topics: Sequence[str], now_ns: int, *, related: bool) -> None:
+        """Rejoin topics whose log was replaced: where they were if `related`, or at 1."""
         progress = self.progress
         for topic in topics:
             progress.places.pop(topic, None)

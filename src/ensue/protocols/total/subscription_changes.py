@@ -9,9 +9,10 @@ A repeated request is answered with the same cut, so a subscriber is remembered 
 grow, and nothing else happens.
 
 A remembered subscriber never asks with a lower number than its last one, unless its records were
-given up elsewhere and it began anew under its name. So a lower number is always answered: `Refused`
-names the last number (`seen`), and the subscriber asks again with a higher one. Any node that hosts
-a topic of the change may be the one that remembers, so a repeated request goes to all of them.
+given up elsewhere and it started again under its name. So a lower number is always answered:
+`Refused` names the last number (`seen`), and the subscriber asks again with a higher one. Any node
+that hosts a topic of the change may be the one that remembers, so a repeated request goes to all of
+them.
 """
 
 import msgspec
@@ -57,7 +58,7 @@ class SubscriptionChanges:
         state.persist(f"change/{subscriber}", None)
 
     def restore(self, kind: str, subscriber: str, value: bytes) -> None:
-        """Take up a record that an earlier incarnation persisted."""
+        """Restore a record of an earlier incarnation."""
         if kind == "change":
             self.done[subscriber] = CHANGED.decode(value)
             return
@@ -68,7 +69,7 @@ class SubscriptionChanges:
     # -- Frames -----------------------------------------------------------------------------------
 
     def on_request(self, frame: ChangeRequest, subscriber: str, _now_ns: int) -> None:
-        """Let a subscriber's change enter the chain here, answer it again, or refuse it."""
+        """Start a subscriber's change here, answer it again, or refuse it."""
         state, config, placement = self._state, self._state.config, self._state.placement
         topics = dict.fromkeys((*frame.old, *frame.new))
         if config.fixed is not None:

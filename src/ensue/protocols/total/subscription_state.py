@@ -9,7 +9,7 @@ __all__ = ["SubscriptionState"]
 
 
 class SubscriptionState:
-    """What the parts of one subscriber share, and the effects that they collect."""
+    """The state that the parts of one subscriber share, and their effects."""
 
     __slots__ = ("config", "effects", "name", "placement", "queue")
 

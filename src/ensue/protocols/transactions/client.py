@@ -361,12 +361,12 @@ class TransactionClient:
         )
         withdrawn = tuple(name for name, where in frame.subscriptions if not where)
         if withdrawn:
-            self._cease(withdrawn)
+            self._end_withdrawn(withdrawn)
 
     def _withdrawn(self, frame: t.Withdrawn) -> None:
-        self._cease(frame.subscriptions)
+        self._end_withdrawn(frame.subscriptions)
 
-    def _cease(self, names: tuple[str, ...]) -> None:
+    def _end_withdrawn(self, names: tuple[str, ...]) -> None:
         for name in names:
             self.content.positions.pop(name, None)
         self._effects.notify(Ceased(names))

@@ -116,7 +116,7 @@ class End(Frame, frozen=True, tag=134):
 
 
 class Ended(Frame, frozen=True, tag=135):
-    """A transaction in which a client took part is over."""
+    """A transaction in which a client took part has ended."""
 
     transaction: Identifier
     committed: bool

@@ -40,7 +40,7 @@ from ensue.simulation.world.network import LinkDelay, NetworkConfig
 __all__ = ["build"]
 
 EVENTS_MAX = 10_000_000
-"""How many events the rates of a file may ask for: more would never end."""
+"""Maximum events of all rates of a file: a run with more takes too long."""
 EVENT_BYTES_MAX = 16_000_000
 """The largest payload: half of the largest frame."""
 

@@ -34,7 +34,7 @@ def unknown(place: str, what: str, name: str, known: Iterable[str]) -> BadInput:
 
 @contextmanager
 def placed(place: str) -> Iterator[None]:
-    """Name the place of what a configuration refuses, in the words of the file."""
+    """Turn an error of a configuration into one with the place in the file."""
     try:
         yield
     except ConfigurationError as error:
@@ -43,7 +43,7 @@ def placed(place: str) -> Iterator[None]:
 
 
 class Directory:
-    """Every name of one file and what it stands for."""
+    """All names of one file, and the nodes and topics they stand for."""
 
     def __init__(self, file: File) -> None:
         self.sites: dict[str, list[str]] = {site: [] for site in file.sites}
@@ -100,7 +100,7 @@ class Directory:
         return found
 
     def site(self, place: str, name: str) -> str:
-        """Return a site that is known."""
+        """Return a site; raise if it is unknown."""
         if name not in self.sites:
             raise unknown(place, "site", name, self.sites)
         return name
@@ -118,14 +118,14 @@ class Directory:
         return tuple(dict.fromkeys(found))
 
     def topic(self, place: str, name: str) -> str:
-        """Return one topic that is known."""
+        """Return one topic; raise if it is unknown."""
         found = self.topics(place, (name,))
         if len(found) != 1:
             raise BadInput(f"{place}: {name!r} stands for {len(found)} topics; name one of them")
         return found[0]
 
     def within(self, place: str, at_ns: int) -> int:
-        """Return a time that is not after the scenario's duration."""
+        """Return a time; raise if it is after the scenario's duration."""
         if at_ns > self._duration_ns:
             raise BadInput(
                 f"{place}: comes after the scenario's duration ({self._duration_ns / 1e9:g}s); "

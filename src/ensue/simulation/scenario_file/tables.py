@@ -40,7 +40,7 @@ _NOBODY = Names()
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table that refuses keys it doesn't know."""
+    """A table that rejects unknown keys."""
 
 
 class Topics(Table, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class ChainNode(Member, frozen=True, kw_only=True):
     topics: Names = _NOBODY
 
 
-class EnsNode(Member, frozen=True, kw_only=True):
+class TopicLogNode(Member, frozen=True, kw_only=True):
     """A node of the event notification service."""
 
 
@@ -103,7 +103,7 @@ class ChangeTable(Table, frozen=True, kw_only=True):
 
 
 class ReplyTable(Table, frozen=True, kw_only=True):
-    """What a subscriber answers."""
+    """A reply of a subscriber."""
 
     on: str
     topic: str
@@ -119,7 +119,7 @@ class SubscriberTable(Member, frozen=True, kw_only=True):
 
 
 class SequencerTable(Table, frozen=True, kw_only=True):
-    """How the chain orders."""
+    """The sequencers of the chain."""
 
     groups: int = _SEQUENCER.groups
     reliable: bool = _SEQUENCER.reliable
@@ -142,7 +142,7 @@ class SequencerTable(Table, frozen=True, kw_only=True):
 
 
 class HypercubeTable(Table, frozen=True, kw_only=True):
-    """How the nodes of a cube order events."""
+    """The nodes of causal order."""
 
     across_topics: bool = _HYPERCUBE.across_topics
     retry: Duration = Duration(_HYPERCUBE.retry_ns)
@@ -197,7 +197,7 @@ class PairDelay(Table, frozen=True, kw_only=True):
 
 
 class NetworkTable(Table, frozen=True, kw_only=True):
-    """How the network behaves until it is healed."""
+    """The behavior of the network until it is healed."""
 
     default: Delay = Delay(_NETWORK.default)
     within_site: Delay | None = None
@@ -213,7 +213,7 @@ class NetworkTable(Table, frozen=True, kw_only=True):
 
 
 class QueueingTable(Table, frozen=True, kw_only=True):
-    """What handling and sending frames costs."""
+    """The cost of handling and sending frames."""
 
     service: Duration = Duration(_QUEUE.service_ns)
     service_by_frame: dict[str, Duration] = {}
@@ -224,14 +224,14 @@ class QueueingTable(Table, frozen=True, kw_only=True):
 
 
 class ClockTable(Table, frozen=True, kw_only=True):
-    """How a clock differs from true time."""
+    """The difference of a clock from true time."""
 
     skew: SignedDuration = SignedDuration(0)
     drift_ppm: float = 0.0
 
 
 class CrashTable(Table, frozen=True, kw_only=True):
-    """A node goes down."""
+    """A crash of a node."""
 
     node: Names
     at: Duration
@@ -239,7 +239,7 @@ class CrashTable(Table, frozen=True, kw_only=True):
 
 
 class MergeTable(Table, frozen=True, kw_only=True):
-    """How clocks order."""
+    """Merged order."""
 
     epsilon: Duration = Duration(_MERGE.epsilon_ticks * _MERGE.tick_ns)
     delta: Duration = Duration(_MERGE.delta_ticks * _MERGE.tick_ns)
@@ -251,7 +251,7 @@ class MergeTable(Table, frozen=True, kw_only=True):
 
 
 class DeadlineTable(Table, frozen=True, kw_only=True):
-    """How brokers and subscribers are on time."""
+    """Deadline order."""
 
     lifetime: Duration = Duration(_GOSSIP.lifetime_ns)
     lifetime_max: Duration = Duration(_GOSSIP.lifetime_ns_max)
@@ -278,20 +278,20 @@ class DeadlineTable(Table, frozen=True, kw_only=True):
 
 
 class Lasting(Table, frozen=True, kw_only=True):
-    """A fault that lasts."""
+    """A fault with a duration."""
 
     from_: Duration = msgspec.field(default=Duration(0), name="from")
     until: Duration | None = None
 
 
 class PauseTable(Lasting, frozen=True, kw_only=True):
-    """A node stands still."""
+    """A paused node."""
 
     node: Names
 
 
 class PartitionTable(Lasting, frozen=True, kw_only=True):
-    """Two sides don't reach each other."""
+    """A partition of the network."""
 
     side: Names
     other: Names = _NOBODY
@@ -299,14 +299,14 @@ class PartitionTable(Lasting, frozen=True, kw_only=True):
 
 
 class ClogTable(Lasting, frozen=True, kw_only=True):
-    """Frames wait."""
+    """Delayed frames."""
 
     sources: Names = _NOBODY
     targets: Names = _NOBODY
 
 
 class NoiseTable(ClogTable, frozen=True, kw_only=True):
-    """Frames are at risk."""
+    """Frames lost, repeated or delayed by chance."""
 
     loss: Chance = Chance(0)
     duplication: Chance = Chance(0)
@@ -314,7 +314,7 @@ class NoiseTable(ClogTable, frozen=True, kw_only=True):
 
 
 class ClockJumpTable(Table, frozen=True, kw_only=True):
-    """A clock moves."""
+    """A step of a clock."""
 
     node: Names
     at: Duration
@@ -323,14 +323,14 @@ class ClockJumpTable(Table, frozen=True, kw_only=True):
 
 
 class VanishTable(Table, frozen=True, kw_only=True):
-    """A publisher that dies forever."""
+    """The permanent crash of a publisher."""
 
     publisher: Names
     at: Duration
 
 
 class FaultsTable(Table, frozen=True, kw_only=True):
-    """Everything that goes wrong."""
+    """All faults."""
 
     crash: tuple[CrashTable, ...] = ()
     pause: tuple[PauseTable, ...] = ()
@@ -353,7 +353,7 @@ class File(Table, frozen=True, kw_only=True):
     sites: Names = _NOBODY
     topics: tuple[str | Topics, ...] = ()
     chain: tuple[ChainNode, ...] = (ChainNode(name="node-1"),)
-    ens: tuple[EnsNode, ...] = (EnsNode(name="ens"),)
+    ens: tuple[TopicLogNode, ...] = (TopicLogNode(name="ens"),)
     publishers: tuple[PublisherTable, ...] = ()
     subscribers: tuple[SubscriberTable, ...] = ()
     sequencer: SequencerTable = SequencerTable()

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 COUNT_MAX = 10_000
-"""How many names one pattern or one `count` may stand for."""
+"""Maximum names of one pattern or one `count`."""
 
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
 
@@ -62,7 +62,7 @@ class Delay:
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the kinds of delay have in common."""
+    """The common fields of delay tables."""
 
 
 class _Constant(_Table, frozen=True, kw_only=True, tag="constant", tag_field="kind"):
@@ -89,7 +89,7 @@ DelayTable: TypeAlias = _Constant | _Uniform | _Normal | _LogNormal
 
 
 def read_value(kind: type, raw: Any) -> Any:
-    """Turn what TOML holds into a value of one of the kinds of this module."""
+    """Convert a TOML value to one of the types of this module."""
     if kind is Duration:
         return Duration(duration_ns(raw))
     if kind is SignedDuration:
@@ -125,7 +125,7 @@ def _names(raw: Any) -> list[str]:
 
 
 def _expand(entry: str) -> list[str]:
-    """Write out a pattern; a name without one stands for itself."""
+    """Expand a pattern; return a name without one unchanged."""
     if ".." not in entry:
         return [entry]
     match = _RANGE.fullmatch(entry)

@@ -29,7 +29,7 @@ class ClockConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a node's clock differs from true time from the start."""
 
     skew_ns: int = 0
-    """What the clock shows at true time 0."""
+    """Its reading at true time 0."""
     drift_ppm: float = 0
     """Microseconds gained per true second; negative for a slow clock."""
 
@@ -51,7 +51,7 @@ class Clock:
         self._floor_ns: int | None = None
 
     def read(self, true_ns: int) -> int:
-        """Return what the clock shows at a true time."""
+        """Return the reading at a true time."""
         elapsed_ns = true_ns - self._base_true_ns
         node_ns = self._base_node_ns + elapsed_ns
         if self._drift_ppb:

@@ -25,12 +25,12 @@ from ensue.protocols.topic_log.frames import Notify
 __all__ = ["Tampering", "scramble"]
 
 REPLAYED = 16
-"""So many earlier events may be replayed."""
+"""Earlier events kept for replay."""
 FAR = 10**12
 
 
 def scramble(node: object, random: Random, now_ns: int) -> None:
-    """Fill the memory of a node with anything that could be in it."""
+    """Fill the memory of a node with arbitrary values of the right types."""
     if isinstance(node, Tampering):
         node = node.inner
     if isinstance(node, MergedRelay):

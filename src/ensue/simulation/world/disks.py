@@ -30,7 +30,7 @@ Output = TypeVar("Output")
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the disks of a world behave."""
+    """The behavior of all disks of a world."""
 
     sync: DelayModel = Constant(100_000)
     """How long one sync takes. With a constant of 0 every batch is durable at once."""
@@ -51,16 +51,16 @@ class Disk(Generic[Output]):
 
     def __init__(self, config: DiskConfig) -> None:
         self.records: dict[str, bytes] = {}
-        """What is synced, and nothing else."""
+        """The synced records."""
         self.syncs = 0
-        """How many syncs ended."""
+        """Number of completed syncs."""
         self._config = config
         self._batches: deque[tuple[Sequence[Persist], Output]] = deque()
         self._covered = 0
 
     @property
     def idle(self) -> bool:
-        """No batch waits."""
+        """Whether no batch waits."""
         return not self._batches
 
     @property
@@ -87,13 +87,13 @@ class Disk(Generic[Output]):
         self._batches.append((writes, output))
 
     def begin_sync(self) -> None:
-        """Start to sync every batch that waits."""
+        """Start to sync all waiting batches."""
         assert not self.syncing
         assert self._batches
         self._covered = len(self._batches)
 
     def end_sync(self) -> list[Output]:
-        """Make the covered batches durable; return the outputs that may now happen.
+        """Make the covered batches durable; return their outputs.
 
         Outputs are in order.
         """
@@ -106,7 +106,7 @@ class Disk(Generic[Output]):
         return outputs
 
     def crash(self, random: Random) -> None:
-        """Lose what is not durable, outputs included."""
+        """Lose all batches that are not durable, with their outputs."""
         if self._covered and not self._config.crash_loses_all:
             for _ in range(random.randint(0, self._covered)):
                 self._apply()

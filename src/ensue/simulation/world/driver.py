@@ -51,14 +51,14 @@ class Codec(Protocol):
     """Frames to bytes and back."""
 
     def encode(self, frame: Frame, /) -> bytes:
-        """Return the frame as it goes over the wire."""
+        """Return the encoded frame."""
 
     def decode(self, data: bytes, /) -> Frame:
-        """Return the frame that the bytes stand for."""
+        """Return the decoded frame."""
 
 
 class Driver(Loop):
-    """Drives processes; `World` adds them and is what programs use."""
+    """Drives processes; programs use its subclass `World`."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class Driver(Loop):
         self.steps = 0
         """Frames received and timers handled by nodes so far."""
         self.frames_undelivered = 0
-        """Frames that found their target down or unknown."""
+        """Frames whose target was down or unknown."""
         self.commands_undelivered = 0
-        """Commands that found their node down."""
+        """Commands to a node that was down."""
         self._codec = codec
         self._queueing = queueing
         self._plain = codec is None and queueing is None
@@ -200,7 +200,7 @@ class Driver(Loop):
             process.timer_repeats = 0
         elif process.timer_repeats > TIMER_REPEATS_MAX:
             raise LimitReached(
-                f"the timer of {process.name} is due again and again at {now_ns} ns",
+                f"the timer of {process.name} keeps being due at {now_ns} ns: it must move forward",
                 limit="TIMER_REPEATS_MAX",
                 value=TIMER_REPEATS_MAX,
             )

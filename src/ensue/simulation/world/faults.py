@@ -1,4 +1,4 @@
-"""Every fault a world can have, by name, in one frozen value.
+"""The faults of a simulated world, in one frozen value.
 
 `Faults` is data: a scenario file states it, a swarm draws it from a seed, a replay repeats it.
 Times are true times in nanoseconds. `until_ns = None` means until `World.heal`. Names are node
@@ -45,9 +45,9 @@ def _check_span(name: str, from_ns: int, until_ns: int | None) -> None:
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent from one side to the other while it lasts is lost.
+    """Loses frames between two sides while it lasts.
 
-    What was already on its way arrives.
+    Frames that were in flight when it began arrive.
     """
 
     side: tuple[str, ...]
@@ -80,7 +80,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clog(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent while it lasts waits in the network, and flows when it ends."""
+    """Delays frames: those sent while it lasts are delivered after it ends."""
 
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Clog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """Frames are lost, repeated or held back by chance; the worst of several applies."""
+    """Loses, repeats or delays frames by chance; of several, the worst applies."""
 
     loss: float = 0.0
     duplication: float = 0.0
@@ -117,7 +117,7 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A node stands still: frames, timers, commands and pending sends wait."""
+    """Stops a node: its frames, timers, commands and pending sends wait."""
 
     node: str
     from_ns: int = 0
@@ -128,7 +128,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True):
-    """A node loses its volatile state and, if so wished, runs again after a while."""
+    """Takes a node down, without its volatile state; optionally restarts it later."""
 
     node: str
     at_ns: int = 0
@@ -143,7 +143,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockJump(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's clock moves, forward or back."""
+    """Steps the clock of a node, forward or back."""
 
     node: str
     at_ns: int = 0
@@ -164,7 +164,7 @@ InstantFault: TypeAlias = Crash | ClockJump
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that goes wrong in one run."""
+    """All faults of one run."""
 
     partitions: tuple[Partition, ...] = ()
     clogs: tuple[Clog, ...] = ()
@@ -174,15 +174,15 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     clock_jumps: tuple[ClockJump, ...] = ()
 
     def timed(self) -> list[TimedFault]:
-        """Return the faults that last."""
+        """Return the faults with a duration."""
         return [*self.partitions, *self.clogs, *self.noises, *self.pauses]
 
     def instant(self) -> list[InstantFault]:
-        """Return the faults that strike at one instant."""
+        """Return the faults that happen at one instant."""
         return [*self.crashes, *self.clock_jumps]
 
     def nodes(self) -> set[str]:
-        """Return every node named, so that a misspelt one is noticed before the run."""
+        """Return all node names in it, to find a misspelled one before the run."""
         named: set[str] = set()
         for fault in self.timed():
             match fault:

@@ -27,7 +27,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What handling and sending frames costs."""
+    """The cost of handling and sending frames."""
 
     service_ns: int = 0
     """Time to handle a frame whose type is not in `service_ns_by_frame`."""
@@ -35,9 +35,9 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Time to handle a frame by the name of its class."""
     service_ns_per_byte: float = 0.0
     service_of: Callable[[Frame], int] | None = None
-    """Further time by the frame itself."""
+    """Returns further time for a frame."""
     bandwidth_bytes_per_s: int | None = None
-    """Of the card each node sends through; None takes no time."""
+    """Bandwidth of each node's network card; None: sending takes no time."""
     size_of: Callable[[Frame], int] | None = None
     """The size of a frame where the world has no codec; without either it is 0."""
     frames_max: int = 1_000_000
@@ -69,7 +69,7 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStatistics:
-    """What a queue did since the world began; a crash doesn't reset it."""
+    """Statistics of a queue since the world began; a crash does not reset them."""
 
     __slots__ = ("_changed_ns", "_length", "_length_ns", "busy_ns", "departures_ns", "dropped",
                  "length_max", "served", "waited_ns")  # fmt: skip
@@ -178,7 +178,7 @@ class Server:
         return arguments
 
     def crash(self, now_ns: int) -> None:
-        """Lose what waits and what is served."""
+        """Lose all frames, waiting and in service."""
         lost = len(self._waiting) + (self.serving is not None)
         self._waiting.clear()
         self.serving = None

@@ -23,7 +23,7 @@ _NEVER_NS = 1 << 63
 
 
 class Loop:
-    """Simulated time and what is due."""
+    """Simulated time, and the scheduled calls."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -57,7 +57,7 @@ class Loop:
         condition: Callable[[], bool] | None = None,
         events_max: int = EVENTS_MAX,
     ) -> bool:
-        """Run until nothing is due, a true time is reached, or a condition holds.
+        """Run until no call is scheduled, a true time is reached, or a condition holds.
 
         The condition is tested after each call.
 
@@ -72,7 +72,7 @@ class Loop:
         while heap and heap[0][0] <= stop_ns:
             if self.events >= events_last:
                 raise LimitReached(
-                    f"the run made {events_max} calls by {self.now_ns} ns and is not over",
+                    f"the run made {events_max} calls by {self.now_ns} ns and has not ended",
                     limit="events_max",
                     value=events_max,
                 )

@@ -37,7 +37,7 @@ class LinkDelay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the network behaves for the whole run, until it is healed."""
+    """The behavior of the network until it is healed."""
 
     default: DelayModel = Uniform(500_000, 1_500_000)
     sites: tuple[LinkDelay, ...] = ()
@@ -62,7 +62,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkStatistics:
-    """What became of the frames so far."""
+    """Counts of frames, by what happened to them."""
 
     __slots__ = ("clogged", "cut", "duplicated", "lost", "overflowed", "reordered", "sent")
 
@@ -73,7 +73,7 @@ class NetworkStatistics:
         self.lost = 0
         """Lost by chance."""
         self.clogged = 0
-        """Made to wait at a clog, whether or not it has flowed since."""
+        """Delayed by a clog, delivered since or not."""
         self.overflowed = 0
         """Lost because too many waited."""
         self.duplicated = 0
@@ -81,7 +81,7 @@ class NetworkStatistics:
 
 
 class Endpoint(Protocol):
-    """What the network knows of a node."""
+    """A node, as the network sees it."""
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ class Endpoint(Protocol):
 
     @property
     def site(self) -> str:
-        """Where it is."""
+        """Its site."""
 
 
 Schedule = Callable[[int, Callable[..., None], tuple[Any, ...]], None]
@@ -128,7 +128,7 @@ class Network:
     def send(
         self, now_ns: int, source: Endpoint, target: Endpoint, message: tuple[Any, ...]
     ) -> None:
-        """Carry a message, or lose it."""
+        """Schedule the delivery of a message, or lose it."""
         self.statistics.sent += 1
         if source is target:
             self._schedule(now_ns, self._arrive, (target, source.name, *message))
@@ -150,7 +150,7 @@ class Network:
         self._faultless = False
 
     def end(self, fault: LinkFault, now_ns: int) -> None:
-        """End a fault; frames at a clog flow if no other clog holds them."""
+        """End a fault; release the frames of a clog, unless another one holds them."""
         match fault:
             case Partition():
                 _remove(self._partitions, fault)
@@ -163,7 +163,7 @@ class Network:
         self._faultless = not faults and not any(self._base)
 
     def heal(self, now_ns: int) -> None:
-        """Remove every fault, the configured chances included; what waits at clogs flows."""
+        """Remove all faults, configured chances included; release frames at clogs."""
         self._partitions.clear()
         self._clogs.clear()
         self._noises.clear()

@@ -85,17 +85,17 @@ class Process:
         """None while down."""
         self.incarnation = 0
         self.pauses = 0
-        """How many pauses are on; they nest."""
+        """Number of active pauses; they nest."""
         self.backlog: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """Calls that came while paused."""
+        """Calls received while paused."""
         self.outputs: list[Sequence[Effect]] = []
-        """Batches that became durable while paused, to be carried out."""
+        """Batches that became durable while paused: their effects are still due."""
         self.service_over = False
         """The service of a frame ended while paused."""
         self.timer_node_ns: int | None = None
         """The timer the node asked for, on its own clock."""
         self.timer_due_ns = NEVER_NS
-        """The same in true time."""
+        """The requested timer, in true time."""
         self.timer_entry_ns = NEVER_NS
         """The true time of the live entry on the heap."""
         self.timer_fired_ns = -1

@@ -87,8 +87,7 @@ class World(Driver):
         the node's own name in the trace: several nodes of one program may share it. `disk` replaces
         the world's kind of disk.
 
-        What the node wants done from the start is done when the world runs, so that nodes added
-        after it are there.
+        Its first effects are carried out when the world runs, after all nodes were added.
         """
         if name in self._processes:
             raise ConfigurationError(f"World.add name must be unique; {name!r} is taken")
@@ -115,15 +114,15 @@ class World(Driver):
         return list(self._processes)
 
     def node(self, name: str) -> Node | None:
-        """Return a node to look at, or None while it is down."""
+        """Return a node for inspection; None while it is down."""
         return self._process(name).node
 
     def clock_ns(self, name: str) -> int:
-        """Return what a node's clock shows."""
+        """Return the reading of a node's clock."""
         return self._process(name).clock.read(self.now_ns)
 
     def records(self, name: str) -> dict[str, bytes]:
-        """Return what a node has synced."""
+        """Return the synced records of a node."""
         return self._process(name).disk.snapshot()
 
     def queue(self, name: str) -> QueueStatistics | None:
@@ -137,7 +136,7 @@ class World(Driver):
         return None if card is None else card.statistics
 
     def busy(self) -> list[str]:
-        """Return the nodes that have yet to write or carry out what they decided."""
+        """Return the nodes with batches that are not durable or not carried out."""
         return [
             name
             for name, process in self._processes.items()
@@ -152,7 +151,7 @@ class World(Driver):
     # Faults
 
     def inject(self, faults: Faults) -> None:
-        """Let every fault happen at its time; one that is due now happens at once."""
+        """Schedule all faults; one that is due now happens at once."""
         if unknown := sorted(faults.nodes() - self._processes.keys()):
             raise ConfigurationError(f"Faults must name nodes of this world, not {unknown}")
         timed, instant = faults.timed(), faults.instant()
@@ -174,7 +173,7 @@ class World(Driver):
                 self._strike(striking, epoch)
 
     def heal(self) -> None:
-        """Remove every fault, present and to come, and bring every node up.
+        """Remove all faults, current and scheduled, and restart all nodes.
 
         A clock that jumped stays where it is.
         """
@@ -187,13 +186,13 @@ class World(Driver):
             self.restart(name)
 
     def pause(self, name: str) -> None:
-        """Make a node stand still; pauses nest."""
+        """Pause a node; pauses nest."""
         process = self._process(name)
         if process.node is not None:
             process.pauses += 1
 
     def resume(self, name: str) -> None:
-        """End one pause; after the last, pending sends go first, then what waited."""
+        """End one pause; after the last, carry out pending sends, then waiting calls."""
         process = self._process(name)
         if not process.pauses:
             return
@@ -217,7 +216,7 @@ class World(Driver):
             self._serve(process)
 
     def crash(self, name: str, *, restart_after_ns: int | None = None) -> None:
-        """Take a node down; nothing happens if it is down already."""
+        """Take a node down; idempotent."""
         process = self._process(name)
         if process.node is None:
             return
@@ -232,12 +231,12 @@ class World(Driver):
             self.schedule(due_ns, self._restart, (process, process.incarnation))
 
     def restart(self, name: str) -> None:
-        """Bring a node up from what it synced; nothing happens if it is up."""
+        """Restart a node from its synced records; idempotent."""
         process = self._process(name)
         self._restart(process, process.incarnation)
 
     def remove(self, name: str) -> None:
-        """Take a node down forever: no restart and no healing brings it back."""
+        """Take a node down permanently; `restart` and `heal` skip it."""
         self.crash(name)
         self._process(name).removed = True
 

@@ -38,7 +38,7 @@ def judge_deadlines(trace: DataFrame, *, clock_error_ns: int, violations_max: in
         some = [row.asDict() for row in sorted_rows.limit(violations_max).collect()]
         rows += (_row(one, len(rows) + place) for place, one in enumerate(some))
         if count > len(some):
-            last = {**_empty(some[-1]["run"], len(rows)), "what": "untold", "anomaly": anomaly}
+            last = {**_empty(some[-1]["run"], len(rows)), "what": "unreported", "anomaly": anomaly}
             rows.append({**last, "count": count - len(some)})
     rows += _share(arrived, delivered, len(rows))
     return pa.Table.from_pylist(rows, schema=judge.JUDGED_ARROW)

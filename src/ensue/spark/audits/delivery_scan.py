@@ -265,8 +265,8 @@ def _pack_positions(packer: _Packer, fragment: Columns) -> None:
         broken = every[:BREAKS_MAX]
         first, second = np.r_[start, broken], np.r_[stop - 1, broken + 1]
         pairs = np.stack([steps[first], steps[second], positions[first], positions[second]])
-        untold = np.array([len(every) - len(broken)], dtype=np.int64)
-        packer.add(-1, POSITIONS, owner=int(owners[start]), codes=pairs, names=untold)
+        unreported = np.array([len(every) - len(broken)], dtype=np.int64)
+        packer.add(-1, POSITIONS, owner=int(owners[start]), codes=pairs, names=unreported)
 
 
 def _chosen(rows: Columns, which: slice | npt.NDArray[np.generic]) -> Columns:

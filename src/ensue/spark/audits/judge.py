@@ -69,10 +69,10 @@ JUDGED = t.StructType(
         t.StructField("place", t.IntegerType()),
     ]
 )
-"""`what` is `violation`, or `untold` with the number of violations not reported, `note`, `unknown`
-for why one checker could not judge, `reason` for why the run could not be judged, or `tally` for a
-count reported once for all runs. `place` is 0, 1, 2, … within the tile, so that rows keep their
-order."""
+"""`what` is `violation`, or `unreported` with the number of violations not reported, `note`,
+`unknown` for why one checker could not judge, `reason` for why the run could not be judged, or
+`tally` for a count reported once for all runs. `place` is 0, 1, 2, … within the tile, so that rows
+keep their order."""
 JUDGED_ARROW = to_arrow_schema(JUDGED)
 
 
@@ -186,13 +186,13 @@ def finding_rows(finding: Finding) -> Iterator[dict[str, Any]]:
             "because": violation.because,
         }
     for anomaly, count in finding.anomaly_counts.items():
-        untold = count - counts.get(anomaly, 0)
-        if untold:
+        unreported = count - counts.get(anomaly, 0)
+        if unreported:
             yield {
-                "what": "untold",
+                "what": "unreported",
                 "checker": finding.checker,
                 "anomaly": anomaly,
-                "count": untold,
+                "count": unreported,
             }
     for what, texts in (("note", finding.notes), ("unknown", finding.reasons)):
         for text in texts:

@@ -68,11 +68,16 @@ def judge_times(
     found = [row.asDict() for row in sorted_rows.limit(violations_max).collect()]
     names = _names(named) if found else {}
     rows = [_row(one, place, names) for place, one in enumerate(found)]
-    untold = slow.count() - len(rows) if len(rows) == violations_max else 0
-    if untold:
+    unreported = slow.count() - len(rows) if len(rows) == violations_max else 0
+    if unreported:
         last_run = found[-1]["run"]
         rows.append(
-            {**_empty(last_run, len(rows)), "what": "untold", "anomaly": "slow", "count": untold}
+            {
+                **_empty(last_run, len(rows)),
+                "what": "unreported",
+                "anomaly": "slow",
+                "count": unreported,
+            }
         )
     return pa.Table.from_pylist(rows, schema=judge.JUDGED_ARROW)
 

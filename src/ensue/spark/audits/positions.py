@@ -40,13 +40,13 @@ def judge_positions(
 ) -> pa.Table:
     """Return the findings of the rule as a table of `judge.JUDGED`."""
     unexcused = _unexcused(found.breaks, gathered)
-    untold = judge.judged_table("", list(_untold(found, gathered, unreadable)))
+    unreported = judge.judged_table("", list(_unreported(found, gathered, unreadable)))
     if not unexcused:
-        return untold
+        return unreported
     every = judge.subscribers_of(trace.where(~f.col("run").isin(*unreadable)))
     breaks = _without_unread(trace, _named(unexcused, every, trace))
     events = _events(trace, breaks)
-    tables = [untold]
+    tables = [unreported]
     for run, subscribers in sorted(every.items()):
         history = History(run=run, simulated=False, delivered={one: [] for one in subscribers})
         collector = Collector(RULE, violations_max=violations_max)
@@ -66,7 +66,9 @@ def judge_positions(
     return pa.concat_tables(tables)
 
 
-def _untold(found: Found, gathered: g.Gathered, unreadable: set[str]) -> Iterator[dict[str, Any]]:
+def _unreported(
+    found: Found, gathered: g.Gathered, unreadable: set[str]
+) -> Iterator[dict[str, Any]]:
     """Yield subscribers whose breaks were not all checked: the rest may be faults."""
     known = [gathered.subscribers.get(owner) for owner in found.many_breaks]
     names = sorted(

@@ -108,7 +108,7 @@ class Audit:
             counts[row["anomaly"]] = counts.get(row["anomaly"], 0) + 1
         others = [row for row in self._judged.to_pylist() if row["checker"] == rule]
         for row in others:
-            if row["what"] == "untold":
+            if row["what"] == "unreported":
                 counts[row["anomaly"]] = counts.get(row["anomaly"], 0) + row["count"]
         unknown = _texts(others, "unknown")
         verdict = Verdict.INVALID if counts else Verdict.UNKNOWN if unknown else Verdict.VALID

@@ -123,8 +123,10 @@ def _found(violations: DataFrame, rule: str, violations_max: int) -> pa.Table:
         place, count = one.pop("place"), one.pop("of")
         rows.append({**one, "what": "violation", "checker": rule, "tile": 0, "place": place})
         if place == violations_max and count > place:
-            untold = {"run": one["run"], "anomaly": one["anomaly"], "count": count - place}
-            rows.append({**untold, "what": "untold", "checker": rule, "tile": 0, "place": place})
+            unreported = {"run": one["run"], "anomaly": one["anomaly"], "count": count - place}
+            rows.append(
+                {**unreported, "what": "unreported", "checker": rule, "tile": 0, "place": place}
+            )
     empty = dict.fromkeys(verdicts.JUDGED_ARROW.names)
     return pa.Table.from_pylist([{**empty, **row} for row in rows], schema=verdicts.JUDGED_ARROW)
 

@@ -96,7 +96,7 @@ def campaign(
     """
     for option, value in (("cases_per_task", cases_per_task), ("tasks", tasks)):
         if value is not None and value < 1:
-            raise BadInput(f"{option} must be at least 1, not {value}")
+            raise BadInput(f"{option} must be at least 1, got {value}")
     listed = Cases(cases, key)
     columns = outcome_schema(listed.schema, schema)
     try:

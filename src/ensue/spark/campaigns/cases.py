@@ -96,7 +96,7 @@ def outcome_schema(cases: pa.Schema, results: str | DataType) -> pa.Schema:
     """Return the columns of an outcome: the case, its results, and common ones."""
     parsed = DataType.fromDDL(results) if isinstance(results, str) else results
     if not isinstance(parsed, StructType):
-        raise BadInput(f"schema: expected columns such as 'count bigint', not {results!r}")
+        raise BadInput(f"schema: expected columns such as 'count bigint', got {results!r}")
     fields = [*cases, *to_arrow_schema(parsed), *(pa.field(name, kind) for name, kind in OWN)]
     names = [field.name for field in fields]
     for name in names:

@@ -276,7 +276,7 @@ class _Pipeline:
             self._wind_down()
 
     def _may_start(self, stage: str) -> bool:
-        """Return whether it is the turn of a stage, and its pause is over."""
+        """Return whether it is the turn of a stage, and its pause has ended."""
         if self._once and self._running:
             return False
         coming_up = {name for name, query in self._running.items() if _is_coming_up(query)}

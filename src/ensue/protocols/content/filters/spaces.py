@@ -94,7 +94,7 @@ def check_text(text: str, what: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise BadInput(
-            f"{what} must be text that UTF-8 can carry; {text[:20]!a} holds half a surrogate pair"
+            f"{what} must be text that UTF-8 can carry; {text[:20]!a} has an unpaired surrogate"
         ) from None
 
 
