@@ -46,15 +46,18 @@ class RelayedOrders:
         names_max = min(names_max, MEMBERS_MAX)
         states: list[Json] = []
         for order, registry in self.registries.items():
-            heard = registry.heard
+            last_seen_ns = registry.last_seen_ns
             if registry.names:
                 states.append(
                     {
                         "order": order,
-                        "members_count": len(heard),
+                        "members_count": len(last_seen_ns),
                         "members": [
-                            {"name": name, "heard_s": max(0, now_ns - heard[name]) / SECOND_NS}
-                            for name in list(heard)[-names_max:]
+                            {
+                                "name": name,
+                                "heard_s": max(0, now_ns - last_seen_ns[name]) / SECOND_NS,
+                            }
+                            for name in list(last_seen_ns)[-names_max:]
                         ],
                         "numbers": len(registry.names),
                         "numbers_max": NODES_MAX,

@@ -25,7 +25,6 @@ __all__ = [
     "Change",
     "Corruption",
     "DeadlineSpec",
-    "EnsSpec",
     "MergeSpec",
     "Publication",
     "PublisherSpec",
@@ -34,6 +33,7 @@ __all__ = [
     "Scenario",
     "SequencerSpec",
     "SubscriberSpec",
+    "TopicLogSpec",
     "Vanish",
 ]
 
@@ -49,7 +49,7 @@ class SequencerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """In rank order. Topics that no node lists go where their hash puts them."""
 
 
-class EnsSpec(msgspec.Struct, frozen=True, kw_only=True):
+class TopicLogSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the event notification service; topics are spread over all of them."""
 
     name: str = "ens"
@@ -181,7 +181,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     settle_ns: int = 120 * SECOND_NS
     """All owed events must be delivered within this time after healing."""
     chain: tuple[SequencerSpec, ...] = (SequencerSpec(name="node-1"),)
-    ens: tuple[EnsSpec, ...] = (EnsSpec(),)
+    ens: tuple[TopicLogSpec, ...] = (TopicLogSpec(),)
     publishers: tuple[PublisherSpec, ...] = ()
     subscribers: tuple[SubscriberSpec, ...] = ()
     sequencer: SequencerConfig = SequencerConfig()

@@ -369,7 +369,7 @@ CLIENT = (
     Mutant("a full share stays paused", "causal", ((SharedNode, "resume", nothing),)),
     Mutant("a full reader stays paused", "total", ((Backpressure, "relieve", nothing),)),
     Mutant("a failed bus waits on", "total", ((Receipts, "fail_all", nothing),)),
-    Mutant("clients leave silently", "causal", ((RemoteHub, "part", part_at_once),)),
+    Mutant("clients leave silently", "causal", ((RemoteHub, "close_client", part_at_once),)),
     Mutant("nothing is repeated on reconnect", "merged", ((RemoteHub, "_reconnected", nothing),)),
     Mutant(
         "a failed session waits on",

@@ -99,7 +99,7 @@ class Registry:
         return number < len(self.names) and self.names[number] not in self._present
 
     @property
-    def heard(self) -> dict[str, int]:
+    def last_seen_ns(self) -> dict[str, int]:
         """When each member last sent a frame."""
         return dict(self._present)
 

@@ -17,7 +17,6 @@ from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.scenario import (
     Change,
     DeadlineSpec,
-    EnsSpec,
     MergeSpec,
     Publication,
     PublisherSpec,
@@ -26,6 +25,7 @@ from ensue.simulation.scenario import (
     Scenario,
     SequencerSpec,
     SubscriberSpec,
+    TopicLogSpec,
 )
 from ensue.simulation.scenario_file.faults import FaultsBuilder
 from ensue.simulation.scenario_file.names import Directory, placed, unknown
@@ -134,11 +134,13 @@ class _Builder:
                 start = end
         return tuple(chain)
 
-    def _ens(self) -> tuple[EnsSpec, ...]:
+    def _ens(self) -> tuple[TopicLogSpec, ...]:
         if not self.names.ens:
             raise BadInput("ens: needs at least 1 node; leave it out to get one")
         return tuple(
-            EnsSpec(name=name, site=site) for members in self.names.ens for name, site in members
+            TopicLogSpec(name=name, site=site)
+            for members in self.names.ens
+            for name, site in members
         )
 
     def _publishers(self) -> tuple[PublisherSpec, ...]:

@@ -22,12 +22,12 @@ from ensue.protocols.merged.config import MergedConfig, ticks_of
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.simulation.scenario import (
     Corruption,
-    EnsSpec,
     MergeSpec,
     PublisherSpec,
     Reply,
     Scenario,
     SubscriberSpec,
+    TopicLogSpec,
 )
 from ensue.simulation.swarms.draws import (
     MS,
@@ -103,7 +103,7 @@ def draw(seed: int) -> Scenario:
         order="merged",
         duration_ns=duration_ns,
         settle_ns=20 * SECOND,
-        ens=(EnsSpec(),),
+        ens=(TopicLogSpec(),),
         publishers=people.publishers,
         subscribers=people.subscribers,
         merge=merge,

@@ -12,7 +12,7 @@ from random import Random
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
-from ensue.simulation.scenario import EnsSpec, Scenario, SequencerSpec, SubscriberSpec, Vanish
+from ensue.simulation.scenario import Scenario, SequencerSpec, SubscriberSpec, TopicLogSpec, Vanish
 from ensue.simulation.swarms.draws import (
     MS,
     SECOND,
@@ -36,7 +36,7 @@ def draw(seed: int) -> Scenario:
     duration_ns = random.randrange(1 * SECOND, 4 * SECOND)
     topics = [f"t{index}" for index in range(random.choice((1, 2, 3, 4, 6, 8, 12)))]
     chain = _chain(random, topics)
-    ens = tuple(EnsSpec(name=f"ens-{index}") for index in range(1, random.choice((2, 2, 3))))
+    ens = tuple(TopicLogSpec(name=f"ens-{index}") for index in range(1, random.choice((2, 2, 3))))
     by_two = random.random() < 0.15
     subscribers = draw_subscribers(random, topics, duration_ns, fixed=by_two)
     publishers = draw_publishers(random, topics, duration_ns)
