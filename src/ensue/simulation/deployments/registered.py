@@ -8,7 +8,7 @@ registry evicted connects again at once. `RegisteredProcess` stands for the bus 
 In the trace each start of a client is a node of its own: nothing is owed to a client that has left.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ensue.core.trace import Row
@@ -45,7 +45,14 @@ class ClientNode(Node, Protocol):
     def held_count(self) -> int:
         """Number of received events that wait for others."""
 
-    def publish(self, topic: str, payload: bytes, *, now_ns: int) -> object:
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        now_ns: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> object:
         """Publish an event."""
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
@@ -91,7 +98,7 @@ class RegisteredProcess:
         self._registry = registry
         self._build = build
         self._wanted = wanted
-        self._waiting: list[tuple[str, bytes]] = []
+        self._waiting: list[tuple[str, bytes, Mapping[str, str] | None]] = []
         """Events published before the node takes commands."""
         self.leaving = self._resigning = self._over = False
         self._ask_due_ns: int | None = None
@@ -114,13 +121,20 @@ class RegisteredProcess:
             self._until_ns = now_ns + REGISTER_NS
             self._ask(now_ns)
 
-    def publish(self, topic: str, payload: bytes, *, now_ns: int) -> None:
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        now_ns: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Publish an event once the node takes commands; one that is away publishes nothing."""
         self._now_ns = now_ns
         if self.ready and self.node is not None and not self.leaving:
-            self.node.publish(topic, payload, now_ns=now_ns)
+            self.node.publish(topic, payload, now_ns=now_ns, headers=headers)
         elif self.connected and not self.leaving:
-            self._waiting.append((topic, payload))
+            self._waiting.append((topic, payload, headers))
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
         """Subscribe, now or when the node takes commands."""
@@ -212,8 +226,8 @@ class RegisteredProcess:
         self.ready = True
         if not self.leaving:
             node.subscribe(tuple(self._wanted), now_ns=self._now_ns)
-        for topic, payload in self._waiting:
-            node.publish(topic, payload, now_ns=self._now_ns)
+        for topic, payload, headers in self._waiting:
+            node.publish(topic, payload, now_ns=self._now_ns, headers=headers)
         self._waiting.clear()
 
     def _ask(self, now_ns: int) -> None:

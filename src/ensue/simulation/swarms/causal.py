@@ -29,6 +29,8 @@ __all__ = ["draw"]
 
 REGISTERED = 0.4
 """How likely it is that nodes register, as processes do."""
+STAYING = 0.4
+"""How likely it is that all registered nodes stay to the end."""
 MORE_VANISH = 0.3
 """How likely it is that more than publishers vanish."""
 STAY_MIN = 2
@@ -71,11 +73,17 @@ def _registered(random: Random, scenario: Scenario, nodes: list[str]) -> Scenari
     """Have all nodes register, in a longer run: long enough to miss polls."""
     duration_ns = scenario.duration_ns + random.randrange(4 * SECOND)
     registry = draw_registry(random, nodes, duration_ns)
+    faults, vanish = scenario.faults, scenario.vanish
+    if random.random() < STAYING:
+        # No client ends, so no event may be lost.
+        registry = msgspec.structs.replace(registry, expire_ns=40 * SECOND, departures=())
+        faults, vanish = msgspec.structs.replace(faults, crashes=()), ()
     return msgspec.structs.replace(
         scenario,
         duration_ns=duration_ns,
         registry=registry,
-        faults=with_registry_faults(random, scenario.faults, registry.name, nodes, duration_ns),
+        faults=with_registry_faults(random, faults, registry.name, nodes, duration_ns),
+        vanish=vanish,
     )
 
 
