@@ -25,7 +25,11 @@ from ensue.protocols.membership import frames as membership_frames
 from ensue.protocols.membership.client import KnownMembers
 from ensue.protocols.topic_log.frames import Put
 from ensue.simulation.deployments.base import Deployment
-from ensue.simulation.deployments.registered import RegisteredClients, describe_registry
+from ensue.simulation.deployments.registered import (
+    RegisteredClients,
+    client_of,
+    describe_registry,
+)
 from ensue.simulation.scenario import DeadlineSpec, Scenario
 from ensue.simulation.text import duration, listed
 from ensue.simulation.world.driver import Command
@@ -199,7 +203,7 @@ def _stalled(row: Row, pauses: tuple[Pause, ...], period_ns: int) -> bool:
         return False
     due_ns = row.true_ns + row.deadline_ns - row.at_ns
     return any(
-        pause.node == row.node
+        pause.node == client_of(row.node)
         and pause.from_ns <= due_ns
         and (pause.until_ns is None or pause.until_ns >= due_ns - period_ns)
         for pause in pauses

@@ -22,7 +22,14 @@ from ensue.simulation.world.clocks import ClockConfig
 from ensue.simulation.world.process import Factory
 from ensue.simulation.world.world import World
 
-__all__ = ["ClientNode", "RegisteredClients", "RegisteredProcess", "describe_registry", "ended_in"]
+__all__ = [
+    "ClientNode",
+    "RegisteredClients",
+    "RegisteredProcess",
+    "client_of",
+    "describe_registry",
+    "ended_in",
+]
 
 REGISTER_NS = 10_000_000_000
 """How long a client tries to register under one name."""
@@ -345,6 +352,11 @@ def _leave(process: Any, now_ns: int) -> None:
 
 def _repeat(process: Any, now_ns: int) -> None:
     process.repeat(now_ns=now_ns)
+
+
+def client_of(node: str) -> str:
+    """Return the client that a node of the trace is a start of."""
+    return node.partition("~")[0]
 
 
 def ended_in(rows: Iterable[Row]) -> set[str]:
