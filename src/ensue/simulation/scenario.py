@@ -223,6 +223,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     registry: RegistrySpec | None = None
     """For orders `causal` and `deadline`: clients register as they do in production; None: all
     nodes know each other from the start."""
+    fan_out: bool = False
+    """For orders `merged` and `none`: the notification service is a fan-out, as on servers, and
+    keeps no log."""
     table: msgspec.Struct | None = None
     """For an order in its own package: its table, see `ensue.orders.Guarantee.scenario_table`."""
     link: LinkConfig = LinkConfig()
@@ -264,6 +267,11 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"{what} must name nodes of this scenario, not {unknown}")
         if not self.chain or not self.ens:
             raise ConfigurationError("a scenario needs a chain node and an ENS node")
+        order = orders.named(self.order)
+        if self.registry is not None and not order.registries():
+            raise ConfigurationError(f"clients in order {self.order!r} do not register")
+        if self.fan_out and not order.uses_topics_alone:
+            raise ConfigurationError(f"order {self.order!r} has no fan-out")
         if self.sequencer.carries and not self.topic_log_config.keeps_log:
             raise ConfigurationError("sequencer.carries needs a log: stations keep one")
         if self.sequencer.reliable != self.topic_log_config.keeps_log:
