@@ -24,8 +24,8 @@ from ensue.simulation.world.network import NetworkConfig
 __all__ = [
     "Change",
     "Corruption",
-    "Departure",
     "DeadlineSpec",
+    "Departure",
     "EnsSpec",
     "MergeSpec",
     "Publication",
@@ -267,6 +267,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"{what} must name nodes of this scenario, not {unknown}")
         if not self.chain or not self.ens:
             raise ConfigurationError("a scenario needs a chain node and an ENS node")
+        self._check_service()
+
+    def _check_service(self) -> None:
+        """Refuse what the order of the scenario does not have."""
         order = orders.named(self.order)
         if self.registry is not None and not order.registries():
             raise ConfigurationError(f"clients in order {self.order!r} do not register")

@@ -148,10 +148,7 @@ class CausalDeployment(Deployment):
         yield from super().waits()
         if self._clients is not None:
             yield from self._clients.waits()
-        furthest: dict[str, Counts] = {}
-        for node in self.nodes():
-            for topic, counts in node.seen().items():
-                raise_counts(furthest.setdefault(topic, {}), counts)
+        yield from self._lags()
         for node in self.nodes():
             if node.unsettled_count:
                 yield f"{node.name} has {node.unsettled_count} unsettled events"
@@ -159,6 +156,14 @@ class CausalDeployment(Deployment):
                 yield f"{node.name} holds {node.held_count} events back"
             for topic in node.joining:
                 yield f"{node.name} has not joined {topic}"
+
+    def _lags(self) -> Iterator[str]:
+        """Yield which node is behind the others, and how far."""
+        furthest: dict[str, Counts] = {}
+        for node in self.nodes():
+            for topic, counts in node.seen().items():
+                raise_counts(furthest.setdefault(topic, {}), counts)
+        for node in self.nodes():
             for topic, counts in node.progress().items():
                 for source, count in furthest[topic].items():
                     if counts.get(source, 0) < count:

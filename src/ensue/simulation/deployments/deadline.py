@@ -175,15 +175,23 @@ class DeadlineDeployment(Deployment):
             yield "messages may be on their way"
         if self._clients is not None:
             yield from self._clients.waits()
-            for process in self._clients.processes():
-                if process.node is not None and process.node.held_count:
-                    yield f"{process.name} holds {process.node.held_count} messages back"
-        for name in self.world.names():
-            node = self.world.node(name)
+        for name, node in self._nodes():
             if isinstance(node, DeadlineBroker) and node.unsettled_count:
                 yield f"{name} has {node.unsettled_count} events that may not be sent yet"
-            if isinstance(node, DeadlineBroker | DeadlineSubscriber) and node.held_count:
+            if node.held_count:
                 yield f"{name} holds {node.held_count} messages back"
+
+    def _nodes(self) -> Iterator[tuple[str, DeadlineBroker | DeadlineSubscriber]]:
+        """Yield the nodes that are up."""
+        if self._clients is not None:
+            for process in self._clients.processes():
+                if isinstance(process.node, RegisteredBroker):
+                    yield process.name, process.node.broker
+            return
+        for name in self.world.names():
+            node = self.world.node(name)
+            if isinstance(node, DeadlineBroker | DeadlineSubscriber):
+                yield name, node
 
 
 def without_stalls(rows: list[Row], scenario: Scenario) -> list[Row]:

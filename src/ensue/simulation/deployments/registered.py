@@ -45,6 +45,10 @@ class ClientNode(Node, Protocol):
         """Whether the registry has confirmed that it left."""
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics in effect."""
+
+    @property
     def unsettled_count(self) -> int:
         """Number of published events that are not settled."""
 
@@ -119,6 +123,12 @@ class RegisteredProcess:
     def connected(self) -> bool:
         """Whether the process registers or is registered, and has not left."""
         return not self._over and (self.node is not None or self._ask_due_ns is not None)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Topics that the application wants, and the node has not joined."""
+        joined = () if self.node is None else self.node.topics
+        return tuple(topic for topic in self._wanted if topic not in joined and not self.leaving)
 
     # -- Commands -------------------------------------------------------------------------------
 
@@ -304,8 +314,8 @@ class RegisteredClients:
                 yield f"{process.name} has not left"
             elif not process.ready:
                 yield f"{process.name} has not registered"
-            elif process.node is not None and process.node.unsettled_count:
-                yield f"{process.name} has {process.node.unsettled_count} unsettled events"
+            for topic in process.missing:
+                yield f"{process.name} has not joined {topic}"
 
     def _factory(self, name: str, build: Build, late_ns: int) -> Factory:
         wanted: dict[str, None] = {}

@@ -71,7 +71,7 @@ def draw(seed: int) -> Scenario:
 
 def _registered(random: Random, scenario: Scenario, nodes: list[str]) -> Scenario:
     """Have all nodes register, in a longer run: long enough to miss polls."""
-    duration_ns = scenario.duration_ns + random.randrange(4 * SECOND)
+    duration_ns = scenario.duration_ns + random.randrange(6 * SECOND)
     registry = draw_registry(random, nodes, duration_ns)
     faults, vanish = scenario.faults, scenario.vanish
     if random.random() < STAYING:
@@ -82,7 +82,7 @@ def _registered(random: Random, scenario: Scenario, nodes: list[str]) -> Scenari
         scenario,
         duration_ns=duration_ns,
         registry=registry,
-        faults=with_registry_faults(random, faults, registry.name, nodes, duration_ns),
+        faults=with_registry_faults(random, faults, registry, nodes, duration_ns),
         vanish=vanish,
     )
 

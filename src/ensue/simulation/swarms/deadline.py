@@ -110,8 +110,8 @@ def _registered(random: Random, kind: str, scenario: Scenario, names: list[str])
     registry = draw_registry(random, names, duration_ns)
     faults = scenario.faults
     if kind != "calm":
-        duration_ns += random.randrange(3 * SECOND)
-        faults = with_registry_faults(random, faults, registry.name, names, duration_ns)
+        duration_ns += random.randrange(6 * SECOND)
+        faults = with_registry_faults(random, faults, registry, names, duration_ns)
     return msgspec.structs.replace(
         scenario,
         duration_ns=duration_ns,

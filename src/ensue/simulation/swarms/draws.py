@@ -35,8 +35,8 @@ __all__ = [
     "draw_publishers",
     "draw_registry",
     "draw_subscribers",
-    "with_registry_faults",
     "some_of",
+    "with_registry_faults",
 ]
 
 MS = 1_000_000
@@ -273,11 +273,18 @@ def draw_registry(random: Random, clients: Sequence[str], duration_ns: int) -> R
 
 
 def with_registry_faults(
-    random: Random, faults: Faults, registry: str, clients: Sequence[str], duration_ns: int
+    random: Random, faults: Faults, spec: RegistrySpec, clients: Sequence[str], duration_ns: int
 ) -> Faults:
     """Add crashes of the registry, and partitions between it and clients."""
-    dice = _Dice(random, clients, duration_ns)
+    dice, registry = _Dice(random, clients, duration_ns), spec.name
     partitions = []
+    if spec.expire_ns < duration_ns:
+        # Longer than clients may be silent: they are evicted, though they run.
+        start_ns = random.randrange(duration_ns - spec.expire_ns)
+        end_ns = start_ns + spec.expire_ns + random.randrange(1 * SECOND, 3 * SECOND)
+        partitions.append(
+            Partition(side=(registry,), other=dice.group(), from_ns=start_ns, until_ns=end_ns)
+        )
     for _ in dice.count(2):
         start_ns = random.randrange(duration_ns)
         end_ns = start_ns + random.randrange(100 * MS, 6 * SECOND)
