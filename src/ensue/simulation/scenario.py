@@ -25,10 +25,12 @@ __all__ = [
     "Change",
     "Corruption",
     "DeadlineSpec",
+    "Departure",
     "MergeSpec",
     "Publication",
     "PublisherSpec",
     "Rate",
+    "RegistrySpec",
     "Reply",
     "Scenario",
     "SequencerSpec",
@@ -170,6 +172,30 @@ class DeadlineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether events may be missing."""
 
 
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered client that leaves once its events are settled."""
+
+    client: str
+    at_ns: int
+    back_after_ns: int | None = None
+    """When it registers again, after it has left; None: never."""
+
+
+class RegistrySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Clients that register; see `ensue.simulation.deployments.registered`."""
+
+    name: str = "registry"
+    site: str = ""
+    expire_ns: int = 40 * SECOND_NS
+    """How long a client may be silent before the registry evicts it."""
+    arrivals: dict[str, int] = {}
+    """By client: when it starts, if not at once."""
+    departures: tuple[Departure, ...] = ()
+    """At most one for each client."""
+    reconnects: bool = True
+    """Whether clients notice that the registry has restarted, as from a new connection."""
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """The complete description of a run, apart from its seed."""
 
@@ -194,6 +220,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """Brokers and clients, for `transactions`."""
     deadline: DeadlineSpec = DeadlineSpec()
     """For order `deadline`, which has no chain and no notification service."""
+    registry: RegistrySpec | None = None
+    """For orders `causal` and `deadline`: clients register as they do in production; None: all
+    nodes know each other from the start."""
+    fan_out: bool = False
+    """For orders `merged` and `none`: the notification service is a fan-out, as on servers, and
+    keeps no log."""
     table: msgspec.Struct | None = None
     """For an order in its own package: its table, see `ensue.orders.Guarantee.scenario_table`."""
     link: LinkConfig = LinkConfig()
@@ -216,6 +248,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             for group in (self.chain, self.ens, self.publishers, self.subscribers)
             for each in group
         ]
+        names += [] if self.registry is None else [self.registry.name]
         names += [*self.merge.relays, *self.overlay.brokers, *self.overlay.clients]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
@@ -234,6 +267,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"{what} must name nodes of this scenario, not {unknown}")
         if not self.chain or not self.ens:
             raise ConfigurationError("a scenario needs a chain node and an ENS node")
+        self._check_service()
+
+    def _check_service(self) -> None:
+        """Refuse what the order of the scenario does not have."""
+        order = orders.named(self.order)
+        if self.registry is not None and not order.registries():
+            raise ConfigurationError(f"clients in order {self.order!r} do not register")
+        if self.fan_out and not order.uses_topics_alone:
+            raise ConfigurationError(f"order {self.order!r} has no fan-out")
         if self.sequencer.carries and not self.topic_log_config.keeps_log:
             raise ConfigurationError("sequencer.carries needs a log: stations keep one")
         if self.sequencer.reliable != self.topic_log_config.keeps_log:

@@ -15,6 +15,7 @@ from tests.simulation.swarms import (
     test_deadline,
     test_merged,
     test_mutants_causal,
+    test_mutants_membership,
     test_mutants_total,
     test_mutants_transactions,
 )
@@ -39,6 +40,18 @@ ORDERS: dict[str, tuple[tuple[Any, ...], Find, int]] = {
         test_mutants_transactions.SEARCH.first_seed,
         test_mutants_transactions.SEEDS_MAX,
     ),
+    **{
+        f"{order}: {part}": (
+            test_mutants_membership.MUTANTS[order],
+            test_mutants_membership.SEARCHES[order].first_seed,
+            test_mutants_membership.SEEDS_MAX,
+        )
+        for order, part in (
+            ("causal", "registered"),
+            ("deadline", "registered"),
+            ("merged", "fan-out"),
+        )
+    },
 }
 
 

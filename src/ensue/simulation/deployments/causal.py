@@ -1,7 +1,8 @@
 """Causal order in a world: every publisher and subscriber is a node of one cube.
 
-There is no chain and no topic log. A subscriber that replies publishes with its own node. When a
-node vanishes, all others remove it after a while, as a registry does between processes.
+There is no chain and no topic log. A subscriber that replies publishes with its own node. Nodes
+know each other from the start, or they register (`Scenario.registry`), as processes do. When a node
+vanishes, all others remove it after a while, as a registry does.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,9 +18,17 @@ from ensue.core.wire import Codec
 from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.causal.frames import FRAMES, Counts, raise_counts
 from ensue.protocols.causal.node import CausalNode
-from ensue.protocols.interface import Node
+from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.interface import Node, Outcome
+from ensue.protocols.membership import frames as membership_frames
+from ensue.protocols.membership.client import KnownMembers
 from ensue.protocols.topic_log.frames import Put
 from ensue.simulation.deployments.base import Deployment
+from ensue.simulation.deployments.registered import (
+    RegisteredClients,
+    describe_registry,
+    ended_in,
+)
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.text import duration
 from ensue.simulation.world.driver import Command
@@ -43,16 +52,28 @@ class CausalDeployment(Deployment):
         self._sites = dict(people + [(each.name, each.site) for each in scenario.subscribers])
         self._names = list(self._sites)
         # What an application published is written into the trace as it would be put on a wire.
-        return Codec((*FRAMES, Put))
+        self._clients: RegisteredClients | None = None
+        return Codec((*FRAMES, *membership_frames.FRAMES, Put))
 
     def _add_nodes(self) -> None:
+        scenario = self.scenario
+        if scenario.registry is not None:
+            across = scenario.hypercube.across_topics
+            self._clients = RegisteredClients(
+                scenario.registry, self.world, order=scenario.order, across=across
+            )
         for name, site in self._sites.items():
-            clock = self.scenario.clocks.get(name)
+            clock = scenario.clocks.get(name)
+            if self._clients is not None:
+                self._clients.add(name, self._registered, site=site, clock=clock)
+                continue
             factory = self._factory(name)
             self.world.add(name, factory, site=site, clock=clock, disk=self._client_disk)
 
     def _schedule(self) -> None:
         super()._schedule()
+        if self._clients is not None:
+            return  # The registry evicts clients that vanished.
         for vanish in self.scenario.vanish:
             for name in self._names:
                 if name != vanish.publisher:
@@ -67,6 +88,19 @@ class CausalDeployment(Deployment):
 
         return build
 
+    def _registered(self, name: str, members: KnownMembers, now_ns: int) -> RegisteredNode:
+        registry = self.scenario.registry
+        assert registry is not None
+        config = msgspec.structs.replace(self.scenario.hypercube, durable=False)
+        return RegisteredNode(
+            name=name, registry=registry.name, members=members, config=config, now_ns=now_ns
+        )
+
+    def _outcome(self, name: str, outcome: Outcome) -> None:
+        super()._outcome(name, outcome)
+        if self._clients is not None:
+            self._clients.outcome(name, outcome)
+
     def _replier(self, subscriber: str) -> str:
         return subscriber
 
@@ -74,6 +108,8 @@ class CausalDeployment(Deployment):
         """Judge the trace by the order across topics, or within each."""
         order = Causal(across_topics=self.scenario.hypercube.across_topics).label
         gone = {each.publisher for each in self.scenario.vanish}
+        if self._clients is not None:
+            gone = ended_in(rows)
         if not gone:
             published = sum(row.action == "published" for row in rows)
             if published <= self.scenario.hypercube.retained_max:
@@ -88,6 +124,8 @@ class CausalDeployment(Deployment):
     def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
         """Describe the configuration of the protocol."""
         yield _cube(scenario.hypercube)
+        if scenario.registry is not None:
+            yield from describe_registry(scenario.registry)
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield nothing: there is no log, and no slots in one."""
@@ -95,6 +133,11 @@ class CausalDeployment(Deployment):
 
     def nodes(self) -> Iterator[CausalNode]:
         """Yield the nodes that are up."""
+        if self._clients is not None:
+            for process in self._clients.processes():
+                if isinstance(process.node, RegisteredNode):
+                    yield process.node.node
+            return
         for name in self._names:
             node = self.world.node(name)
             if isinstance(node, CausalNode):
@@ -103,10 +146,9 @@ class CausalDeployment(Deployment):
     def waits(self) -> Iterator[str]:
         """Yield which node still waits for what: all members must be equally far."""
         yield from super().waits()
-        furthest: dict[str, Counts] = {}
-        for node in self.nodes():
-            for topic, counts in node.seen().items():
-                raise_counts(furthest.setdefault(topic, {}), counts)
+        if self._clients is not None:
+            yield from self._clients.waits()
+        yield from self._lags()
         for node in self.nodes():
             if node.unsettled_count:
                 yield f"{node.name} has {node.unsettled_count} unsettled events"
@@ -114,12 +156,20 @@ class CausalDeployment(Deployment):
                 yield f"{node.name} holds {node.held_count} events back"
             for topic in node.joining:
                 yield f"{node.name} has not joined {topic}"
+
+    def _lags(self) -> Iterator[str]:
+        """Yield which node is behind the others, and how far."""
+        furthest: dict[str, Counts] = {}
+        for node in self.nodes():
+            for topic, counts in node.seen().items():
+                raise_counts(furthest.setdefault(topic, {}), counts)
+        for node in self.nodes():
             for topic, counts in node.progress().items():
                 for source, count in furthest[topic].items():
                     if counts.get(source, 0) < count:
                         yield (
                             f"{node.name} has {counts.get(source, 0)} of {count} events of "
-                            f"{self._names[source]} on {topic}"
+                            f"number {source} on {topic}"
                         )
 
 

@@ -2,7 +2,8 @@
 
 Every publisher is a broker. So is every subscriber that replies, and each one in `listening`: these
 deliver by the matrix and publish, each as one node. All others get events in rounds of gossip, and
-publish nothing.
+publish nothing. Where clients register (`Scenario.registry`), each of them is a broker, and there
+is no gossip, as between processes.
 
 What a node missed because it stood still is not judged: no node could have delivered it.
 """
@@ -17,10 +18,18 @@ from ensue.core.trace import Row
 from ensue.core.wire import Codec
 from ensue.protocols.deadline.broker import DeadlineBroker
 from ensue.protocols.deadline.frames import FRAMES
+from ensue.protocols.deadline.registered import RegisteredBroker
 from ensue.protocols.deadline.subscriber import DeadlineSubscriber
-from ensue.protocols.interface import Node
+from ensue.protocols.interface import Node, Outcome
+from ensue.protocols.membership import frames as membership_frames
+from ensue.protocols.membership.client import KnownMembers
 from ensue.protocols.topic_log.frames import Put
 from ensue.simulation.deployments.base import Deployment
+from ensue.simulation.deployments.registered import (
+    RegisteredClients,
+    client_of,
+    describe_registry,
+)
 from ensue.simulation.scenario import DeadlineSpec, Scenario
 from ensue.simulation.text import duration, listed
 from ensue.simulation.world.driver import Command
@@ -46,17 +55,28 @@ class DeadlineDeployment(Deployment):
         brokers += [
             (each.name, each.site)
             for each in scenario.subscribers
-            if each.replies or each.name in scenario.deadline.listening
+            if scenario.registry is not None
+            or each.replies
+            or each.name in scenario.deadline.listening
         ]
         self._brokers = dict(brokers)
+        self._clients: RegisteredClients | None = None
         self._marked = 0
         # What an application published is written into the trace as it would be put on a wire.
-        return Codec((*FRAMES, Put))
+        return Codec((*FRAMES, *membership_frames.FRAMES, Put))
 
     def _add_nodes(self) -> None:
         scenario, world = self.scenario, self.world
+        if scenario.registry is not None:
+            terms = f"deadlines of {duration(scenario.deadline.config.lifetime_ns)}"
+            self._clients = RegisteredClients(
+                scenario.registry, world, order=scenario.order, terms=terms
+            )
         for name, site in self._brokers.items():
             clock = scenario.clock_of(name)
+            if self._clients is not None:
+                self._clients.add(name, self._registered, site=site, clock=clock)
+                continue
             factory = self._broker_factory(name, site)
             world.add(name, factory, site=site, clock=clock, disk=self._client_disk)
         for each in scenario.subscribers:
@@ -80,6 +100,21 @@ class DeadlineDeployment(Deployment):
             )
 
         return build
+
+    def _registered(self, name: str, members: KnownMembers, now_ns: int) -> RegisteredBroker:
+        registry = self.scenario.registry
+        assert registry is not None
+        config = msgspec.structs.replace(
+            self.scenario.deadline.config, spreads=False, durable=False
+        )
+        return RegisteredBroker(
+            name=name, registry=registry.name, members=members, config=config, now_ns=now_ns
+        )
+
+    def _outcome(self, name: str, outcome: Outcome) -> None:
+        super()._outcome(name, outcome)
+        if self._clients is not None:
+            self._clients.outcome(name, outcome)
 
     def _subscriber_factory(self, name: str, site: str) -> Factory:
         role, config = self.roles.gossip_subscriber, self.scenario.deadline.config
@@ -122,6 +157,8 @@ class DeadlineDeployment(Deployment):
     def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
         """Describe the configuration of the protocol."""
         yield from _describe(scenario.deadline)
+        if scenario.registry is not None:
+            yield from describe_registry(scenario.registry)
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """Yield nothing: there is no log, and no slots in one."""
@@ -136,12 +173,25 @@ class DeadlineDeployment(Deployment):
         if self.world.now_ns < self.scenario.duration_ns + (1 + REPLIES_MAX) * longest:
             # No node waits for an answer here, so none knows what is still on its way.
             yield "messages may be on their way"
-        for name in self.world.names():
-            node = self.world.node(name)
+        if self._clients is not None:
+            yield from self._clients.waits()
+        for name, node in self._nodes():
             if isinstance(node, DeadlineBroker) and node.unsettled_count:
                 yield f"{name} has {node.unsettled_count} events that may not be sent yet"
-            if isinstance(node, DeadlineBroker | DeadlineSubscriber) and node.held_count:
+            if node.held_count:
                 yield f"{name} holds {node.held_count} messages back"
+
+    def _nodes(self) -> Iterator[tuple[str, DeadlineBroker | DeadlineSubscriber]]:
+        """Yield the nodes that are up."""
+        if self._clients is not None:
+            for process in self._clients.processes():
+                if isinstance(process.node, RegisteredBroker):
+                    yield process.name, process.node.broker
+            return
+        for name in self.world.names():
+            node = self.world.node(name)
+            if isinstance(node, DeadlineBroker | DeadlineSubscriber):
+                yield name, node
 
 
 def without_stalls(rows: list[Row], scenario: Scenario) -> list[Row]:
@@ -161,7 +211,7 @@ def _stalled(row: Row, pauses: tuple[Pause, ...], period_ns: int) -> bool:
         return False
     due_ns = row.true_ns + row.deadline_ns - row.at_ns
     return any(
-        pause.node == row.node
+        pause.node == client_of(row.node)
         and pause.from_ns <= due_ns
         and (pause.until_ns is None or pause.until_ns >= due_ns - period_ns)
         for pause in pauses

@@ -1,6 +1,8 @@
 """Merged order in a world: publishers, a notification service, subscribers.
 
-The relay does not order. With levels, mergers are between relay and subscribers.
+The relay does not order. With levels, mergers are between relay and subscribers. Behind fan-outs
+(`Scenario.fan_out`) publishers agree on their terms and retransmit what is not answered, as behind
+servers.
 
 A subscriber that replies is two nodes, one that subscribes and one that publishes, with one name in
 the trace. An eager subscriber replies to events before their turn, so its publisher observes their
@@ -16,7 +18,8 @@ import msgspec
 
 from ensue.checkers import Report, Verdict, check
 from ensue.core.trace import Row
-from ensue.protocols.interface import Deliver, Node, Outcome
+from ensue.core.wire import Codec
+from ensue.protocols.interface import Deliver, Node, Outcome, Refuse
 from ensue.protocols.merged.config import MergedConfig
 from ensue.protocols.merged.publisher import MergedPublisher
 from ensue.protocols.merged.relay import MergedRelay
@@ -40,6 +43,11 @@ class MergedDeployment(TopicLogDeployment):
 
     def _clock(self, name: str) -> ClockConfig | None:
         return self.scenario.clock_of(name)
+
+    def _prepare(self) -> Codec:
+        self._refused: dict[str, str] = {}
+        """Publishers whose terms a fan-out refused."""
+        return super()._prepare()
 
     def _add_servers(self) -> None:
         super()._add_servers()
@@ -71,9 +79,18 @@ class MergedDeployment(TopicLogDeployment):
 
     def _publisher_factory(self, name: str) -> Factory:
         role, config = self.roles.merge_publisher, self.scenario.merge.config
+        fan_out = self.scenario.fan_out
+        fanouts = tuple(self._ens) if fan_out else ()
 
         def build(records: Records, now_ns: int) -> Node:
-            return role(name=name, config=config, records=records, now_ns=now_ns)
+            return role(
+                name=name,
+                config=config,
+                answered=fan_out,
+                fanouts=fanouts,
+                records=records,
+                now_ns=now_ns,
+            )
 
         return build
 
@@ -128,6 +145,8 @@ class MergedDeployment(TopicLogDeployment):
                 )
 
     def _outcome(self, name: str, outcome: Outcome) -> None:
+        if isinstance(outcome, Refuse) and not outcome.topics:
+            self._refused[name] = outcome.reason
         if isinstance(outcome, Deliver) and outcome.verdict and name in self._repliers:
             # At once, before anything else that this process does: it is one process, though two
             # nodes.
@@ -161,6 +180,7 @@ class MergedDeployment(TopicLogDeployment):
     def waits(self) -> Iterator[str]:
         """Yield which node still waits for what."""
         yield from super().waits()
+        yield from (f"{name} was refused: {reason}" for name, reason in self._refused.items())
         merge = self.scenario.merge
         level = merge.config.above(merge.link_delta_ticks) if merge.stacked else merge.config
         longest = level.span_ticks * merge.config.tick_ns

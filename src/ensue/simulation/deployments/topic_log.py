@@ -2,19 +2,25 @@
 
 A subscriber that replies is two nodes, one that subscribes and one that publishes, with one name in
 the trace. A protocol defines which nodes publish and subscribe.
+
+With `Scenario.fan_out` the service is fan-outs, as on servers. As from connections there, a fan-out
+notices that a client has crashed, and clients notice that a fan-out has restarted.
 """
 
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from typing import Any
 
 from ensue import orders
 from ensue.core.event import Event
 from ensue.core.wire import Codec
+from ensue.protocols.topic_log.fanout import Fanout
 from ensue.protocols.topic_log.log import TopicLog
 from ensue.simulation.deployments.base import Deployment
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.text import at_site
 from ensue.simulation.world.clocks import ClockConfig
+from ensue.simulation.world.driver import Command
 from ensue.simulation.world.process import Factory
 
 __all__ = ["Records", "TopicLogDeployment"]
@@ -65,8 +71,22 @@ class TopicLogDeployment(Deployment):
 
     def _add_servers(self) -> None:
         """Add the notification service; a protocol adds other nodes that are no clients."""
+        if self.scenario.fan_out:
+            self.world.on_down, self.world.on_up = self._crashed, self._restarted
         for each in self.scenario.ens:
             self.world.add(each.name, self._ens_factory(each.name), site=each.site)
+
+    def _crashed(self, name: str) -> None:
+        """Have fan-outs forget a client whose connections are lost."""
+        for ens in self._ens:
+            if name not in self._ens:
+                self.world.call(ens, _forget(name))
+
+    def _restarted(self, name: str) -> None:
+        """Have clients repeat their requests to a fan-out: their connections are new."""
+        if name in self._ens:
+            for client in self.world.names():
+                self.world.call(client, _repeat)
 
     def _add_publisher(self, name: str, seen_as: str, site: str) -> None:
         factory, clock = self._publisher_factory(name), self._clock(seen_as)
@@ -75,6 +95,8 @@ class TopicLogDeployment(Deployment):
         )
 
     def _ens_factory(self, name: str) -> Factory:
+        if self.scenario.fan_out:
+            return lambda _records, _now: Fanout(name=name)
         config, role = self.scenario.topic_log_config, self.roles.ens
         return lambda records, _now: role(name=name, config=config, records=records)
 
@@ -88,5 +110,16 @@ class TopicLogDeployment(Deployment):
     @classmethod
     def describe_nodes(cls, scenario: Scenario) -> Iterator[str]:
         """Describe the nodes besides publishers and subscribers."""
+        kind = "fan-out" if scenario.fan_out else "notification service"
         for ens in scenario.ens:
-            yield f"  notification service {ens.name}{at_site(ens.site)}"
+            yield f"  {kind} {ens.name}{at_site(ens.site)}"
+
+
+def _forget(name: str) -> Command:
+    return lambda fanout, now_ns: fanout.forget(name, now_ns=now_ns)
+
+
+def _repeat(node: Any, now_ns: int) -> None:
+    repeat = getattr(node, "repeat", None)
+    if repeat is not None:
+        repeat(now_ns=now_ns)

@@ -23,7 +23,7 @@ class UnorderedDeployment(TopicLogDeployment):
 
     def judge(self, rows: list[Row]) -> Report:
         """Judge the trace by what is promised without an order."""
-        lossy = not self.scenario.topic_log_config.keeps_log
+        lossy = self.scenario.fan_out or not self.scenario.topic_log_config.keeps_log
         return check(rows, order=self.scenario.order, lossy=lossy)
 
     def waits(self) -> Iterator[str]:

@@ -21,6 +21,7 @@ from ensue.simulation.scenario import (
     Publication,
     PublisherSpec,
     Rate,
+    RegistrySpec,
     Reply,
     Scenario,
     SequencerSpec,
@@ -28,7 +29,7 @@ from ensue.simulation.scenario import (
     TopicLogSpec,
 )
 from ensue.simulation.scenario_file.faults import FaultsBuilder
-from ensue.simulation.scenario_file.names import Directory, placed, unknown
+from ensue.simulation.scenario_file.names import REGISTRY, Directory, placed, unknown
 from ensue.simulation.scenario_file.tables import File, PairDelay
 from ensue.simulation.scenario_file.values import Names
 from ensue.simulation.world.clocks import ClockConfig
@@ -101,6 +102,7 @@ class _Builder:
                 hypercube=self._hypercube(),
                 merge=self._merge(),
                 deadline=self._deadline(),
+                registry=RegistrySpec(name=REGISTRY) if file.registered else None,
                 table=self._table(),
                 topic_log_config=topic_log_config,
                 link=link,

@@ -16,7 +16,10 @@ from ensue.core.errors import BadInput, ConfigurationError
 from ensue.simulation.scenario_file.tables import File, Member, Topics
 from ensue.simulation.scenario_file.values import COUNT_MAX, Names, read_value
 
-__all__ = ["Directory", "placed", "unknown"]
+__all__ = ["REGISTRY", "Directory", "placed", "unknown"]
+
+REGISTRY = "registry"
+"""The node that clients register with."""
 
 _SHOWN_MAX = 12
 """How many known names an error lists."""
@@ -56,6 +59,8 @@ class Directory:
         self.ens = self._members("ens", file.ens)
         self.publishers = self._members("publishers", file.publishers)
         self.subscribers = self._members("subscribers", file.subscribers)
+        if file.registered:
+            self._nodes.setdefault(REGISTRY, [REGISTRY])
         # Without a chain, what strikes a site strikes the others there.
         self._absent: set[str] = set()
         self._order = file.order

@@ -350,6 +350,8 @@ class File(Table, frozen=True, kw_only=True):
     """The name of an order that applications can choose, see `ensue.orders`."""
     duration: Duration = Duration(_SCENARIO.duration_ns)
     settle: Duration = Duration(_SCENARIO.settle_ns)
+    registered: bool = False
+    """Whether clients register, as processes do; there is a node `registry` then."""
     sites: Names = _NOBODY
     topics: tuple[str | Topics, ...] = ()
     chain: tuple[ChainNode, ...] = (ChainNode(name="node-1"),)

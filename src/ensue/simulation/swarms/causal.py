@@ -6,6 +6,8 @@ off.
 
 from random import Random
 
+import msgspec
+
 from ensue.protocols.causal.config import CausalConfig
 from ensue.simulation.scenario import Scenario, Vanish
 from ensue.simulation.swarms.draws import (
@@ -16,13 +18,19 @@ from ensue.simulation.swarms.draws import (
     draw_faults,
     draw_network,
     draw_publishers,
+    draw_registry,
     draw_subscribers,
+    with_registry_faults,
 )
 from ensue.simulation.world.delays import Constant, Uniform
 from ensue.simulation.world.disks import DiskConfig
 
 __all__ = ["draw"]
 
+REGISTERED = 0.4
+"""How likely it is that nodes register, as processes do."""
+STAYING = 0.4
+"""How likely it is that all registered nodes stay to the end."""
 MORE_VANISH = 0.3
 """How likely it is that more than publishers vanish."""
 STAY_MIN = 2
@@ -42,7 +50,7 @@ def draw(seed: int) -> Scenario:
         gone = random.choice(publishers).name
         vanish = (Vanish(publisher=gone, at_ns=random.randrange(duration_ns)),)
     vanish += _more_vanish(Random(f"swarm/causal/vanish/{seed}"), nodes, vanish, duration_ns)
-    return Scenario(
+    scenario = Scenario(
         name="swarm-causal",
         order="causal",
         duration_ns=duration_ns,
@@ -55,6 +63,27 @@ def draw(seed: int) -> Scenario:
         faults=draw_faults(random, nodes, duration_ns),
         vanish=vanish,
         encode=random.random() < 0.2,
+    )
+    # Drawn apart, so that every other seed stands for what it always has.
+    apart = Random(f"swarm/causal/registered/{seed}")
+    return _registered(apart, scenario, nodes) if apart.random() < REGISTERED else scenario
+
+
+def _registered(random: Random, scenario: Scenario, nodes: list[str]) -> Scenario:
+    """Have all nodes register, in a longer run: long enough to miss polls."""
+    duration_ns = scenario.duration_ns + random.randrange(6 * SECOND)
+    registry = draw_registry(random, nodes, duration_ns)
+    faults, vanish = scenario.faults, scenario.vanish
+    if random.random() < STAYING:
+        # No client ends, so no event may be lost.
+        registry = msgspec.structs.replace(registry, expire_ns=40 * SECOND, departures=())
+        faults, vanish = msgspec.structs.replace(faults, crashes=()), ()
+    return msgspec.structs.replace(
+        scenario,
+        duration_ns=duration_ns,
+        registry=registry,
+        faults=with_registry_faults(random, faults, registry, nodes, duration_ns),
+        vanish=vanish,
     )
 
 

@@ -33,8 +33,10 @@ from ensue.simulation.swarms.draws import (
     draw_faults,
     draw_network,
     draw_publishers,
+    draw_registry,
     draw_subscribers,
     some_of,
+    with_registry_faults,
 )
 from ensue.simulation.world.clocks import ClockConfig
 from ensue.simulation.world.delays import Constant, Uniform
@@ -47,6 +49,8 @@ __all__ = ["KINDS", "draw", "kind_of"]
 S = TypeVar("S", PublisherSpec, SubscriberSpec)
 
 KINDS = ("calm", "short", "perturbed", "rough", "rough")
+REGISTERED = 0.4
+"""How likely it is that clients register, as processes do."""
 SITES = ("here", "there")
 
 
@@ -77,7 +81,7 @@ def draw(seed: int) -> Scenario:
         },
         lossy=kind != "calm",
     )
-    return Scenario(
+    scenario = Scenario(
         name="swarm-deadline",
         order="deadline",
         duration_ns=duration_ns,
@@ -90,6 +94,30 @@ def draw(seed: int) -> Scenario:
         clocks=_clocks(random, names, config),
         faults=faults,
         encode=random.random() < 0.2,
+    )
+    # Drawn apart, so that every other seed stands for what it always has.
+    apart = Random(f"swarm/deadline/registered/{seed}")
+    return _registered(apart, kind, scenario, names) if apart.random() < REGISTERED else scenario
+
+
+def _registered(random: Random, kind: str, scenario: Scenario, names: list[str]) -> Scenario:
+    """Have all clients register, with the same lifetime of events."""
+    deadline, duration_ns = scenario.deadline, scenario.duration_ns
+    config = deadline.config
+    config = msgspec.structs.replace(
+        config, lifetime_ns_max=config.lifetime_ns, colors=None, copy_age_rounds=None
+    )
+    registry = draw_registry(random, names, duration_ns)
+    faults = scenario.faults
+    if kind != "calm":
+        duration_ns += random.randrange(6 * SECOND)
+        faults = with_registry_faults(random, faults, registry, names, duration_ns)
+    return msgspec.structs.replace(
+        scenario,
+        duration_ns=duration_ns,
+        deadline=msgspec.structs.replace(deadline, config=config, lifetimes_ns={}, listening=()),
+        registry=registry,
+        faults=faults,
     )
 
 

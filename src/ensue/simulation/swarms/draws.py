@@ -7,7 +7,17 @@ stands for one scenario forever.
 from collections.abc import Sequence
 from random import Random
 
-from ensue.simulation.scenario import Change, PublisherSpec, Rate, Reply, SubscriberSpec
+import msgspec
+
+from ensue.simulation.scenario import (
+    Change,
+    Departure,
+    PublisherSpec,
+    Rate,
+    RegistrySpec,
+    Reply,
+    SubscriberSpec,
+)
 from ensue.simulation.world.clocks import ClockConfig
 from ensue.simulation.world.delays import Constant, DelayModel, LogNormal, Normal, Uniform
 from ensue.simulation.world.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
@@ -23,8 +33,10 @@ __all__ = [
     "draw_faults",
     "draw_network",
     "draw_publishers",
+    "draw_registry",
     "draw_subscribers",
     "some_of",
+    "with_registry_faults",
 ]
 
 MS = 1_000_000
@@ -237,4 +249,58 @@ def _clock_jump(dice: _Dice) -> ClockJump:
         at_ns=random.randrange(dice.duration_ns),
         by_ns=random.choice((-1, 1)) * random.randrange(1, 5 * SECOND),
         monotone=random.random() < 0.7,
+    )
+
+
+def draw_registry(random: Random, clients: Sequence[str], duration_ns: int) -> RegistrySpec:
+    """Return a registry, and clients that come late, leave and return."""
+    arrivals = {
+        name: random.randrange(1, duration_ns) for name in clients if random.random() < 0.25
+    }
+    departures = []
+    for name in clients:
+        if random.random() < 0.2:
+            back_after_ns = random.choice((None, random.randrange(800 * MS)))
+            at_ns = random.randrange(duration_ns)
+            departures.append(Departure(client=name, at_ns=at_ns, back_after_ns=back_after_ns))
+    return RegistrySpec(
+        # A short one is shorter than some faults: then clients that run are evicted.
+        expire_ns=random.choice((40 * SECOND, 40 * SECOND, random.randrange(2500, 5000) * MS)),
+        arrivals=arrivals,
+        departures=tuple(departures),
+        reconnects=random.random() < 0.5,
+    )
+
+
+def with_registry_faults(
+    random: Random, faults: Faults, spec: RegistrySpec, clients: Sequence[str], duration_ns: int
+) -> Faults:
+    """Add crashes of the registry, and partitions between it and clients."""
+    dice, registry = _Dice(random, clients, duration_ns), spec.name
+    partitions = []
+    if spec.expire_ns < duration_ns:
+        # Longer than clients may be silent: they are evicted, though they run.
+        start_ns = random.randrange(duration_ns - spec.expire_ns)
+        end_ns = start_ns + spec.expire_ns + random.randrange(1 * SECOND, 3 * SECOND)
+        partitions.append(
+            Partition(side=(registry,), other=dice.group(), from_ns=start_ns, until_ns=end_ns)
+        )
+    for _ in dice.count(2):
+        start_ns = random.randrange(duration_ns)
+        end_ns = start_ns + random.randrange(100 * MS, 6 * SECOND)
+        partitions.append(
+            Partition(side=(registry,), other=dice.group(), from_ns=start_ns, until_ns=end_ns)
+        )
+    crashes = [
+        Crash(
+            node=registry,
+            at_ns=random.randrange(duration_ns),
+            restart_after_ns=random.randrange(2 * SECOND),
+        )
+        for _ in dice.count(3)
+    ]
+    return msgspec.structs.replace(
+        faults,
+        partitions=(*faults.partitions, *partitions),
+        crashes=(*faults.crashes, *crashes),
     )

@@ -47,6 +47,8 @@ from ensue.simulation.world.network import LinkDelay, NetworkConfig
 __all__ = ["KINDS", "draw", "kind_of"]
 
 KINDS = ("inside", "inside", "inside", "slow", "jumps", "corruption")
+FAN_OUT = 0.4
+"""How likely it is that events go through fan-outs, as on servers, where stamps allow it."""
 DRIFT = 1.001
 """No clock runs faster than this, or slower than its inverse."""
 RUN_MAX_NS = 8 * SECOND
@@ -98,7 +100,7 @@ def draw(seed: int) -> Scenario:
     settled = not any(each.changes for each in people.subscribers)
     strict = kind != "slow" and settled and not network.loss and not faults.crashes
     merge = msgspec.structs.replace(merge, lossy=not strict)
-    return Scenario(
+    scenario = Scenario(
         name="swarm-merged",
         order="merged",
         duration_ns=duration_ns,
@@ -114,6 +116,25 @@ def draw(seed: int) -> Scenario:
         faults=faults,
         encode=random.random() < 0.2,
     )
+    # Drawn apart, so that every other seed stands for what it always has.
+    apart = Random(f"swarm/merged/fan-out/{seed}")
+    if config.modulus is not None or apart.random() >= FAN_OUT:
+        return scenario
+    return _fanned_out(apart, kind, scenario, people)
+
+
+def _fanned_out(random: Random, kind: str, scenario: Scenario, people: "_People") -> Scenario:
+    """Put fan-outs in place of topic logs; some restart."""
+    merge, faults = scenario.merge, scenario.faults
+    # Publishers retransmit, so there are copies.
+    crashes = people.bearable(faults.crashes, merge.config, copies=True)
+    if kind in ("inside", "slow") and random.random() < 0.5:
+        at_ns = random.randrange(scenario.duration_ns)
+        restart_after_ns = random.randrange(400 * MS)
+        crashes += (Crash(node="ens", at_ns=at_ns, restart_after_ns=restart_after_ns),)
+        merge = msgspec.structs.replace(merge, lossy=True)
+    faults = msgspec.structs.replace(faults, crashes=crashes)
+    return msgspec.structs.replace(scenario, fan_out=True, merge=merge, faults=faults)
 
 
 class _People:

@@ -87,6 +87,8 @@ class Driver(Loop):
         self._plain = codec is None and queueing is None
         self._disk_config = disk
         self._processes: dict[str, Process] = {}
+        """By place."""
+        self._by_name: dict[str, Process] = {}
         self.network = Network(
             network,
             schedule=self.schedule,
@@ -149,6 +151,9 @@ class Driver(Loop):
         self._receive(*process.server.finish(self.now_ns))
         if process.incarnation == incarnation and not process.pauses:
             self._serve(process)
+
+    def _call(self, place: str, command: Command) -> None:
+        self._command(self._processes[place], command)
 
     def _command(self, process: Process, command: Command) -> None:
         if process.node is None:
@@ -292,7 +297,7 @@ class Driver(Loop):
                     process.seen_as, process.subscription, outcome, now_ns, self.now_ns
                 )
             if self.on_outcome is not None:
-                self.on_outcome(process.name, outcome)
+                self.on_outcome(process.place, outcome)
                 if process.incarnation != incarnation:
                     return
 
@@ -305,7 +310,7 @@ class Driver(Loop):
         event = effect.event if isinstance(effect, Broadcast) else None
         topic = effect.topic if not isinstance(effect, Broadcast) else effect.event.topic
         name = self.ens_for(topic)
-        if name not in self._processes:
+        if name not in self._by_name:
             raise ConfigurationError(f"World.ens_for must name a node for {topic!r}, not {name!r}")
         self._transmit(process, name, request_for(effect), event)
 
@@ -330,7 +335,7 @@ class Driver(Loop):
                 recorder.sent(process.seen_as, broadcast, now_ns, self.now_ns, size or None)
             else:
                 recorder.frame("sent", process.seen_as, frame, now_ns, self.now_ns, size or None)
-        target = self._processes.get(peer)
+        target = self._by_name.get(peer)
         if target is None:
             self.frames_undelivered += 1
             return

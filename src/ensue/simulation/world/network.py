@@ -88,6 +88,10 @@ class Endpoint(Protocol):
         """Unique in the world."""
 
     @property
+    def place(self) -> str:
+        """Its name in faults and delays."""
+
+    @property
     def site(self) -> str:
         """Its site."""
 
@@ -173,7 +177,7 @@ class Network:
 
     def _delay_ns(self, source: Endpoint, target: Endpoint) -> int:
         if self._links:
-            sampler = self._links.get((source.name, target.name))
+            sampler = self._links.get((source.place, target.place))
             if sampler is not None:
                 return sampler()
         if self._sites:
@@ -190,7 +194,7 @@ class Network:
         overtaken: bool = False,
     ) -> None:
         if self._fifo and not overtaken:
-            link = (source.name, target.name)
+            link = (source.place, target.place)
             arrival_ns = max(arrival_ns, self._last_arrival_ns.get(link, 0))
             self._last_arrival_ns[link] = arrival_ns
         self._schedule(arrival_ns, self._arrive, (target, source.name, *message))
@@ -198,7 +202,7 @@ class Network:
     def _send_at_risk(
         self, now_ns: int, source: Endpoint, target: Endpoint, message: tuple[Any, ...]
     ) -> None:
-        names = source.name, target.name
+        names = source.place, target.place
         delay_ns = self._delay_ns(source, target)
         loss, duplication, reordering = self._chances(*names)
         statistics = self.statistics
@@ -236,7 +240,7 @@ class Network:
     def _flow(self, now_ns: int) -> None:
         waiting, self._waiting = self._waiting, deque()
         for source, target, message in waiting:
-            if any(hits(source.name, target.name) for _, hits in self._clogs):
+            if any(hits(source.place, target.place) for _, hits in self._clogs):
                 self._waiting.append((source, target, message))
             else:
                 self._fly(now_ns + self._delay_ns(source, target), source, target, message)

@@ -3,6 +3,9 @@
 A process is up, paused or down. `incarnation` counts crashes: a call scheduled for an earlier
 incarnation sees a different number and does nothing.
 
+An ephemeral process persists nothing, and each restart is a new process, with another name, at the
+same place. Faults, sites and clocks belong to the place; frames go by names.
+
 Each process has one live timer entry on the world's heap: the earliest. Moving a timer later keeps
 the entry, which is checked when it expires, so nodes that postpone their timer with every frame do
 not fill the heap with dead entries.
@@ -34,12 +37,14 @@ class Process:
         "card",
         "clock",
         "disk",
+        "ephemeral",
         "factory",
         "incarnation",
         "name",
         "node",
         "outputs",
         "pauses",
+        "place",
         "removed",
         "seen_as",
         "server",
@@ -67,8 +72,12 @@ class Process:
         sync_ns: Sampler,
         server: Server | None,
         card: Card | None,
+        ephemeral: bool = False,
     ) -> None:
         self.name = name
+        self.place = name
+        """The name in faults and commands; an ephemeral process has a name of its own besides."""
+        self.ephemeral = ephemeral
         self.factory = factory
         self.site = site
         self.subscription = subscription
@@ -100,6 +109,32 @@ class Process:
         """The true time of the live entry on the heap."""
         self.timer_fired_ns = -1
         self.timer_repeats = 0
+
+    def start(self, now_ns: int) -> None:
+        """Build the node from its records."""
+        self.node = self.factory(self.disk.snapshot(), self.clock.read(now_ns))
+        if self.ephemeral:
+            self.name = self.seen_as = self.subscription = self.node.name
+
+    def successor(self, server: Server | None) -> "Process":
+        """Return the next process at this place; this one never runs again."""
+        self.removed = True
+        self.disk.records.clear()
+        following = Process(
+            self.place,
+            self.factory,
+            site=self.site,
+            subscription=self.place,
+            seen_as=self.place,
+            clock=self.clock,
+            disk=self.disk,
+            sync_ns=self.sync_ns,
+            server=server,
+            card=self.card,
+            ephemeral=True,
+        )
+        following.incarnation = self.incarnation
+        return following
 
     def forget(self, now_ns: int) -> None:
         """Lose everything volatile."""

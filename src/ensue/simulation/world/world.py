@@ -80,12 +80,14 @@ class World(Driver):
         clock: ClockConfig | None = None,
         disk: DiskConfig | None = None,
         records: Mapping[str, bytes] | None = None,
+        ephemeral: bool = False,
     ) -> None:
         """Add a node, up from now on.
 
         `subscription` is the name of its subscription in the trace, else the node's. `seen_as` is
         the node's own name in the trace: several nodes of one program may share it. `disk` replaces
-        the world's kind of disk.
+        the world's kind of disk. `ephemeral`: each start is a new process without records, with the
+        name of the node that the factory returns; faults and commands use `name`.
 
         Its first effects are carried out when the world runs, after all nodes were added.
         """
@@ -104,9 +106,11 @@ class World(Driver):
             sync_ns=disk.sync.sampler(self.stream("disks")),
             server=None if queueing is None else Server(queueing),
             card=Card(queueing) if queueing is not None and has_card else None,
+            ephemeral=ephemeral,
         )
         process.disk.records.update(records or {})
-        process.node = factory(process.disk.snapshot(), process.clock.read(self.now_ns))
+        process.start(self.now_ns)
+        self._by_name[process.name] = process
         self.schedule(self.now_ns, self._start, (process, process.incarnation))
 
     def names(self) -> list[str]:
@@ -146,7 +150,7 @@ class World(Driver):
     def call(self, name: str, command: Command, *, at_ns: int | None = None) -> None:
         """Give a node a command, now or at a true time; lost if the node is down then."""
         due_ns = self.now_ns if at_ns is None else at_ns
-        self.schedule(due_ns, self._command, (self._process(name), command))
+        self.schedule(due_ns, self._call, (self._process(name).place, command))
 
     # Faults
 
@@ -281,13 +285,27 @@ class World(Driver):
         stale = process.incarnation != incarnation
         if process.node is not None or process.removed or stale:
             return
-        now_ns = process.clock.read(self.now_ns)
-        process.node = process.factory(process.disk.snapshot(), now_ns)
-        if self.recorder is not None:
-            self.recorder.restarted(process.seen_as, now_ns, self.now_ns)
+        if process.ephemeral:
+            process = self._succeed(process)
+        else:
+            process.start(self.now_ns)
+            if self.recorder is not None:
+                now_ns = process.clock.read(self.now_ns)
+                self.recorder.restarted(process.seen_as, now_ns, self.now_ns)
         if self.on_up is not None:
-            self.on_up(process.name)
+            self.on_up(process.place)
         self._drain(process)
+
+    def _succeed(self, process: Process) -> Process:
+        """Start the next process at the place of an ephemeral one."""
+        queueing = self._queueing
+        server = None if queueing is None else Server(queueing)
+        following = process.successor(server)
+        del self._by_name[process.name]
+        self._processes[process.place] = following
+        following.start(self.now_ns)
+        self._by_name[following.name] = following
+        return following
 
     def _process(self, name: str) -> Process:
         process = self._processes.get(name)
