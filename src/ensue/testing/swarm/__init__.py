@@ -11,7 +11,7 @@ from ensue.core.trace import Row
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
-from ensue.testing.swarm.program import PROMPT_S, SETTLE_S, Draw, Program, draw_topics
+from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw_topics
 from ensue.testing.swarm.transactions import (
     ContentDraw,
     ContentProgram,
@@ -92,4 +92,4 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
         problems += judge_final(rows, program.final_ns, program.publishers.values())
-    return problems + judge_prompt(rows, program.prompt, PROMPT_S)
+    return problems + judge_prompt(rows, program.prompt, drawn.prompt_s)
