@@ -50,6 +50,8 @@ __all__ = ["Broker"]
 MILLISECOND_NS = 1_000_000
 POSITIONS_PER_MS = 1_000_000
 READY_S = 0.01
+FOREIGN_S = 0.5
+"""How soon a client of another protocol is disconnected."""
 MQTT_CONNECT, MQTT_CONNACK = 0x10, b"\x20\x03\x00\x00\x00"
 
 
@@ -77,6 +79,7 @@ class _Connection(asyncio.Protocol):
         self._queued_bytes = self._queued_messages = 0
         self._is_writable = True
         self._heartbeat_s = 0.0
+        self._is_foreign = False
         self._silence: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
 
@@ -106,6 +109,8 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _execute(self, data: bytes) -> None:
+        if self._is_foreign:
+            return
         self._watch_silence()
         try:
             for body in self._splitter.feed(data):
@@ -113,10 +118,12 @@ class _Connection(asyncio.Protocol):
                     return
                 self._service.execute(self, decode_from_client(body))
         except (RemoteProtocolError, msgspec.DecodeError):
-            # Not a client of this simulation: a probe, or another protocol.
+            # A probe, or the client of another kind of broker.
             is_connect = self._service.kind.scheme == "mqtt" and data[:1] == bytes([MQTT_CONNECT])
             self._transport.write(MQTT_CONNACK if is_connect else self._service.kind.probe_answer)
-            self._transport.close()
+            self._is_foreign = True
+            # Later: a reset, because of what still arrives, would overtake the answer.
+            self._loop.call_later(FOREIGN_S, self._transport.close)
 
     def greet(self, hello: Hello) -> None:
         """Accept a client."""
@@ -200,7 +207,9 @@ class _Service:
     def execute(self, connection: _Connection, request: FromClient) -> None:
         """Execute a request of a client."""
         match request:
-            case Hello():
+            case Hello(scheme):
+                if scheme != self.kind.scheme:
+                    raise RemoteProtocolError(f"a client of {scheme}://")
                 connection.greet(request)
                 connection.send(Info(self.kind.message_bytes_max, self.kind.keeps_streams))
             case Ping():

@@ -97,9 +97,9 @@ class _Link:
                     handle(message)
         raise ConnectionError("the broker closed the connection")
 
-    async def greet(self, heartbeat_s: float) -> Info:
+    async def greet(self, scheme: str, heartbeat_s: float) -> Info:
         """Wait until the broker accepts this client."""
-        self.write(Hello(heartbeat_s))
+        self.write(Hello(scheme, heartbeat_s))
         accepted: list[Info] = []
         while not accepted:
             data = await self._reader.read(READ_BYTES_MAX)
@@ -161,16 +161,16 @@ class SimulatedCarrier(BrokerCarrier):
         return f"{self._options.prefix}/{STREAM}" if has_one else self._key(place)
 
     async def _connect(self, session: Session) -> None:  # noqa: ARG002 - others use it
-        address = self._options.address
+        address, kind = self._options.address, self._options.kind
         self._places.clear()
         self._commands = self._subscriber = None
-        for _ in range(self._options.kind.connections):
+        for _ in range(kind.connections):
             reader, writer = await asyncio.open_connection(
                 address.host, address.port, ssl=address.tls.context()
             )
             self._subscriber = _Link(reader, writer)
             self._commands = self._commands or self._subscriber
-            info = await self._subscriber.greet(self.heartbeat_s)
+            info = await self._subscriber.greet(kind.scheme, self.heartbeat_s)
         self._limit_messages(info.message_bytes_max)
         if INBOX in self._stored:
             self.capabilities = msgspec.structs.replace(

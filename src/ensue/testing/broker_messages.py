@@ -137,8 +137,9 @@ class _Sent(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Hello(_Sent, frozen=True):
-    """A client connects."""
+    """A client of a kind of broker connects."""
 
+    scheme: str
     heartbeat_s: float
 
 
