@@ -655,9 +655,12 @@ class Program:
         hands: DurableReader | None,
     ) -> None:
         left: dict[str, None] = {}
+        begun: dict[str, None] = {}
 
         async def handle(event: ensue.ReceivedEvent) -> None:
-            self._check_left(event, left)
+            if event.id not in begun:  # A retry goes on after its topic was left.
+                self._check_left(event, left)
+            begun[event.id] = None
             if hands is not None:
                 hands.hand(event)
             if random.random() < 0.1:
