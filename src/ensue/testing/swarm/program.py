@@ -50,6 +50,8 @@ CLOSE_MARGIN_S = 3.0
 """How much longer than its `close_timeout` closing a bus may take."""
 PROMPT_S, PROMPT_BROKER_S = 3.5, 12.5
 """How long an event may take while publishers are killed: a lease of 1 s or 10 s, and a margin."""
+NOTICE_NS = 5_000_000_000
+"""How soon after healing: clients ask stations on a broker for their logs every 2 seconds."""
 AGREE_S = 15.0
 """How soon a client with other terms has to be refused."""
 
@@ -215,6 +217,8 @@ class Program:
         """Buses whose events may not be late."""
         self.final_ns = 0
         """When publishers publish for the last time."""
+        self.noticed_ns = 0
+        """When every client of a broker has noticed that a log was lost."""
         self.calm = False
         """Whether faults are over: publishers stop."""
         self.over = False
@@ -257,6 +261,7 @@ class Program:
         self.calm = True
         if drawn.mishap == "flipped" and drawn.servers == 1:
             self._start("auditor", self._audit)
+        self.noticed_ns = world.now_ns + NOTICE_NS
         await asyncio.sleep(FINAL_S)
         self.final_ns = world.now_ns
         await asyncio.sleep(SETTLE_S - FINAL_S)
