@@ -28,7 +28,7 @@ BACK_S = (0.05, 3.0)
 class Cluster:
     """All servers of one bus.
 
-    `options` are fields of `ServerConfig`. The topics of a chain are placed in turn. With a `broker`,
+    `options` are fields of `ServerConfig`. The topics of a chain are placed in turn. With `broker`,
     the URL of one, they are stations on it.
     """
 

@@ -18,8 +18,8 @@ from ensue.testing.swarm import draw, run
         # A station on a broker was rolled back to before what a plain subscription had read: it was
         # not ended, and dropped new events as duplicates.
         ("total", 1711),
-        # The refusal of a durable subscription whose log was rolled back waited for its state store,
-        # which was rolled back too and never answered.
+        # The refusal of a durable subscription whose log was rolled back waited for its state
+        # store, which was rolled back too and never answered.
         ("total", 2319),
         pytest.param(
             "total",
