@@ -37,7 +37,7 @@ from ensue.testing.broker_messages import (
 from ensue.testing.process import Host
 from ensue.transports import schemes
 from ensue.transports.brokers.address import Address, read_url
-from ensue.transports.brokers.base import INBOX, BrokerCarrier, Place, Session
+from ensue.transports.brokers.base import INBOX, TOPIC, BrokerCarrier, Place, Session
 from ensue.transports.carrier import Carrier
 
 __all__ = ["SimulatedCarrier", "SimulatedOptions", "simulated_schemes"]
@@ -142,7 +142,7 @@ class SimulatedCarrier(BrokerCarrier):
         self.name, self.kind, self.address = f"{kind.scheme}://", kind.name, options.address
         self._options = options
         self._stored = kind.stored if options.is_safe else ()
-        self._confirmed = self._stored or ((INBOX, "t") if confirms else ())
+        self._confirmed = self._stored or ((INBOX, TOPIC) if confirms else ())
         """Kinds of places whose messages the broker confirms."""
         self._commands: _Link | None = None
         self._subscriber: _Link | None = None
@@ -310,8 +310,8 @@ def _parser(kind: BrokerKind, real: Parse) -> Parse:
 def simulated_schemes() -> Iterator[None]:
     """Lead the URLs of brokers in simulated processes to simulated brokers."""
     before = dict(schemes.BROKERS)
-    for scheme, real in before.items():
-        schemes.BROKERS[scheme] = _parser(KINDS[scheme], real)
+    for scheme, kind in KINDS.items():
+        schemes.BROKERS[scheme] = _parser(kind, before[scheme])
     try:
         yield
     finally:

@@ -70,7 +70,7 @@ class BrokerKind(msgspec.Struct, frozen=True, kw_only=True):
     """How many connections a client has: 2 if it subscribes on a connection of its own."""
     in_flight_max: int = 1_000
     """How many messages a client sends before it waits for confirmations."""
-    confirms: Literal["never", "option", "always"] = "option"
+    confirms: Literal["option", "always"] = "option"
     """When a client waits for confirmations."""
 
 
