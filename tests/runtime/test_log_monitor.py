@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.brokers.deadlines import until
@@ -14,6 +14,7 @@ from ensue.protocols.topic_log.log_identity import Identified, Identify
 from ensue.runtime import log_monitor
 from ensue.runtime.log_monitor import LogMonitor
 from ensue.transports.base import Receiver
+from ensue.transports.framed import FramedTransport
 
 FIRST = Lineage("a" * 16, ()).begin(token=1, begun=0)
 
@@ -94,6 +95,35 @@ def test_first_contradicting_answer_is_reported_and_ends_polling(
         for _ in range(2):
             wire.receive([Identified(number=1, log=told)], "s0")
         assert [(error.server, error.reason) for error in lost] == [("s0", reason)]
+        await watch.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("read", "lost"), [(4, []), (5, []), (6, ["rolled back"])])
+def test_station_that_continues_from_before_a_read_event_is_reported(
+    read: int, lost: list[str]
+) -> None:
+    async def main() -> None:
+        wire, found = Wire(), list[LogLost]()
+        place = 0
+        watch = LogMonitor(
+            cast("FramedTransport", wire),
+            ("s0",),
+            on_log=lambda _station, _log, _number: None,
+            on_lost=found.append,
+            place_of=lambda _station: place,
+        )
+        await watch.start()
+        await asyncio.sleep(0)
+        place = read
+        watch.ask()
+        wire.receive([Identified(number=1, log=FIRST)], "s0")
+        wire.receive([Identified(number=2, log=FIRST)], "s0")
+        place = 9  # Maybe of the next incarnation: no answer of this one proves it.
+        watch.ask()
+        wire.receive([Identified(number=3, log=FIRST.begin(token=2, begun=5))], "s0")
+        assert [error.reason for error in found] == lost
         await watch.close()
 
     asyncio.run(main())

@@ -5,19 +5,35 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ensue.testing import Faults
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/test-your-service.md"
 
 
-def test_page_prints_its_documented_output() -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+@pytest.mark.parametrize(
+    ("number", "printed"),
+    [
+        (0, "20 events arrived"),
+        (1, "20 events arrived, the broker was started 2 times"),
+    ],
+)
+def test_page_prints_its_documented_output(number: int, printed: str) -> None:
+    text = PAGE.read_text()
+    programs = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(programs) == 2
+    assert f"It prints `{printed}`" in text
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", programs[number]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "20 events arrived\n"
+    assert run.stdout == f"{printed}\n"
 
 
 def test_page_names_every_fault() -> None:

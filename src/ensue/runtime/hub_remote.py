@@ -172,6 +172,7 @@ class RemoteHub(Hub):
                 on_log=self._learn_log,
                 on_lost=self._lose_log,
                 on_ask=self._ask_log,
+                place_of=self._place_of,
             )
             await self._log_monitor.start()
 

@@ -4,6 +4,9 @@ A client of an `ensue://` server learns the server's log whenever it connects. O
 connected while a station stops and another takes its name, so it asks: at once, then every `ASK_S`,
 and when the broker is back.
 
+A station that continues from before an event that the client has read is noticed, too, if the event
+was read before a question that the station answered earlier.
+
 HAZARD: of several changes between two answers only the last state is seen. A station that loses
 unsynced events and stores as many new ones at once is not noticed.
 """
@@ -22,6 +25,8 @@ from ensue.transports.framed import FramedPort, FramedTransport
 __all__ = ["LogMonitor"]
 
 ASK_S = 2.0
+QUESTIONS_MAX = 4
+"""Questions that are remembered; answers to later ones contain no less."""
 
 
 class LogMonitor:
@@ -30,7 +35,7 @@ class LogMonitor:
     `on_ask` gets the number of each question, and `on_log` each answer with that number: it may
     raise `LogLost`. `on_lost` gets the first answer that contradicts an earlier one. With
     `continues` the monitor polls on after that: only `on_log` judges, and `on_lost` is called each
-    time.
+    time. `place_of` returns the highest place of an event that was read from a station's log.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class LogMonitor:
         on_log: Callable[[str, Lineage, int], None],
         on_lost: Callable[[LogLost], None],
         on_ask: Callable[[int], None] = lambda _: None,
+        place_of: Callable[[str], int] = lambda _: 0,
         continues: bool = False,
     ) -> None:
         self.logs: dict[str, Lineage] = {}
@@ -50,6 +56,11 @@ class LogMonitor:
         self._on_log = on_log
         self._on_lost = on_lost
         self._on_ask = on_ask
+        self._place_of = place_of
+        self._asked: dict[int, dict[str, int]] = {}
+        """By question: how far each station's log was read when it was asked."""
+        self._places: dict[str, int] = {}
+        """By station: how far the log that it last answered with was read, at least."""
         self._number = 0
         self._goes_on = continues
         self.name = f"log{EPHEMERAL}{platform.current().token_hex(6)}"
@@ -67,6 +78,9 @@ class LogMonitor:
         if self._port is not None:
             self._number += 1
             self._on_ask(self._number)
+            self._asked[self._number] = {each: self._place_of(each) for each in self._stations}
+            if len(self._asked) > QUESTIONS_MAX:
+                del self._asked[next(iter(self._asked))]
             for station in self._stations:
                 self._port.send(station, Identify(number=self._number))
             self._port.flush()
@@ -100,7 +114,8 @@ class LogMonitor:
 
     def _learn(self, station: str, log: Lineage, number: int) -> None:
         known = self.logs.get(station)
-        reason = "" if known is None or self._goes_on else contradiction(known, log)
+        place = self._places.get(station, 0)
+        reason = "" if known is None or self._goes_on else contradiction(known, log, place=place)
         if reason:
             text = f"{lost_text(station, reason)}; connect again to continue"
             self._lose(LogLost(text, server=station, reason=reason))
@@ -111,6 +126,11 @@ class LogMonitor:
             self._lose(error)
             return
         self.logs[station] = log
+        # What was read before the question is of this incarnation, or of an earlier one.
+        read = self._asked.get(number, {}).get(station, 0)
+        self._places[station] = (
+            read if known is None or known.last != log.last else max(place, read)
+        )
 
     def _lose(self, error: LogLost) -> None:
         """Report that a log is lost; stop polling, unless `continues`."""

@@ -4,6 +4,7 @@
 faults drawn from a seed: see `docs/how-to/test-your-service.md`.
 """
 
+from ensue.testing.broker import Broker
 from ensue.testing.cluster import Cluster
 from ensue.testing.errors import EscapedSimulation, SimulationFailed, Stuck
 from ensue.testing.faults import Faults
@@ -12,6 +13,7 @@ from ensue.testing.process import Process, ProcessKilled
 from ensue.testing.simulation import Simulated, Simulation, simulate
 
 __all__ = [
+    "Broker",
     "Cluster",
     "EscapedSimulation",
     "Faults",

@@ -9,6 +9,8 @@ from ensue.core.errors import LogDamaged, LogLost
 from ensue.core.trace import Row
 from ensue.protocols.recorder import Recorder
 from ensue.server import Server, ServerConfig
+from ensue.server.brokered import BrokeredServer
+from ensue.server.station_server import StationServer
 from ensue.testing.errors import SimulationFailed
 from ensue.testing.process import Process
 from ensue.testing.world import RUN, World
@@ -26,7 +28,8 @@ BACK_S = (0.05, 3.0)
 class Cluster:
     """All servers of one bus.
 
-    `options` are fields of `ServerConfig`. The topics of a chain are placed in turn.
+    `options` are fields of `ServerConfig`. The topics of a chain are placed in turn. With `broker`,
+    the URL of one, they are stations on it.
     """
 
     def __init__(
@@ -36,10 +39,12 @@ class Cluster:
         names: Sequence[str],
         topics: Sequence[str] = (),
         records_brokers: bool = False,
+        broker: str = "",
         **options: Any,
     ) -> None:
         self.records_brokers = records_brokers
         """Whether content brokers write the trace too, as the checker of transactions needs it."""
+        self.broker = broker
         self.world, self.random = world, world.generator(f"cluster {names[0]}")
         self.names = tuple(names)
         self.processes: dict[str, Process] = {}
@@ -66,7 +71,9 @@ class Cluster:
         }
 
     def url(self, name: str, *, token: str = "") -> str:
-        """Return the URL of a server."""
+        """Return the URL of a server, or of its broker."""
+        if self.broker:
+            return self.broker
         login = f"?token={token}" if token else ""
         return f"ensue://{name}:{PORT}{login}"
 
@@ -108,7 +115,11 @@ class Cluster:
         recorder = None
         if self.records_brokers:
             recorder = Recorder(RUN, "none", sink=_BrokerSink(self.world))
-        server = Server(config, recorder=recorder)
+        server: StationServer
+        if self.broker:
+            server = BrokeredServer(config, self.broker)
+        else:
+            server = Server(config, recorder=recorder)
         await server.start()
         self._serving[config.name] = None
         try:

@@ -6,6 +6,7 @@ from random import Random
 
 import msgspec
 
+from ensue.testing.broker import Broker
 from ensue.testing.cluster import Cluster
 from ensue.testing.process import Process
 from ensue.testing.world import MAIN, World
@@ -34,6 +35,10 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     clock_steps: float = 0.0
     clock_step_ms: float = 500.0
     slow_disks: float = 0.0
+    broker_kills: float = 0.0
+    """Of simulated brokers, with what they do not store."""
+    broker_pauses: float = 0.0
+    slow_brokers: float = 0.0
 
     @property
     def rates(self) -> dict[str, float]:
@@ -74,8 +79,10 @@ class Striker:
         world: World,
         clusters: Sequence[Cluster],
         faults: Faults,
+        *,
+        brokers: Sequence[Broker] = (),
     ) -> None:
-        self._world, self._clusters = world, clusters
+        self._world, self._clusters, self._brokers = world, clusters, brokers
         self._faults, self._random = faults, world.generator("faults")
         self.log: list[str] = []
         """What struck, and when."""
@@ -114,10 +121,11 @@ class Striker:
 
     def _pick(self, *, servers: bool) -> Process | None:
         known = self._servers()
+        brokers = {broker.name for broker in self._brokers}
         alive = [
             process
             for name, process in self._world.processes.items()
-            if process.alive and name != MAIN and (name in known) == servers
+            if process.alive and name not in (MAIN, *brokers) and (name in known) == servers
         ]
         return self._random.choice(alive) if alive else None
 
@@ -149,21 +157,44 @@ class Striker:
         cluster.down.pop(server.name, None)
 
     async def _client_kills(self) -> None:
-        client = self._client()
-        if client is None:
-            return
-        self._note(f"kill {client.name}")
-        client.kill()
+        if (client := self._client()) is not None:
+            await self._kill(client)
+
+    async def _broker_kills(self) -> None:
+        if (broker := self._broker()) is not None:
+            await self._kill(broker.process)
+
+    async def _kill(self, process: Process) -> None:
+        self._note(f"kill {process.name}")
+        process.kill()
         try:
             await asyncio.sleep(self._random.uniform(0.05, 4.0))
         finally:
-            client.restart()
+            process.restart()
+
+    def _broker(self) -> Broker | None:
+        alive = [broker for broker in self._brokers if broker.process.alive]
+        return self._random.choice(alive) if alive else None
 
     async def _server_pauses(self) -> None:
         await self._pause(self._server())
 
     async def _client_pauses(self) -> None:
         await self._pause(self._client())
+
+    async def _broker_pauses(self) -> None:
+        broker = self._broker()
+        await self._pause(None if broker is None else broker.process)
+
+    async def _slow_brokers(self) -> None:
+        if (broker := self._broker()) is None:
+            return
+        self._note(f"slow {broker.name}")
+        broker.slow_s = (0.0, 0.5)
+        try:
+            await asyncio.sleep(self._random.uniform(0.5, 5.0))
+        finally:
+            broker.slow_s = (0.0, 0.0)
 
     async def _pause(self, process: Process | None) -> None:
         if process is None or process.stopped:

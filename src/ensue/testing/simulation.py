@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from ensue.core.trace import Row, digest
+from ensue.testing.broker import Broker
+from ensue.testing.broker_carrier import simulated_schemes
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker
 from ensue.testing.guard import guarded
@@ -49,7 +51,8 @@ class Simulation:
     def __init__(self, world: World, faults: Faults) -> None:
         self.world = world
         self._clusters: list[Cluster] = []
-        self._striker = Striker(world, self._clusters, faults)
+        self._brokers: list[Broker] = []
+        self._striker = Striker(world, self._clusters, faults, brokers=self._brokers)
 
     @property
     def random(self) -> Random:
@@ -75,11 +78,25 @@ class Simulation:
 
         Return when they listen. A server that ends is started again after a while. `options` are
         those of `ensue.server.ServerConfig`, such as `sync_s`; `topics` places topics in a chain.
+        With `broker`, the URL of one, they are stations on it.
         """
         cluster = Cluster(self.world, names=names or ("server",), topics=topics, **options)
         self._clusters.append(cluster)
         await cluster.start()
         return cluster
+
+    async def broker(self, kind: str = "nats", *, name: str = "broker", **options: Any) -> Broker:
+        """Start a simulated broker on a host of that name; return when it listens.
+
+        `kind` is `nats`, `redis`, `mqtt` or `amqp`. Processes connect to its `url` as to the real
+        one, with the same options, and `serve("station", broker=url)` starts a station on it. It
+        loses what the real one loses. `options` are fields of
+        `ensue.testing.broker_messages.BrokerKind`.
+        """
+        broker = Broker(self.world, kind, name=name, **options)
+        self._brokers.append(broker)
+        await broker.start()
+        return broker
 
     def strike(self) -> None:
         """Inject faults from now on."""
@@ -116,7 +133,7 @@ def simulate(
     gc.freeze()
     hooks = install_generator_hooks()
     try:
-        with guarded():
+        with guarded(), simulated_schemes():
             result = world.run(lambda: main(Simulation(world, faults)), until_s=until_s)
         world.raise_failures()
         return Simulated(

@@ -476,6 +476,34 @@ def test_limit_of_the_state_store_stops_the_client_and_is_named() -> None:
     assert "records_max" in refuse.reason
 
 
+def test_refused_node_ends_although_a_rolled_back_store_never_answers() -> None:
+    office = Office()
+    kept = opened(office)
+    copy = dict(office.disk)
+    clerk(kept).write({"a": b"1"}, word=1)
+    answer(kept, *asked(office, kept))
+    assert words(kept.take_effects()) == [1]
+    office.disk = copy
+    office.restart()
+    clerk(kept).write({"a": b"2"}, word=2)
+    answer(kept, *asked(office, kept))
+    assert words(kept.take_effects()) == []
+    clerk(kept).effects.append(Refuse((), "rolled back"))
+    assert kept.take_effects() == [Refuse((), "rolled back")]
+    assert kept.stopped == "rolled back"
+    assert kept.next_timer_ns() is None
+
+
+def test_refused_topics_wait_as_other_effects_do() -> None:
+    office = Office()
+    kept = opened(office)
+    clerk(kept).write({"a": b"1"}, word=1)
+    kept.take_effects()
+    clerk(kept).effects.append(Refuse(("orders",), "no"))
+    assert kept.take_effects() == []
+    assert kept.stopped == ""
+
+
 def test_dismissed_client_ends_when_all_is_remembered() -> None:
     office = Office()
     kept = opened(office)

@@ -44,6 +44,7 @@ from ensue.protocols.interface import Join, Persist, Send
 from ensue.protocols.membership.client import MembershipClient
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.topic_log.fanout import Agreed, Fanout
+from ensue.protocols.topic_log.log_identity import LogRefused
 from ensue.protocols.total.station import Station
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.runtime.driver import Driver
@@ -51,6 +52,8 @@ from ensue.runtime.hub_remote import RemoteHub
 from ensue.server import content_broker, listener, server, station_builder
 from ensue.server.admission import Admission
 from ensue.server.authorization import Authorization
+from ensue.server.broker_admission import BrokerAdmission
+from ensue.server.brokered import BrokeredServer
 from ensue.server.connection import Connection
 from ensue.server.content_broker import ContentBroker
 from ensue.server.group_commit import GroupCommit
@@ -59,6 +62,8 @@ from ensue.server.relay_claims import ClaimChecker
 from ensue.server.station_server import StationServer
 from ensue.testing.swarm import draw, run
 from ensue.transports import reconnect
+from ensue.transports.brokers import base
+from ensue.transports.brokers.base import BrokerCarrier, Session
 from ensue.transports.framed import FramedPort
 from ensue.transports.tcp import link
 from ensue.transports.tcp.carrier import TcpCarrier
@@ -714,14 +719,67 @@ TRANSPORTS = (
     Mutant("turns are ignored", "total", ((Link, "control", turn_is_ignored),)),
 )
 
+# -- Brokers: their carriers, and stations on them -------------------------------------------------
+
+
+async def reopen_nothing(self: BrokerCarrier, session: Session) -> None:
+    """Inboxes and topics are not opened again after a reconnect."""
+    session.subscribed.update(self._receivers)
+
+
+def end_unnoticed(self: Session, reader: "asyncio.Task[None]") -> None:
+    """A reader that ends does not end its session."""
+    del self
+    reader.cancelled() or reader.exception()
+
+
+async def change_once(self: BrokerCarrier, session: Session, place: Any) -> None:
+    """A place that is entered while it is left stays left."""
+    try:
+        if place in self._receivers:
+            await session.during(self._subscribe([place]))
+        else:
+            await session.during(self._unsubscribe(place))
+        session.subscribed.add(place)
+    finally:
+        session.changing.pop(place, None)
+
+
+def keep_no_refusal(self: BrokerAdmission, source: str, frames: list[Any]) -> list[Any]:
+    """A station does not hear that the others refuse its log."""
+    del self, source
+    return [frame for frame in frames if not isinstance(frame, LogRefused)]
+
+
+def place_unknown(self: RemoteHub, server: str) -> int:
+    """Clients forget how far they have read."""
+    del self, server
+    return 0
+
+
+BROKERS = (
+    Mutant("places stay closed", "merged", ((BrokerCarrier, "_reopen", reopen_nothing),)),
+    Mutant("ended readers go unnoticed", "merged", ((Session, "_end", end_unnoticed),)),
+    Mutant("brokers are left for good", "total", ((base, "keep_connected", never_reconnect),)),
+    Mutant("places change once", "merged", ((BrokerCarrier, "_change", change_once),)),
+    Mutant(
+        "stations do not watch logs", "total", ((BrokeredServer, "_watch_logs", wait_for_nothing),)
+    ),
+    Mutant(
+        "stations ignore refusals", "total", ((BrokerAdmission, "_admit_station", keep_no_refusal),)
+    ),
+    Mutant("clients do not ask for logs", "total", ((RemoteHub, "watch_logs", wait_for_nothing),)),
+    Mutant("read places are forgotten", "total", ((RemoteHub, "_place_of", place_unknown),)),
+)
+
 SEEDS = {
     "clients believe an empty log": 6,
-    "servers believe an empty log": 27,
+    "servers believe an empty log": 65,
     "merged bounds may differ": 2,
     "the clock is never corrected": 6,
-    "unread events miss their deadline": 3,
+    "unread events miss their deadline": 4,
     "left topics are handed out": 33,
-    "relayed claims are believed": 3,
+    "relayed claims are believed": 4,
     "relayed messages are believed": 2,
     "a cut end of the log goes unnoticed": 158,
     "a removed start of the log goes unnoticed": 685,
@@ -768,15 +826,23 @@ SEEDS = {
     "names are not entered again": 17,
     "streams lose rests": 5,
     "lost connections stay lost": 17,
-    "only one target is served": 3,
+    "only one target is served": 5,
     "a transaction reaches a slow reader torn": 6,
     "closing waits for ever": 40,
     "a server goes on with a damaged log": 1673,
     "rolled back unnoticed": 314,
+    "places stay closed": 11,
+    "ended readers go unnoticed": 11,
+    "brokers are left for good": 23,
+    "places change once": 3,
+    "stations do not watch logs": 27,
+    "stations ignore refusals": 27,
+    "clients do not ask for logs": 487,
+    "read places are forgotten": 1303,
 }
 """By bug: a seed that finds it, and finds nothing without it."""
 
-_ALL = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS)
+_ALL = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS)
 MUTANTS = tuple(
     msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
 )

@@ -15,6 +15,12 @@ from ensue.testing.swarm import draw, run
         # A clock that was set back began to slew when an idle publisher read it again, long
         # afterwards: its events were dropped as skewed.
         ("merged", 22),
+        # A station on a broker was rolled back to before what a plain subscription had read: it was
+        # not ended, and dropped new events as duplicates.
+        ("total", 1711),
+        # The refusal of a durable subscription whose log was rolled back waited for its state
+        # store, which was rolled back too and never answered.
+        ("total", 2319),
         pytest.param(
             "total",
             164,

@@ -42,7 +42,7 @@ import logging
 logging.disable()
 from ensue.testing.swarm import draw, run
 for order in ("total", "causal", "merged", "deadline", "transactions"):
-    print(order, [run(draw(seed, order)).digest for seed in range(3)])
+    print(order, [run(draw(seed, order)).digest for seed in range(4)])
 """
 
 

@@ -10,6 +10,9 @@ While more than `HELD_MAX` effects wait, as they do when the store is unreachabl
 frames for it are dropped, and its timers are late. So the node must be one that repeats its
 requests.
 
+A node that is refused ends at once, with what still waits: a store that was rolled back never
+answers, because the numbers of its client are ahead of its own.
+
 Guarantee: what a node sends or delivers after a `Persist` is remembered first, and a batch is
 remembered whole or not at all.
 """
@@ -63,7 +66,7 @@ class RemoteState(Generic[N]):
         self.name = name
         self.inner: N | None = None
         self.stopped = ""
-        """Why it stopped: `superseded`, or a limit of the store."""
+        """Why it stopped: `superseded`, a limit of the store, or why the node was refused."""
         self._build = build
         self._store = store
         self._number = number
@@ -149,7 +152,8 @@ class RemoteState(Generic[N]):
         if self.inner is not None and not self.stopped and not self._dismissing:
             self._collect()
             self._send()
-            if self._finished is not None and not self._waiting and self._finished(self.inner):
+            finished = self._finished is not None and not self._waiting and not self.stopped
+            if finished and self._finished is not None and self._finished(self.inner):
                 self._dismissing = True
                 self._due_ns = self._now_ns + RETRY_NS
                 self._effects.append(Send(self._store, Dismiss(epoch=self._epoch)))
@@ -184,11 +188,15 @@ class RemoteState(Generic[N]):
             return
         writes = [effect for effect in effects if isinstance(effect, Persist)]
         others: list[Effect] = [each for each in effects if not isinstance(each, Persist)]
-        if writes or self._waiting:
+        ends = [each for each in others if isinstance(each, Refuse) and not each.topics]
+        if not writes and not self._waiting:
+            self._effects += others
+        elif ends:
+            # The node has ended, maybe because the store was rolled back: then it never answers.
+            self._stop(ends[0].reason)
+        else:
             self._waiting.append((writes, others))
             self._held += len(others)
-        else:
-            self._effects += others
 
     def _send(self) -> None:
         if self._under_way is not None or not self._waiting:

@@ -11,7 +11,7 @@ from ensue.core.trace import Row
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
-from ensue.testing.swarm.program import PROMPT_S, SETTLE_S, Draw, Program, draw_topics
+from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw_topics
 from ensue.testing.swarm.transactions import (
     ContentDraw,
     ContentProgram,
@@ -83,6 +83,15 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     rows = [
         row for row in rows if row.action != "published" or (row.true_ns or 0) < program.over_ns
     ]
+    if drawn.broker is not None and program.mishap.lost_ns is not None:
+        # Events may get receipts, and be missed, before a client notices that the log was lost.
+        rows = [
+            row
+            for row in rows
+            if row.action != "published" or (row.true_ns or 0) >= program.noticed_ns
+        ]
+    if isinstance(drawn.order, ensue.Deadline):
+        rows = _without_unread(rows)
     problems = judge(
         rows,
         drawn.order.label,
@@ -95,4 +104,27 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
         problems += judge_final(rows, program.final_ns, program.publishers.values())
-    return problems + judge_prompt(rows, program.prompt, PROMPT_S)
+    return problems + judge_prompt(rows, program.prompt, drawn.prompt_s)
+
+
+def _without_unread(rows: list[Row]) -> list[Row]:
+    """Leave out arrivals whose reader was killed before it looked for an event again.
+
+    A slow or paused application finds out that an event is late when it asks for the next one.
+    """
+    settled = {(row.node, row.event) for row in rows if row.action in ("delivered", "discarded")}
+    looked_ns: dict[str, int] = {}
+    crashed: set[str] = set()
+    for row in rows:
+        if row.action in ("delivered", "discarded"):
+            looked_ns[row.node] = row.at_ns
+        elif row.action == "crashed":
+            crashed.add(row.node)
+    return [
+        row
+        for row in rows
+        if row.action != "received"
+        or row.node not in crashed
+        or (row.node, row.event) in settled
+        or looked_ns.get(row.node, 0) > (row.deadline_ns or 0)
+    ]

@@ -32,6 +32,7 @@ from ensue.server.permissions import Access, User
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm.brokers import BrokerDraw, draw_broker, make_broker
 from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, Mishap, draw_mishap
@@ -47,8 +48,10 @@ FINAL_S = 12.0
 """How long after healing publishers publish once more, which nothing may stop."""
 CLOSE_MARGIN_S = 3.0
 """How much longer than its `close_timeout` closing a bus may take."""
-PROMPT_S = 3.5
-"""How long an event may take while publishers are killed: the lost lease of 1 s, and a margin."""
+PROMPT_S, PROMPT_BROKER_S = 3.5, 12.5
+"""How long an event may take while publishers are killed: a lease of 1 s or 10 s, and a margin."""
+NOTICE_NS = 5_000_000_000
+"""How soon after healing: clients ask stations on a broker for their logs every 2 seconds."""
 AGREE_S = 15.0
 """How soon a client with other terms has to be refused."""
 
@@ -80,6 +83,16 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     stranger: bool
     """Whether a client with other terms tries to join."""
     faults: Faults
+    broker: BrokerDraw | None = None
+    """What servers and clients are connected to; None: to each other."""
+
+    @property
+    def prompt_s(self) -> float:
+        """How long an event may take while publishers are killed.
+
+        A station on a broker does not see that a client is gone: it waits for the whole lease.
+        """
+        return PROMPT_S if self.broker is None else PROMPT_BROKER_S
 
     @property
     def is_prompt(self) -> bool:
@@ -127,13 +140,18 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
     is_full = drawn.is_full and drawn.strikes({"server_kills", "server_stops"})
     stranger = drawn.stranger and drawn.strikes({"clock_steps", "slow_disks", "resets"})
     agrees = isinstance(value, ensue.Merged | ensue.Deadline) and not is_full
-    return msgspec.structs.replace(
+    drawn = msgspec.structs.replace(
         drawn,
         is_full=is_full,
         stranger=stranger and agrees,
         users=drawn.users and not is_full,
         closers=0 if is_full or drawn.mishap else drawn.closers,
     )
+    broker = draw_broker(seed, order)
+    if broker is None:
+        return drawn
+    changes = broker.changes(value, drawn.faults, stranger=drawn.stranger)
+    return msgspec.structs.replace(drawn, broker=broker, **changes)
 
 
 _VALUES: dict[str, Callable[[Random], Order]] = {
@@ -171,8 +189,13 @@ class Program:
         self.random = world.random
         count = drawn.publishers + drawn.readers + drawn.durable + drawn.handlers
         count += drawn.is_prompt
+        self._brokers, url = [], ""
+        if drawn.broker is not None:
+            broker, url = make_broker(world, drawn.broker)
+            self._brokers.append(broker)
         self.cluster = Cluster(
             world,
+            broker=url,
             names=[f"server-{number}" for number in range(1, drawn.servers + 1)],
             sync_s=drawn.sync_s,
             topics=drawn.topics if drawn.servers > 1 else (),
@@ -194,6 +217,8 @@ class Program:
         """Buses whose events may not be late."""
         self.final_ns = 0
         """When publishers publish for the last time."""
+        self.noticed_ns = 0
+        """When every client of a broker has noticed that a log was lost."""
         self.calm = False
         """Whether faults are over: publishers stop."""
         self.over = False
@@ -214,6 +239,8 @@ class Program:
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
         drawn, world = self.drawn, self.world
+        for broker in self._brokers:
+            await broker.start()
         await self.cluster.start()
         self._start_readers()
         await asyncio.sleep(world.random.choice((0.0, 0.5, 2.0)))
@@ -224,7 +251,7 @@ class Program:
             self._start(f"closer-{number}", self._close, self._generator())
         if drawn.users:
             self._start("guest", self._trespass, self._generator())
-        striker = Striker(world, [self.cluster], drawn.faults)
+        striker = Striker(world, [self.cluster], drawn.faults, brokers=self._brokers)
         striker.start()
         loop = asyncio.get_running_loop()
         others = [loop.create_task(self.mishap.strike())] if drawn.mishap else []
@@ -236,6 +263,7 @@ class Program:
         self.calm = True
         if drawn.mishap == "flipped" and drawn.servers == 1:
             self._start("auditor", self._audit)
+        self.noticed_ns = world.now_ns + NOTICE_NS
         await asyncio.sleep(FINAL_S)
         self.final_ns = world.now_ns
         await asyncio.sleep(SETTLE_S - FINAL_S)
@@ -631,9 +659,12 @@ class Program:
         hands: DurableReader | None,
     ) -> None:
         left: dict[str, None] = {}
+        begun: dict[str, None] = {}
 
         async def handle(event: ensue.ReceivedEvent) -> None:
-            self._check_left(event, left)
+            if event.id not in begun:  # A retry goes on after its topic was left.
+                self._check_left(event, left)
+            begun[event.id] = None
             if hands is not None:
                 hands.hand(event)
             if random.random() < 0.1:
