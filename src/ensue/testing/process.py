@@ -147,6 +147,10 @@ class Host(platform.Platform):
         assert self.process is not None
         return _Worker(self.process, work, done)
 
+    def usage(self) -> platform.Usage:
+        """Return what does not depend on the real process."""
+        return platform.Usage(pid=1, cpu_s=self.monotonic_s(), resident_bytes=0)
+
     def booted(self) -> None:
         """Start with a new clock, as each process does."""
         self._clock = None
