@@ -210,9 +210,9 @@ class Process:
         self._suspended_since_ns = None
         self.machine.process = self
         self.machine.booted()
-        self.loop = ProcessLoop(self)  # type: ignore[abstract]
         context = contextvars.Context()
         context.run(platform.use, self.machine)
+        self.loop = ProcessLoop(self, context.copy())  # type: ignore[abstract]
         coroutine = context.run(self._main, *self._args)
         self.task = self.loop.create_task(cast("Any", coroutine), name=self.name, context=context)
         self.task.add_done_callback(self._ended, context=context)
