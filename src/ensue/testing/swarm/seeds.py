@@ -9,7 +9,7 @@ from ensue.testing.swarm import draw, run
 
 __all__ = ["ALL", "ORDERS", "play_seed", "quietly"]
 
-ORDERS = ("total", "causal", "merged", "deadline", "transactions")
+ORDERS = ("total", "causal", "merged", "deadline", "transactions", "operations")
 ALL = "all"
 """Stands for every order."""
 
