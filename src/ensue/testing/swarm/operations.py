@@ -23,9 +23,13 @@ import ensue
 from ensue.client.validation import Start
 from ensue.core.errors import (
     AccessDenied,
+    BadInput,
+    ConfigurationError,
     EnsueError,
     EventsInDoubt,
     EventVoided,
+    LocalProtocolError,
+    SubscriptionRefused,
     TransportError,
 )
 from ensue.core.order import Order
@@ -33,7 +37,7 @@ from ensue.core.trace import Row
 from ensue.runtime.status import chain_status
 from ensue.server import config_file
 from ensue.server.config import Limits, Retention, ServerConfig
-from ensue.testing.cluster import PORT, Cluster
+from ensue.testing.cluster import DATA, PORT, Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.judge import judge
@@ -66,6 +70,41 @@ _BAD_REQUESTS = (
     (b"GET /status HT", 408),
 )
 """Requests, and the status of their responses."""
+
+
+_MISTAKES: tuple[Callable[[Any], Any], ...] = (
+    lambda bus: bus.publish("a", "text"),
+    lambda bus: bus.publish("", b""),
+    lambda bus: bus.publish(5, b""),
+    lambda bus: bus.publish("a", b"", key="text"),
+    lambda bus: bus.publish("a", b"", headers={"x": 1.5j}),
+    lambda bus: bus.publish("a", b"", timeout=-1),
+    lambda bus: bus.publish("a", b"", timeout="soon"),
+    lambda bus: bus.publish("a", b"x" * 64_000_000),
+    lambda bus: bus.subscribe(),
+    lambda bus: bus.subscribe(7),
+    lambda bus: bus.subscribe("a", pending_max=0),
+    lambda bus: bus.subscribe("a", pending_max="many"),
+    lambda bus: bus.subscribe("a", acknowledge="maybe"),
+    lambda bus: bus.subscribe("a", durable=True),
+    lambda bus: bus.subscribe("a", name="a/b~c", durable=True),
+    lambda bus: bus.subscribe("a", start="yesterday"),
+    lambda bus: bus.subscribe("a", start=-5),
+    lambda bus: bus.subscribe("a", order="total"),
+    lambda bus: bus.subscribe("a", where="x > 1"),
+    lambda bus: bus.subscribe(where="x >"),
+    lambda bus: bus.subscribe(where=5),
+    lambda bus: bus.flush(timeout=-1),
+    lambda bus: bus.token(),
+    lambda bus: bus.observe("token"),
+    lambda _: ensue.connect("nothing://x"),
+    lambda _: ensue.connect("ensue://server:x"),
+    lambda _: ensue.connect("memory://", name=5),
+    lambda _: ensue.connect("memory://", order="total"),
+    lambda _: ensue.connect("memory://?nodes=0"),
+    lambda _: ensue.connect("memory://", close_timeout=-1),
+)
+"""Wrong uses of the API."""
 
 
 class OperationsDraw(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +186,7 @@ class OperationsProgram:
         self._start("operator", self._operate, self._generator())
         self._start("historian", self._look_back, self._generator())
         self._start("hub", self._use_hub, self._generator())
+        self._start("novice", self._misuse)
         striker = Striker(self.world, [self.cluster], self.drawn.faults)
         striker.start()
         await asyncio.sleep(BUSY_S)
@@ -157,6 +197,8 @@ class OperationsProgram:
         self.over = True
         await self._end()
         self.cluster.close()
+        if self.drawn.servers == 1:
+            await self._recover()
         self.faults = list(striker.log)
         self.problems += [f"{name} refused: {why}" for name, why in self.cluster.damaged.items()]
 
@@ -232,6 +274,20 @@ class OperationsProgram:
                 if random.random() < 0.5:
                     place = "earliest"
                 await asyncio.sleep(random.uniform(0.1, 2.0))
+
+    async def _misuse(self) -> None:
+        """Make each mistake once: all of them are refused by name, and none is sent."""
+        async with ensue.connect(self.cluster.url(self.cluster.names[0]), name="novice") as bus:
+            for number, mistake in enumerate(_MISTAKES):
+                try:
+                    made = mistake(bus)
+                    if isinstance(made, Awaitable):
+                        await made
+                except (LocalProtocolError, BadInput, ConfigurationError, SubscriptionRefused):
+                    continue
+                except (TransportError, EventsInDoubt):
+                    return
+                self.problems.append(f"misuse: mistake {number} of {bus.name} is not refused")
 
     # -- Buses within one process -----------------------------------------------------------------
 
@@ -374,6 +430,44 @@ class OperationsProgram:
         with suppress(AccessDenied, TransportError):
             await chain_status(self.cluster.url("nowhere"), answer_s=1.0)
             self.problems.append("status: a server that does not exist answers")
+
+    async def _recover(self) -> None:
+        """Damage the log of a server, and start it with `accept_loss`: it serves what is left."""
+        name, random = self.cluster.names[0], self._generator()
+        server = self.cluster.processes[name]
+        if server.alive:
+            server.terminate()
+            await server.ended()
+        disk = server.machine.disk
+        logs = [DATA / each for each in disk.names(DATA) if each.endswith(".log")]
+        how = random.choice(("cut", "first", "flip", "whole"))
+        if how == "cut":
+            size = disk.size_of(logs[-1])
+            disk.truncate(logs[-1], size - random.randint(1, size))
+        elif how == "first" and len(logs) > 1:
+            disk.remove(logs[0])
+        elif how == "flip":
+            disk.flip_bit(DATA)
+        config = msgspec.structs.replace(self.cluster.configs[name], accept_loss=True)
+        server = self.world.start(name, self.cluster.serve, config)
+        got: list[bytes] = []
+        client = self.world.start("successor", self._continue, got)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(30.0):
+                await client.ended()
+        if got != [b"1", b"2", b"3"]:
+            why = client.error() or server.error() or "; ".join(client.waits())
+            self.problems.append(f"recovery: after {how} a client got {got}: {why}")
+
+    async def _continue(self, got: list[bytes]) -> None:
+        url = self.cluster.url(self.cluster.names[0])
+        async with ensue.connect(url, name="successor") as bus, bus.subscribe("new") as events:
+            for number in (b"1", b"2", b"3"):
+                await bus.publish("new", number)
+            async for event in events:
+                got.append(event.payload)
+                if len(got) == 3:
+                    break
 
     # -- Files ------------------------------------------------------------------------------------
 
