@@ -23,6 +23,8 @@ def _authority(folder: Path, name: str) -> None:
         *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
         *("-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.pem"),
         *("-days", "2", "-subj", f"/CN={name}"),
+        # Python 3.13 verifies strictly, and refuses an authority without it.
+        *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
     )
 
 
@@ -32,7 +34,7 @@ def _signed(folder: Path, name: str, authority: str, names: str) -> None:
         *("-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.csr"),
         *("-subj", f"/CN={name}"),
     )
-    (folder / f"{name}.ext").write_text(names + "\n")
+    (folder / f"{name}.ext").write_text(f"{names}\nauthorityKeyIdentifier=keyid\n")
     _openssl(
         *("x509", "-req", "-in", f"{folder}/{name}.csr", "-days", "2", "-CAcreateserial"),
         *("-CA", f"{folder}/{authority}.pem", "-CAkey", f"{folder}/{authority}.key"),

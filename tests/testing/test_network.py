@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from ensue.core import platform
 from ensue.testing import NetworkOptions, Process, Simulation, simulate
 
 PORT = 80
@@ -151,3 +152,33 @@ def test_writer_waits_while_the_other_process_is_stopped() -> None:
         writer.close()
 
     play(program)
+
+
+def test_callbacks_of_the_network_run_on_the_machine_of_their_process() -> None:
+    async def main(simulation: Simulation) -> list[str]:
+        machines: list[str] = []
+
+        class Noting(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                machines.append(getattr(platform.current(), "name", "the real one"))
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                self.data_received(b"")
+
+        async def serve() -> None:
+            await asyncio.get_running_loop().create_server(Noting, "0.0.0.0", PORT)
+            await asyncio.sleep(10)
+
+        async def call() -> None:
+            _, writer = await asyncio.open_connection("server", PORT)
+            writer.write(b"hello")
+            await asyncio.sleep(1)
+            writer.close()
+
+        simulation.start("server", serve)
+        await asyncio.sleep(1)
+        await simulation.start("client", call)
+        await asyncio.sleep(1)
+        return machines
+
+    assert simulate(main).result == ["server"] * 2

@@ -103,56 +103,17 @@ def _around(rows: list[Row], problem: str) -> list[Row]:
 
 
 def _draw(run: "StackRun", path: Path) -> None:
-    """Write a page with the deliveries of a run as a space-time diagram.
-
-    If the run has problems, it shows the events that the first of them names.
-    """
+    """Write a page with the run as a space-time diagram."""
     # Imported late: reports come with the extra for Spark.
-    from ensue.spark.report import page, spacetime  # noqa: PLC0415 - as above
+    from ensue.cli.stack_diagram import diagram_of  # noqa: PLC0415 - as above
+    from ensue.spark.report import page  # noqa: PLC0415 - as above
 
-    first = str(run.problems[:1])
-    rows = [(row.event, row) for row in run.rows if row.event is not None]
-    # Letters for two: ids may begin with each other, so the longest names count.
-    named = sorted({event for event, _ in rows if event in first}, key=len, reverse=True)
-    events = tuple(named[:2])
-    publications: dict[str, spacetime.Publication] = {}
-    deliveries = []
-    for event, row in rows:
-        topic, at_ms = row.topic or "", (row.true_ns or 0) / 1e6
-        if row.action in ("submitted", "published") and event not in publications:
-            publications[event] = spacetime.Publication(
-                event=event, topic=topic, node=row.node, at_ms=at_ms
-            )
-        elif row.action == "delivered":
-            deliveries.append(
-                spacetime.Delivery(
-                    event=event,
-                    topic=topic,
-                    node=row.node,
-                    at_ms=at_ms,
-                    position=row.position,
-                    marked=event in events,
-                )
-            )
-    shown = [one for one in deliveries if not events or one.event in events]
-    times = [one.at_ms for one in shown] + [
-        one.at_ms for one in publications.values() if not events or one.event in events
-    ]
-    pad_ms = 0.05 * (max(times, default=1.0) - min(times, default=0.0)) or 1.0
-    diagram = spacetime.Diagram(
-        begin_ms=min(times, default=0.0) - pad_ms,
-        end_ms=max(times, default=1.0) + pad_ms,
-        publications=tuple(publications.values()),
-        deliveries=tuple(deliveries),
-        happenings=tuple(
-            spacetime.Happening(node=row.node, at_ms=(row.true_ns or 0) / 1e6, name=row.action)
-            for row in run.rows
-            if row.action == "crashed"
-        ),
-        events=events,
-    )
     because = run.problems[0].splitlines()[0] if run.problems else "Every delivery was in order."
     drawing = page.Drawing(
-        run="", title=f"Seed {run.drawn.seed}", because=because, diagram=diagram, foremost=True
+        run="",
+        title=f"Seed {run.drawn.seed}",
+        because=because,
+        diagram=diagram_of(run),
+        foremost=True,
     )
     path.write_text(page.picture(drawing), encoding="utf-8")

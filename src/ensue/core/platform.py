@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 import secrets
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -17,14 +18,14 @@ from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ensue.core.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from ensue.core.trace import Row
 
-__all__ = ["FileSystem", "Machine", "Platform", "Worker", "current", "use"]
+__all__ = ["FileSystem", "Machine", "Platform", "Usage", "Worker", "current", "use"]
 
 
 class FileSystem(Protocol):
@@ -99,6 +100,16 @@ class Worker(Protocol):
         """Wait for the run under way, and end."""
 
 
+class Usage(NamedTuple):
+    """What a process uses of its machine."""
+
+    pid: int
+    cpu_s: float
+    """User and system time."""
+    resident_bytes: int
+    """Memory that is not swapped."""
+
+
 class Platform(ABC):
     """The machine, as one process sees it."""
 
@@ -129,6 +140,10 @@ class Platform(ABC):
 
         The result is what `work` returned or the exception that it raised.
         """
+
+    @abstractmethod
+    def usage(self) -> Usage:
+        """Return what this process uses."""
 
     def wall_s(self) -> float:
         """Return the wall time in seconds since the epoch."""
@@ -265,6 +280,23 @@ class Machine(Platform):
     def worker(self, work: Callable[[], Any], done: Callable[[Any], None]) -> Worker:
         """Return a worker in a thread of its own."""
         return _Thread(work, done)
+
+    def usage(self) -> Usage:
+        """Return what the process uses, by the operating system."""
+        times = os.times()
+        return Usage(os.getpid(), round(times.user + times.system, 3), _resident_bytes())
+
+
+def _resident_bytes() -> int:
+    """Return the resident memory of the process; without /proc, its peak."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - read often
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        import resource  # noqa: PLC0415 - clients run where there is none
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
 
 
 _MACHINE = Machine()

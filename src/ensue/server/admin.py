@@ -22,6 +22,7 @@ from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
 
+from ensue.core import platform
 from ensue.core.errors import TransportError
 from ensue.server.metrics import CONTENT_TYPE, PLAIN_CONTENT_TYPE, Metrics
 from ensue.server.status import Status
@@ -199,7 +200,7 @@ class _Request(asyncio.Protocol):
             self._timer.cancel()
         lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
-            f"Date: {formatdate(usegmt=True)}",
+            f"Date: {formatdate(platform.current().wall_s(), usegmt=True)}",
             f"Content-Type: {kind}",
             f"Content-Length: {len(body)}",
             "Cache-Control: no-store",

@@ -6,15 +6,13 @@ which topics and subscriptions it lists by name.
 """
 
 import asyncio
-import os
 import re
-import resource
-import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING, Literal
 
+from ensue.core import platform
 from ensue.protocols.causal.hypercube import NODES_MAX
 
 if TYPE_CHECKING:
@@ -412,19 +410,10 @@ class Metrics:
             f"Lateness of the event loop, sampled every {LAG_EVERY_S:g} s.",
             self.lag.seconds,
         )
-        times = os.times()
-        cpu_s = round(times.user + times.system, 3)
-        out.counter("ensue_process_cpu_seconds_total", "User and system time.", cpu_s)
+        used = platform.current().usage()
+        out.counter("ensue_process_cpu_seconds_total", "User and system time.", used.cpu_s)
         out.gauge(
-            "ensue_process_resident_memory_bytes", "Memory that is not swapped.", resident_bytes()
+            "ensue_process_resident_memory_bytes",
+            "Memory that is not swapped.",
+            used.resident_bytes,
         )
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of the process; without /proc, its peak."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - read often
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024

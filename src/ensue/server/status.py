@@ -13,7 +13,6 @@ server of the chain keeps its records, and knows the ends of its own topics. For
 servers it returns the progress (`elsewhere`); the client that queries all servers adds it up.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from heapq import nlargest
@@ -382,7 +381,7 @@ class Status:
         together, largest = node.groups.sizes()
         sync_s, lineage = self.config.sync_s, self.station.lineage
         return {
-            "pid": os.getpid(),
+            "pid": platform.current().usage().pid,
             "events": self.events,
             "groups": {
                 "topics": together,

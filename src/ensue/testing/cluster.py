@@ -80,7 +80,7 @@ class Cluster:
     async def start(self) -> None:
         """Start all servers, and a supervisor that starts those again that end."""
         for name in self.names:
-            self.processes[name] = self.world.start(name, self._serve, self.configs[name])
+            self.processes[name] = self.world.start(name, self.serve, self.configs[name])
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
         while len(self._serving) < len(self.names):
             broken = [each.error() for each in self.processes.values() if each.error()]
@@ -111,7 +111,8 @@ class Cluster:
                     continue
                 process.restart()
 
-    async def _serve(self, config: ServerConfig) -> None:
+    async def serve(self, config: ServerConfig) -> None:
+        """Run one server until it is stopped: the program of its process."""
         recorder = None
         if self.records_brokers:
             recorder = Recorder(RUN, "none", sink=_BrokerSink(self.world))

@@ -60,8 +60,10 @@ class _Future(asyncio.Future[T]):
 class ProcessLoop(asyncio.AbstractEventLoop):
     """Stores the callbacks and timers of one life of a process."""
 
-    def __init__(self, process: "Process") -> None:
+    def __init__(self, process: "Process", context: Context) -> None:
         self.process = process
+        self.context = context
+        """Where callbacks run that the world schedules, such as those of the network."""
         self.dead = False
         """Whether the process was killed: callbacks are dropped."""
         self.ready: deque[asyncio.Handle] = deque()
@@ -131,6 +133,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """Run a callback in the next iteration."""
+        if context is None and not self.is_running():
+            context = self.context.copy()
         handle = asyncio.Handle(callback, args, self, context)
         if not self.dead:
             self._make_ready(handle)

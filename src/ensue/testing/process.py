@@ -147,6 +147,10 @@ class Host(platform.Platform):
         assert self.process is not None
         return _Worker(self.process, work, done)
 
+    def usage(self) -> platform.Usage:
+        """Return what does not depend on the real process."""
+        return platform.Usage(pid=1, cpu_s=self.monotonic_s(), resident_bytes=0)
+
     def booted(self) -> None:
         """Start with a new clock, as each process does."""
         self._clock = None
@@ -206,10 +210,10 @@ class Process:
         self._suspended_since_ns = None
         self.machine.process = self
         self.machine.booted()
-        self.loop = ProcessLoop(self)  # type: ignore[abstract]
-        self.world.started(self)
         context = contextvars.Context()
         context.run(platform.use, self.machine)
+        self.loop = ProcessLoop(self, context.copy())  # type: ignore[abstract]
+        self.world.started(self)
         coroutine = context.run(self._main, *self._args)
         self.task = self.loop.create_task(cast("Any", coroutine), name=self.name, context=context)
         self.task.add_done_callback(self._ended, context=context)

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from ensue.testing.swarm import draw, run
+from ensue.testing.swarm.seeds import ORDERS
 
-ORDERS = ("total", "causal", "merged", "deadline", "transactions")
 SEEDS = 6
 """Seeds of an order that `make test` runs."""
 SEEDS_VERIFY = 400
@@ -41,7 +41,8 @@ PRINT_DIGESTS = """
 import logging
 logging.disable()
 from ensue.testing.swarm import draw, run
-for order in ("total", "causal", "merged", "deadline", "transactions"):
+from ensue.testing.swarm.seeds import ORDERS
+for order in ORDERS:
     print(order, [run(draw(seed, order)).digest for seed in range(4)])
 """
 

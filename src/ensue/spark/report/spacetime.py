@@ -28,6 +28,9 @@ TOP = 34.0
 COLORS = 8
 TOPICS_COLORED_MAX = 8
 LETTERS = "AB"
+NOTE_LENGTH = 24
+NOTE_LETTER = 6.6
+"""Width of a letter of a note, about."""
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,7 +287,8 @@ def _position(one: Delivery, place: int) -> str:
 def _happenings(
     diagram: Diagram, rows: dict[str, float], across: svg.Scale, right: float
 ) -> Iterable[str]:
-    for one in diagram.happenings:
+    labels: dict[str, float] = {}
+    for one in sorted(diagram.happenings, key=lambda one: one.at_ms):
         if one.node not in rows or not diagram.begin_ms <= one.at_ms <= diagram.end_ms:
             continue
         x, y = across(one.at_ms), rows[one.node]
@@ -294,7 +298,12 @@ def _happenings(
         tooltip = svg.element("title", escape(f"{one.node}: {one.name} {one.event or ''}".strip()))
         cross = f"M{x - 5:.1f},{y - 5:.1f}L{x + 5:.1f},{y + 5:.1f}M{x - 5:.1f},{y + 5:.1f}"
         yield svg.element("path", tooltip, d=f"{cross}L{x + 5:.1f},{y - 5:.1f}", class_=style)
-        yield svg.text(one.name, x, y - 9, anchor="middle", class_="note halo")
+        half = NOTE_LETTER * min(len(one.name), NOTE_LENGTH) / 2
+        # Where crosses are close together, the tooltips of the others have their names.
+        if x - half > labels.get(one.node, 0.0):
+            labels[one.node] = x + half
+            label = svg.shortened(one.name, NOTE_LENGTH)
+            yield svg.text(label, x, y - 9, anchor="middle", class_="note halo")
     for node in diagram.absent:
         if node in rows:
             y = rows[node]

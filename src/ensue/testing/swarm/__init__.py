@@ -11,6 +11,12 @@ from ensue.core.trace import Row
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
+from ensue.testing.swarm.operations import (
+    OperationsDraw,
+    OperationsProgram,
+    draw_operations,
+    judge_operations,
+)
 from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw_topics
 from ensue.testing.swarm.transactions import (
     ContentDraw,
@@ -23,13 +29,14 @@ SLOW_MS = (0.05, 40.0)
 """Latencies where events overtake the news of subscriptions that move."""
 SURE_MS = 1_000
 """Deadlines that the network never misses without a fault."""
+AnyDraw = Draw | ContentDraw | OperationsDraw
 __all__ = ["StackRun", "draw", "run"]
 
 
 class StackRun(msgspec.Struct, frozen=True, kw_only=True):
     """What one seed came to."""
 
-    drawn: Draw | ContentDraw
+    drawn: AnyDraw
     problems: list[str]
     """What is wrong, in words; nothing: the run is valid."""
     rows: list[Row]
@@ -39,21 +46,25 @@ class StackRun(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
 
 
-def draw(seed: int, order: str, *, faults: list[str] | None = None) -> Draw | ContentDraw:
+def draw(seed: int, order: str, *, faults: list[str] | None = None) -> AnyDraw:
     """Draw the program of a seed and its faults."""
+    if order == "operations":
+        return draw_operations(seed, faults=faults)
     if order == "transactions":
         return draw_content(seed, faults=faults)
     return draw_topics(seed, order, faults=faults)
 
 
-def run(drawn: Draw | ContentDraw) -> StackRun:
+def run(drawn: AnyDraw) -> StackRun:
     """Run what was drawn, and judge it."""
-    programs: list[Program | ContentProgram] = []
+    programs: list[Program | ContentProgram | OperationsProgram] = []
 
     async def main(simulation: Simulation) -> None:
-        program: Program | ContentProgram
+        program: Program | ContentProgram | OperationsProgram
         if isinstance(drawn, Draw):
             program = Program(simulation.world, drawn)
+        elif isinstance(drawn, OperationsDraw):
+            program = OperationsProgram(simulation.world, drawn)
         else:
             program = ContentProgram(simulation.world, drawn)
         programs.append(program)
@@ -66,6 +77,8 @@ def run(drawn: Draw | ContentDraw) -> StackRun:
     problems = list(program.problems)
     if isinstance(program, Program):
         problems += _judge_topics(program, simulated.rows)
+    elif isinstance(program, OperationsProgram):
+        problems += judge_operations(program, simulated.rows)
     else:
         problems += judge_content(simulated.rows)
     return StackRun(

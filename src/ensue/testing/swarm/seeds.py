@@ -9,7 +9,7 @@ from ensue.testing.swarm import draw, run
 
 __all__ = ["ALL", "ORDERS", "play_seed", "quietly"]
 
-ORDERS = ("total", "causal", "merged", "deadline", "transactions")
+ORDERS = ("total", "causal", "merged", "deadline", "transactions", "operations")
 ALL = "all"
 """Stands for every order."""
 
@@ -17,12 +17,14 @@ ALL = "all"
 @contextmanager
 def quietly() -> Iterator[None]:
     """Keep the log lines of simulated processes from the terminal."""
+    # By its level, which the loggers below it inherit.
     logger = logging.getLogger("ensue")
-    before, logger.disabled = logger.disabled, True
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.setLevel(before)
 
 
 def play_seed(order: str, seed: int) -> SeedResult:
