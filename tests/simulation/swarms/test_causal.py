@@ -14,6 +14,7 @@ from ensue.simulation import run
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.scenario_file.reader import loads
 from ensue.simulation.seeds import DRAWS, play_seed
+from ensue.simulation.swarms.causal import draw_plain
 
 CHAT = Path(__file__).parents[3] / "examples" / "scenarios" / "chat.toml"
 
@@ -83,4 +84,5 @@ FOUND = {
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_seed_that_found_a_fixed_bug_is_valid(seed: int) -> None:
-    assert not play_seed("causal", seed).failure, FOUND[seed]
+    outcome = run.play(draw_plain(seed), seed)
+    assert outcome.valid, f"{FOUND[seed]}: {outcome.sentences()}"

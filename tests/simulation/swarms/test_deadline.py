@@ -34,7 +34,7 @@ from ensue.simulation.deployments.deadline import MARK, MARKS
 from ensue.simulation.run import Outcome, play
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.scenario_file import reader
-from ensue.simulation.swarms.deadline import KINDS, draw, kind_of
+from ensue.simulation.swarms.deadline import KINDS, draw, draw_plain, kind_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "scenarios"
 SEEDS_MAX = 400
@@ -433,7 +433,7 @@ MUTANTS = (
     Mutant("never silent", 336, Roles(gossip_broker=NeverSilent)),
 )
 
-SEARCH = Search(draw)
+SEARCH = Search(draw_plain)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -21,7 +21,7 @@ from ensue.protocols.causal.retrieval import Retrieval
 from ensue.protocols.causal.subscriptions import Subscriptions
 from ensue.protocols.interface import Persist
 from ensue.simulation.deployments.base import Roles
-from ensue.simulation.seeds import DRAWS
+from ensue.simulation.swarms.causal import draw_plain
 
 SEEDS_MAX = 200
 
@@ -157,7 +157,7 @@ MUTANTS = (
 )
 
 
-SEARCH = Search(DRAWS["causal"])
+SEARCH = Search(draw_plain)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))

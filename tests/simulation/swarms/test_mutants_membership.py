@@ -180,7 +180,7 @@ CAUSAL = (
 )
 DEADLINE = (
     patched("numbers by presence", 10, Registry, "_admit", numbers_members_that_are_present),
-    patched("never polls", 7, MembershipClient, "question", never_polls),
+    patched("never polls", 10, MembershipClient, "question", never_polls),
     patched("no warm-up", 10, RegisteredBroker, "__init__", broker_without_warm_up),
 )
 MERGED = (

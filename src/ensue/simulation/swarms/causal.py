@@ -25,7 +25,7 @@ from ensue.simulation.swarms.draws import (
 from ensue.simulation.world.delays import Constant, Uniform
 from ensue.simulation.world.disks import DiskConfig
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_plain"]
 
 REGISTERED = 0.4
 """How likely it is that nodes register, as processes do."""
@@ -39,6 +39,14 @@ STAY_MIN = 2
 
 def draw(seed: int) -> Scenario:
     """Return the scenario of a seed."""
+    scenario = draw_plain(seed)
+    # Drawn apart, so that every other seed stands for what it always has.
+    random = Random(f"swarm/causal/registered/{seed}")
+    return _registered(random, scenario) if random.random() < REGISTERED else scenario
+
+
+def draw_plain(seed: int) -> Scenario:
+    """Return the scenario of a seed in which nodes know each other from the start."""
     random = Random(f"swarm/causal/{seed}")
     duration_ns = random.randrange(1 * SECOND, 4 * SECOND)
     topics = [f"t{index}" for index in range(random.choice((1, 1, 2, 3, 4, 6)))]
@@ -50,7 +58,7 @@ def draw(seed: int) -> Scenario:
         gone = random.choice(publishers).name
         vanish = (Vanish(publisher=gone, at_ns=random.randrange(duration_ns)),)
     vanish += _more_vanish(Random(f"swarm/causal/vanish/{seed}"), nodes, vanish, duration_ns)
-    scenario = Scenario(
+    return Scenario(
         name="swarm-causal",
         order="causal",
         duration_ns=duration_ns,
@@ -64,13 +72,12 @@ def draw(seed: int) -> Scenario:
         vanish=vanish,
         encode=random.random() < 0.2,
     )
-    # Drawn apart, so that every other seed stands for what it always has.
-    apart = Random(f"swarm/causal/registered/{seed}")
-    return _registered(apart, scenario, nodes) if apart.random() < REGISTERED else scenario
 
 
-def _registered(random: Random, scenario: Scenario, nodes: list[str]) -> Scenario:
+def _registered(random: Random, scenario: Scenario) -> Scenario:
     """Have all nodes register, in a longer run: long enough to miss polls."""
+    groups = (scenario.publishers, scenario.subscribers)
+    nodes = [each.name for group in groups for each in group]
     duration_ns = scenario.duration_ns + random.randrange(6 * SECOND)
     registry = draw_registry(random, nodes, duration_ns)
     faults, vanish = scenario.faults, scenario.vanish

@@ -44,7 +44,7 @@ from ensue.simulation.world.disks import DiskConfig
 from ensue.simulation.world.faults import Crash, Faults, Pause
 from ensue.simulation.world.network import NetworkConfig
 
-__all__ = ["KINDS", "draw", "kind_of"]
+__all__ = ["KINDS", "draw", "draw_plain", "kind_of"]
 
 S = TypeVar("S", PublisherSpec, SubscriberSpec)
 
@@ -61,6 +61,16 @@ def kind_of(seed: int) -> str:
 
 def draw(seed: int) -> Scenario:
     """Return the scenario of a seed."""
+    scenario = draw_plain(seed)
+    # Drawn apart, so that every other seed stands for what it always has.
+    random = Random(f"swarm/deadline/registered/{seed}")
+    if random.random() >= REGISTERED:
+        return scenario
+    return _registered(random, kind_of(seed), scenario)
+
+
+def draw_plain(seed: int) -> Scenario:
+    """Return the scenario of a seed in which brokers know each other from the start."""
     random = Random(f"swarm/deadline/{seed}")
     kind = kind_of(seed)
     duration_ns = random.randrange(1 * SECOND, 3 * SECOND)
@@ -81,7 +91,7 @@ def draw(seed: int) -> Scenario:
         },
         lossy=kind != "calm",
     )
-    scenario = Scenario(
+    return Scenario(
         name="swarm-deadline",
         order="deadline",
         duration_ns=duration_ns,
@@ -95,13 +105,12 @@ def draw(seed: int) -> Scenario:
         faults=faults,
         encode=random.random() < 0.2,
     )
-    # Drawn apart, so that every other seed stands for what it always has.
-    apart = Random(f"swarm/deadline/registered/{seed}")
-    return _registered(apart, kind, scenario, names) if apart.random() < REGISTERED else scenario
 
 
-def _registered(random: Random, kind: str, scenario: Scenario, names: list[str]) -> Scenario:
+def _registered(random: Random, kind: str, scenario: Scenario) -> Scenario:
     """Have all clients register, with the same lifetime of events."""
+    groups = (scenario.publishers, scenario.subscribers)
+    names = [each.name for group in groups for each in group]
     deadline, duration_ns = scenario.deadline, scenario.duration_ns
     config = deadline.config
     config = msgspec.structs.replace(
