@@ -15,7 +15,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -99,8 +99,8 @@ _MISTAKES: tuple[Callable[[Any], Any], ...] = (
     lambda bus: bus.observe("token"),
     lambda _: ensue.connect("nothing://x"),
     lambda _: ensue.connect("ensue://server:x"),
-    lambda _: ensue.connect("memory://", name=5),
-    lambda _: ensue.connect("memory://", order="total"),
+    lambda _: ensue.connect("memory://", name=cast("Any", 5)),
+    lambda _: ensue.connect("memory://", order=cast("Any", "total")),
     lambda _: ensue.connect("memory://?nodes=0"),
     lambda _: ensue.connect("memory://", close_timeout=-1),
 )
