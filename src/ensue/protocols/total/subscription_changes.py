@@ -83,10 +83,8 @@ class SubscriptionChanges:
         # Leaving is never refused for want of room.
         had = dict.fromkeys(frame.old)
         added = [topic for topic in frame.new if topic not in had]
-        if frame.number < 1 or not topics:
+        if frame.number < 1 or not topics or not all(map(placement.knows, frame.old)):
             return  # No subscriber sends this: a stray frame changes nothing.
-        if not all(placement.knows(topic) for topic in frame.old):
-            return
         if frame.known > self.seen.get(subscriber, 0) and state.hosted(frame.old):
             state.refuse(subscriber, 0, ROLLED_BACK)
             return
