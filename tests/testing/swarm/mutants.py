@@ -715,6 +715,7 @@ TRANSPORTS = (
 )
 
 SEEDS = {
+    "a moved subscription loses events": 326,
     "clients believe an empty log": 6,
     "servers believe an empty log": 27,
     "merged bounds may differ": 2,

@@ -11,6 +11,7 @@ from ensue.core.trace import Row
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
+from ensue.testing.swarm.moves import judge_moves
 from ensue.testing.swarm.program import PROMPT_S, SETTLE_S, Draw, Program, draw_topics
 from ensue.testing.swarm.transactions import (
     ContentDraw,
@@ -67,7 +68,9 @@ def run(drawn: Draw | ContentDraw) -> StackRun:
     if isinstance(program, Program):
         problems += _judge_topics(program, simulated.rows)
     else:
-        problems += judge_content(simulated.rows)
+        rows, calm_ns = simulated.rows, program.calm_ns
+        problems += judge_content(rows)
+        problems += judge_moves(rows, program.moves.confirmed, calm_ns)
     return StackRun(
         drawn=drawn,
         problems=problems,
