@@ -43,6 +43,8 @@ class Cluster:
         self.world, self.random = world, world.generator(f"cluster {names[0]}")
         self.names = tuple(names)
         self.processes: dict[str, Process] = {}
+        self.servers: dict[str, Server] = {}
+        """By name: the server of its last life."""
         self._serving: dict[str, None] = {}
         """Servers that have listened at least once."""
         self.down: dict[str, None] = {}
@@ -108,7 +110,7 @@ class Cluster:
         recorder = None
         if self.records_brokers:
             recorder = Recorder(RUN, "none", sink=_BrokerSink(self.world))
-        server = Server(config, recorder=recorder)
+        server = self.servers[config.name] = Server(config, recorder=recorder)
         await server.start()
         self._serving[config.name] = None
         try:

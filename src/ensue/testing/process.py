@@ -266,6 +266,11 @@ class Process:
             self.machine.suspended_ns += slept_ns
             self.loop.delay_timers(slept_ns)
 
+    @property
+    def last_bus(self) -> str:
+        """The bus that its trace mentioned first last; empty: none."""
+        return next(reversed(self.machine.nodes), "")
+
     def waits(self) -> list[str]:
         """Return where its tasks wait, for people who look for what hangs."""
         pending = sorted(

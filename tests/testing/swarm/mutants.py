@@ -40,10 +40,12 @@ from ensue.journal.journal import Journal
 from ensue.journal.recovery import Recovery
 from ensue.journal.segments import Segments
 from ensue.protocols.content.client import Notified
+from ensue.protocols.content.leases import Leases as ContentLeases
 from ensue.protocols.interface import Join, Persist, Send
 from ensue.protocols.membership.client import MembershipClient
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.topic_log.fanout import Agreed, Fanout
+from ensue.protocols.total.publisher_sessions import PublisherSessions
 from ensue.protocols.total.station import Station
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.runtime.driver import Driver
@@ -714,7 +716,51 @@ TRANSPORTS = (
     Mutant("turns are ignored", "total", ((Link, "control", turn_is_ignored),)),
 )
 
+# -- What clients leave behind ---------------------------------------------------------------------
+
+
+def close_without_timers(self: Driver[Any]) -> None:
+    """A closed driver keeps its timer."""
+    self._timer = None
+    real_driver_close(self)
+
+
+async def close_in_the_background(self: Bus, timeout_s: float | None = None) -> Any:
+    """A closed bus leaves a task that never ends."""
+    self._forgotten = asyncio.create_task(asyncio.sleep(1e6))  # type: ignore[attr-defined]
+    return await real_bus_leave(self, timeout_s)
+
+
+def keep_listening(self: Station, now_ns: int, expire_ns: int) -> None:
+    """Subscribers that vanished are never removed."""
+    del self, now_ns, expire_ns
+
+
+real_driver_close, real_bus_leave = Driver.close, Bus._leave
+
+LEAKS = (
+    Mutant("closed buses stay connected", "total", ((TcpCarrier, "close", wait_for_nothing),)),
+    Mutant("closed drivers keep timers", "total", ((Driver, "close", close_without_timers),)),
+    Mutant("closed buses keep tasks", "total", ((Bus, "_leave", close_in_the_background),)),
+    Mutant("vanished subscribers stay", "total", ((Station, "_sweep", keep_listening),)),
+    Mutant("gone parties stay", "merged", ((Fanout, "handle_timer", nothing),)),
+    Mutant("gone listeners stay", "merged", ((Fanout, "forget", nothing),)),
+    Mutant("gone publishers stay", "total", ((PublisherSessions, "forget", lambda *_: False),)),
+    Mutant(
+        "gone content sessions stay",
+        "transactions",
+        ((ContentLeases, "expired", lambda *_: iter(())),),
+    ),
+)
+
 SEEDS = {
+    "closed buses stay connected": 0,
+    "closed drivers keep timers": 5,
+    "closed buses keep tasks": 0,
+    "vanished subscribers stay": 0,
+    "gone parties stay": 0,
+    "gone listeners stay": 1,
+    "gone publishers stay": 0,
     "a moved subscription loses events": 326,
     "clients believe an empty log": 6,
     "servers believe an empty log": 27,
@@ -777,7 +823,7 @@ SEEDS = {
 }
 """By bug: a seed that finds it, and finds nothing without it."""
 
-_ALL = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS)
+_ALL = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *LEAKS)
 MUTANTS = tuple(
     msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
 )

@@ -34,6 +34,7 @@ from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge
+from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, Mishap, draw_mishap
 from ensue.testing.world import World
 
@@ -240,6 +241,7 @@ class Program:
         self.over = True
         await self._end()
         await asyncio.gather(*others)
+        self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
         self.faults = [*striker.log, *self.mishap.log]
         self.problems += self.mishap.problems

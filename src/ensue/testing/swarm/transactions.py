@@ -22,6 +22,7 @@ from ensue.core.trace import Row
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.moves import Moves
 from ensue.testing.world import World
 
@@ -149,6 +150,7 @@ class ContentProgram:
                 self.problems.append(f"liveness: {client.name} did not end within 60 s: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
+        self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
         self.faults = striker.log
         self.problems += [
