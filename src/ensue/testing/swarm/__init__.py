@@ -92,6 +92,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         lost_ns=program.mishap.lost_ns,
         broken=program.broken,
     )
+    problems += program.taken.judge(rows)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
         problems += judge_final(rows, program.final_ns, program.publishers.values())

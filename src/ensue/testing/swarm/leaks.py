@@ -36,6 +36,11 @@ async def judge_leaks(cluster: Cluster, clients: Iterable[Process]) -> list[str]
     # The last bus of each: earlier ones may have been closed while a server was away.
     settled = [each for each in ended if each.error() is None and not each.name.startswith(HASTY)]
     left = [each.last_bus for each in settled if each.last_bus]
+    for name, server in cluster.servers.items():
+        if cluster.processes[name].alive:
+            for registry in server._registries:  # noqa: SLF001 - no API lists them
+                known = registry.node._present  # noqa: SLF001 - as above
+                found += [f"leak: {name} has the member {each}" for each in left if each in known]
     await asyncio.sleep(LEAVE_S)
     for name, server in cluster.servers.items():
         process = cluster.processes[name]

@@ -33,9 +33,11 @@ from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.durable_reader import DurableReader
-from ensue.testing.swarm.forgery import forge
+from ensue.testing.swarm.forgery import forge, usurp
+from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, Mishap, draw_mishap
+from ensue.testing.swarm.taken import Taken
 from ensue.testing.world import World
 
 __all__ = ["SETTLE_S", "Draw", "Program", "draw_topics"]
@@ -50,6 +52,8 @@ CLOSE_MARGIN_S = 3.0
 """How much longer than its `close_timeout` closing a bus may take."""
 PROMPT_S = 3.5
 """How long an event may take while publishers are killed: the lost lease of 1 s, and a margin."""
+ACK_S = 60.0
+"""How long an acknowledgement may take: longer than all faults together."""
 AGREE_S = 15.0
 """How soon a client with other terms has to be refused."""
 
@@ -202,6 +206,7 @@ class Program:
         self._told = False
         """Whether a client learned that a log is lost or damaged."""
         self._hands: dict[str, DurableReader] = {}
+        self.taken = Taken()
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
 
@@ -262,7 +267,8 @@ class Program:
         for number in range(drawn.durable):
             name = f"durable-{number}"
             self.durable.append(name)
-            self._hands[name] = DurableReader(name, self.problems)
+            random = self.world.generator(f"durable reader {name}")
+            self._hands[name] = DurableReader(name, self.problems, random)
             topics = self._topics()
             reads = self.random.random() < 0.7
             main = self._read_durable if reads else self._handle_durable
@@ -414,6 +420,8 @@ class Program:
         url = self._url(random, GUEST)
         async with ensue.connect(url, order=drawn.order, name="guest", close_timeout=1.0) as bus:
             topic = random.choice(drawn.topics)
+            if self.durable:
+                self.problems += await usurp(bus, self.durable[0], topic)
             if random.random() < 0.5:
                 try:
                     await bus.publish(topic, b"forbidden", timeout=5.0)
@@ -512,11 +520,13 @@ class Program:
     ) -> None:
         slow_s = random.choice((0.0, 0.0, 0.001, 0.05, 0.5))
         left: dict[str, None] = {}
+        self.taken.watch(events)
         while not self.over:
             with suppress(TimeoutError):
                 # Cancelled again and again: no event may be lost by that.
                 async with asyncio.timeout(random.choice((0.001, 0.1, 1.0))):
                     async for event in events:
+                        self.taken.take(events, event)
                         self._check_left(event, left)
                         if slow_s and not self.calm:
                             break
@@ -558,12 +568,14 @@ class Program:
             ) as events,
         ):
             hands.begin(self.mishap.lost_ns)
+            self.taken.watch(events)
             left: dict[str, None] = {}
             late: list[ensue.ReceivedEvent] = []
             while not self.over:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(random.choice((0.01, 1.0))):
                         async for event in events:
+                            self.taken.take(events, event)
                             self._check_left(event, left)
                             hands.hand(event)
                             if not manual:
@@ -571,7 +583,7 @@ class Program:
                                 continue
                             late.append(event)
                             if random.random() < 0.5 or len(late) > 1:
-                                await self._acknowledge(late, hands, random)
+                                await self._acknowledge(late, hands, random, keeps_some=True)
                             if not self.calm and random.random() < 0.05:
                                 break
                 if random.random() < 0.5:
@@ -590,19 +602,30 @@ class Program:
                     return
 
     async def _acknowledge(
-        self, events: list[ensue.ReceivedEvent], hands: DurableReader, random: Random
+        self,
+        events: list[ensue.ReceivedEvent],
+        hands: DurableReader,
+        random: Random,
+        *,
+        keeps_some: bool = False,
     ) -> None:
         """Acknowledge some events, in any sequence."""
         random.shuffle(events)
         while events:
             event = events[-1]
             safe = hands.done(event)
-            with suppress(TimeoutError):
+            limit_s = random.choice((0.001, 5.0, ACK_S))
+            try:
                 # Cancelled at times: then the event may come again or not.
-                async with asyncio.timeout(random.choice((0.001, 5.0, 60.0))):
+                async with asyncio.timeout(limit_s):
                     await event.ack()
                     hands.safe(safe)
+            except TimeoutError:
+                if limit_s == ACK_S and not self.is_refused:
+                    self.problems.append(f"liveness: an acknowledgement took {ACK_S:g} s")
             events.remove(event)
+            if keeps_some and hands.random.random() < 0.5:
+                return  # The others stay open: a later position does not count for them.
 
     async def _handle(self, topics: tuple[str, ...], random: Random) -> None:
         order = self.drawn.order
@@ -623,7 +646,7 @@ class Program:
             hands.begin(self.mishap.lost_ns)
             await self._run(events, topics, random, hands)
 
-    async def _run(  # noqa: C901 - as above
+    async def _run(
         self,
         events: ensue.Subscription,
         topics: tuple[str, ...],
@@ -631,17 +654,15 @@ class Program:
         hands: DurableReader | None,
     ) -> None:
         left: dict[str, None] = {}
+        own = HandlerRun(events.name, self.world.generator(f"run {events.name}"), self.problems)
 
         async def handle(event: ensue.ReceivedEvent) -> None:
             self._check_left(event, left)
             if hands is not None:
                 hands.hand(event)
-            if random.random() < 0.1:
-                await asyncio.sleep(random.choice((0.0, 0.01, 0.2)))
+            await own.handle(event)
             if hands is not None:
                 hands.done(event)
-            if random.random() < 0.02:
-                raise ValueError("a handler fails now and then")
 
         async def change() -> None:
             while not self.over:
@@ -652,12 +673,8 @@ class Program:
             events.close()
 
         changing = asyncio.create_task(change())
-        concurrency = random.choice((ensue.Sequential(), ensue.PerKey(4)))
-        policy: ensue.Park | ensue.Retry = ensue.Park(rest_of_key=False)
-        if random.random() < 0.5:
-            policy = ensue.Retry(attempts=2, then=ensue.Park(rest_of_key=False))
         try:
-            await events.run(handle, concurrency=concurrency, on_failure=policy)
+            await own.run(events, handle)
         except (SubscriptionLost, LogLost):
             raise
         except EnsueError as error:
