@@ -62,7 +62,9 @@ def _in_process(process: Process) -> Iterator[str]:
 def _at_server(server: Server, left: list[str]) -> Iterator[str]:
     listener = server.listener
     assert listener is not None
-    own = [each for each in listener.connections if not each.station]
+    # One that is being closed waits for its network to take what was written.
+    closing = sum(each.closing for each in listener.connections)
+    own = [each for each in listener.connections if not each.station and not each.closing]
     if own:
         yield f"{len(own)} connections of clients"
     stray = [name for name, owner in listener.routes.items() if not owner.station]
@@ -70,8 +72,8 @@ def _at_server(server: Server, left: list[str]) -> Iterator[str]:
         yield f"names of clients: {', '.join(stray[:3])}"
     admission = listener.admission
     places = len(admission._clients) + admission.waiting  # noqa: SLF001 - no API counts them
-    if places:
-        yield f"{places} places of clients"
+    if places > closing:
+        yield f"{places - closing} places of clients"
     for kind, names in _memory(server):
         yield from (f"{kind} {name}" for name in names if EPHEMERAL in name)
     if server.station is not None:

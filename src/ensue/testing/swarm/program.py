@@ -206,7 +206,7 @@ class Program:
         self._told = False
         """Whether a client learned that a log is lost or damaged."""
         self._hands: dict[str, DurableReader] = {}
-        self.taken = Taken()
+        self.taken = Taken(world.generator("cancelled reads"))
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
 
@@ -522,6 +522,7 @@ class Program:
         left: dict[str, None] = {}
         self.taken.watch(events)
         while not self.over:
+            await self.taken.snatch(events)
             with suppress(TimeoutError):
                 # Cancelled again and again: no event may be lost by that.
                 async with asyncio.timeout(random.choice((0.001, 0.1, 1.0))):
