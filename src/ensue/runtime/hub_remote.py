@@ -341,7 +341,15 @@ class RemoteHub(Hub):
             driver.lose(error.reason, error)
 
     def _learn_log(self, server: str, log: Lineage, question: int | None = None) -> None:
-        """Let durable subscriptions check a server's log against the one that they read."""
+        """Let subscriptions check a server's log against the one that they read.
+
+        Durable ones compare logs. All others ask a station on a broker that started again whether
+        it still knows them; at a server they do so with each new connection.
+        """
+        known = self.logs.get(server)
+        if question is not None and known is not None and known != log:
+            for driver in self._drivers:
+                driver.repeat()
         for driver, subscriber in self._durable():
             if driver.takes_commands:
                 learn = partial(subscriber.learn_log, server, log, question=question)

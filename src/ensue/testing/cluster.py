@@ -48,6 +48,8 @@ class Cluster:
         self.world, self.random = world, world.generator(f"cluster {names[0]}")
         self.names = tuple(names)
         self.processes: dict[str, Process] = {}
+        self.servers: dict[str, Server] = {}
+        """By name: the server of its last life."""
         self._serving: dict[str, None] = {}
         """Servers that have listened at least once."""
         self.down: dict[str, None] = {}
@@ -121,6 +123,7 @@ class Cluster:
             server = BrokeredServer(config, self.broker)
         else:
             server = Server(config, recorder=recorder)
+        self.servers[config.name] = server
         await server.start()
         self._serving[config.name] = None
         try:

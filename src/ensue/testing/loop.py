@@ -87,6 +87,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else inf
 
+    def timers(self) -> list[asyncio.TimerHandle]:
+        """Return the timers that are not cancelled, the next one first."""
+        return [handle for _, _, handle in sorted(self._timers) if not handle.cancelled()]
+
     def collect_timers(self, now_ns: int) -> None:
         """Move due timers behind the callbacks that are ready."""
         while self._timers and self._timers[0][0] <= now_ns:

@@ -276,6 +276,11 @@ class Process:
         if self.loop.ready and not self.loop.awake:
             self.world.wake(self)
 
+    @property
+    def last_bus(self) -> str:
+        """The bus that its trace mentioned first last; empty: none."""
+        return next(reversed(self.machine.nodes), "")
+
     def waits(self) -> list[str]:
         """Return where its tasks wait, to debug a hang."""
         pending = sorted(

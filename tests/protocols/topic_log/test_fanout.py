@@ -134,6 +134,18 @@ def test_terms_of_a_disconnected_client_count_for_a_while() -> None:
     assert agreed(bench, "one", "a", 5 + 2 * ABSENCE_NS) == "two"
 
 
+def test_disconnected_clients_are_forgotten_when_their_terms_no_longer_count() -> None:
+    bench = Bench()
+    for number in range(3):
+        agreed(bench, "one", f"client-{number}")
+    for number in range(2):
+        bench.node.forget(f"client-{number}", now_ns=number)
+    assert bench.node.next_timer_ns() == ABSENCE_NS
+    bench.node.handle_timer(now_ns=1 + ABSENCE_NS)
+    assert list(bench.node._parties) == ["client-2"]
+    assert bench.node.next_timer_ns() is None
+
+
 def test_backward_clock_does_not_prolong_old_terms() -> None:
     bench = Bench()
     agreed(bench, "one", "a", 10 * ABSENCE_NS)

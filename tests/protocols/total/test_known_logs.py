@@ -87,3 +87,42 @@ def test_remembered_requests_have_a_limit() -> None:
     for question in range(1, 20):
         node.ask_log(question)
     assert list(node.logs.asked) == list(range(20 - QUESTIONS_MAX, 20))
+
+
+def roll_back_behind_the_join() -> StationNet:
+    """Return a network whose station has older records than a subscriber that got no event."""
+    net = StationNet({"station": ["a", "b"]})
+    publish(net, 2)
+    older = dict(net.disks["station"])
+    publish(net, 3)
+    net.reader("s")
+    net.subscribe("s", "a", "b")
+    net.come_to_rest()
+    net.disks["station"] = older
+    net.restart("station")
+    return net
+
+
+def test_subscriber_without_events_is_refused_by_a_station_from_before_it_joined() -> None:
+    net = roll_back_behind_the_join()
+    net.repeat_all("s")
+    net.come_to_rest()
+    assert net.refusals("s") == [((), ROLLED_BACK)]
+
+
+def test_change_after_a_rollback_is_refused_too() -> None:
+    net = roll_back_behind_the_join()
+    net.unsubscribe("s", "b")
+    net.come_to_rest()
+    assert net.refusals("s") == [((), ROLLED_BACK)]
+
+
+def test_subscriber_that_accepts_a_loss_joins_a_rolled_back_station_anew() -> None:
+    net = roll_back_behind_the_join()
+    net.reader("s").logs.accept_loss = True
+    net.repeat_all("s")
+    net.come_to_rest()
+    assert net.refusals("s") == []
+    net.publish("q", "a", "y")
+    net.come_to_rest()
+    assert net.delivered("s")[-1] == "y"

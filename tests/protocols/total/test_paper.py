@@ -301,7 +301,7 @@ def test_figure_4_subscriber_k_adds_t3_and_stamps_of_t3_grow() -> None:
     net.deliver(attached)
     (request,) = net.arrivals()  # … then the request, to the manager of the lowest rank …
     assert request.target == "TM3"
-    assert request.frame == ChangeRequest(number=2, old=("T2",), new=("T2", "T3"))
+    assert request.frame == ChangeRequest(number=2, old=("T2",), new=("T2", "T3"), known=1)
     net.deliver(request)
     (fill,) = net.arrivals()  # … which hands it on to the next …
     assert fill.target == "TM2"

@@ -53,6 +53,21 @@ def test_old_change_is_refused_with_the_last_number() -> None:
     assert low.groups.subscriptions == {"s": ("b",)}
 
 
+def test_node_without_the_answered_change_refuses_the_subscriber() -> None:
+    rolled_back = Refused(number=0, reason="rolled back")
+    again = ChangeRequest(number=1, old=("a",), new=("a",), known=1)
+    further = ChangeRequest(number=2, old=("a",), new=("a", "b"), known=1)
+    for request in (again, further):
+        assert handle(node(), request, source="s") == [rolled_back]
+    low = node()
+    changed = change(low, 1, new="a")
+    assert handle(low, again, source="s") == changed
+    # Another node has no topic of the subscription, and need not know it.
+    assert handle(node("high"), ChangeRequest(number=2, old=("a",), new=("a", "d"), known=1)) != [
+        rolled_back
+    ]
+
+
 def test_a_change_goes_up_the_chain_from_its_lowest_topic() -> None:
     low, middle, high = node("low"), node("middle"), node("high")
     ask(low, 1, "a", "a")

@@ -92,8 +92,10 @@ class Fanout:
         """Peer to the topics that it is attached to."""
         self.terms = ""
         """What the clients have agreed on; empty: nothing."""
-        self._parties: dict[str, int | None] = {}
-        """Clients that agreed, to until when they count if their connection was lost."""
+        self._parties: dict[str, None] = {}
+        """Clients that agreed."""
+        self._absent: dict[str, int] = {}
+        """Of these the disconnected ones, to until when they count, the first first."""
         self._effects: list[Effect] = []
 
     def listeners(self, topic: str) -> tuple[str, ...]:
@@ -127,16 +129,21 @@ class Fanout:
     def forget(self, peer: str, *, now_ns: int) -> None:
         """Detach a peer from everything: it is gone."""
         if peer in self._parties:
-            self._parties[peer] = now_ns + ABSENCE_NS
+            self._absent.pop(peer, None)
+            self._absent[peer] = now_ns + ABSENCE_NS
         for topic in list(self._topics.get(peer, ())):
             self._detach(topic, peer)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: there are no timers."""
+        """Forget clients whose terms no longer count."""
+        for peer, due_ns in list(self._absent.items()):
+            # A later time is from before the clock was set back.
+            if not now_ns < due_ns <= now_ns + ABSENCE_NS:
+                del self._absent[peer], self._parties[peer]
 
     def next_timer_ns(self) -> int | None:
-        """Return None: there are no timers."""
-        return None
+        """Return when the terms of a disconnected client no longer count."""
+        return next(iter(self._absent.values()), None)
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the effects."""
@@ -146,18 +153,15 @@ class Fanout:
     def _agree(self, terms: str, peer: str, now_ns: int) -> None:
         if not terms:
             self._parties.pop(peer, None)
+            self._absent.pop(peer, None)
             return
         if terms != self.terms:
-            self._parties = {
-                name: due_ns
-                for name, due_ns in self._parties.items()
-                # A later time is from before the clock was set back.
-                if due_ns is None or now_ns < due_ns <= now_ns + ABSENCE_NS
-            }
+            self.handle_timer(now_ns=now_ns)
             if not self._parties.keys() - {peer}:
                 self.terms = terms
         if terms == self.terms:
             self._parties[peer] = None
+            self._absent.pop(peer, None)
         self._effects.append(Send(peer, Agreed(terms=self.terms)))
 
     def _fan_out(self, topic: str, frame: Frame) -> None:

@@ -128,6 +128,9 @@ class ChangeRequest(Frame, frozen=True, tag=22):
     """1, 2, 3, … per subscriber, one at a time."""
     old: tuple[Name, ...]
     new: tuple[Name, ...]
+    known: Count = 0
+    """The last change that was answered: a node with a topic of `old` that has not seen it lost its
+    records. 0: not to be checked."""
 
 
 class ChangeFill(Frame, frozen=True, tag=23):

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from ensue.core.errors import SubscriptionRefused
-from ensue.core.lineage import Lineage
+from ensue.core.lineage import ROLLED_BACK, Lineage
 from ensue.protocols.interface import (
     Attach,
     Detach,
@@ -114,6 +114,8 @@ class Subscriber:
         self._registered: tuple[str, ...] = ()
         """The subscription as the chain knows it."""
         self._number = life
+        self._known = 0
+        """The last change that the chain answered in this incarnation."""
         self._change: ChangeUnderWay | None = None
         self._attaching: dict[str, None] = {}
         """Topics of the change under way that their log has not attached yet."""
@@ -225,7 +227,7 @@ class Subscriber:
         """
         if not self.config.durable or self.expired:
             return
-        topics = [topic for topic in self._wanted if self.placement.node(topic) == node]
+        topics = self._topics_at(node)
         reason, related = self.logs.learn(node, lineage, question=question, reads=bool(topics))
         if not reason:
             return
@@ -234,6 +236,9 @@ class Subscriber:
         else:
             self.expired = True
             self._effects[:] = [Refuse((), reason)]  # Nothing else is to be done or waited for.
+
+    def _topics_at(self, node: str) -> list[str]:
+        return [topic for topic in self._wanted if self.placement.node(topic) == node]
 
     def pause(self) -> None:
         """Deliver nothing more until resumed. Only where the logs can send again."""
@@ -253,6 +258,7 @@ class Subscriber:
         """Repeat open requests now: a connection was lost."""
         if self._change is not None:
             self._pursue_change(now_ns)
+        self._confirm_registration()
         self.backfill.repeat(now_ns)
         self.gaps.repeat(now_ns)
 
@@ -332,8 +338,18 @@ class Subscriber:
             self._effects.extend(Attach(topic, 0) for topic in self._attaching)
             return
         first, _ = self.placement.span((*change.old, *change.new))
-        request = ChangeRequest(number=change.number, old=change.old, new=change.new)
+        request = ChangeRequest(
+            number=change.number, old=change.old, new=change.new, known=self._known
+        )
         self._effects.append(Send(self.placement.nodes[first], request))
+
+    def _confirm_registration(self) -> None:
+        """Repeat the last answered change, so that a node that lost it says so."""
+        topics = self._registered
+        if self._known and topics and self.config.fixed is None:
+            request = ChangeRequest(number=self._known, old=topics, new=topics, known=self._known)
+            nodes = dict.fromkeys(self.placement.node(topic) for topic in topics)
+            self._effects.extend(Send(node, request) for node in nodes)
 
     def _visit(self, topics: Sequence[str]) -> None:
         """Note the nodes that a change of these topics visits."""
@@ -358,7 +374,11 @@ class Subscriber:
     def _on_refused(self, frame: Refused, source: str, now_ns: int) -> None:
         change = self._change
         if frame.number == 0:  # No change has this number: the subscriber itself is refused.
-            self._expire(frame.reason)
+            if frame.reason == ROLLED_BACK and self.logs.accept_loss:
+                self._known = 0
+                self._begin_anew(self._topics_at(source), now_ns, related=True)
+            else:
+                self._expire(frame.reason)
         elif change is None or change.number != frame.number:
             return  # An earlier answer, again.
         elif frame.seen:
@@ -381,7 +401,7 @@ class Subscriber:
     def _join_at(self, change: ChangeUnderWay, cut: Mapping[str, int], now_ns: int) -> None:
         """Join the topics of a change at their cut."""
         self._change = None
-        self._registered = change.new
+        self._registered, self._known = change.new, change.number
         fallen = self.progress.fallen
         past: dict[str, int] = {}
         for topic in change.joining:

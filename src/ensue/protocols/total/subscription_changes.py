@@ -13,10 +13,16 @@ given up elsewhere and it started again under its name. So a lower number is alw
 `Refused` names the last number (`seen`), and the subscriber asks again with a higher one. Any node
 that hosts a topic of the change may be the one that remembers, so a repeated request goes to all of
 them.
+
+A node that continued from older records may not know a change that was answered: it would count
+from before the cut, and the subscriber would drop new events as published before it joined. So a
+request names the last answered change (`known`), a subscriber repeats that one on each new
+connection, and a node that should have seen it refuses the subscriber (`rolled back`).
 """
 
 import msgspec
 
+from ensue.core.lineage import ROLLED_BACK
 from ensue.protocols.interface import Send
 from ensue.protocols.total.frames import Changed, ChangeFill, ChangeRepeat, ChangeRequest, Refused
 from ensue.protocols.total.records import CHANGED, REGISTRATION, ChangedRecord, RegistrationRecord
@@ -78,9 +84,10 @@ class SubscriptionChanges:
         # Leaving is never refused for want of room.
         had = dict.fromkeys(frame.old)
         added = [topic for topic in frame.new if topic not in had]
-        if frame.number < 1 or not topics:
+        if frame.number < 1 or not topics or not all(map(placement.knows, frame.old)):
             return  # No subscriber sends this: a stray frame changes nothing.
-        if not all(placement.knows(topic) for topic in frame.old):
+        if frame.known > self.seen.get(subscriber, 0) and state.hosted(frame.old):
+            state.refuse(subscriber, 0, ROLLED_BACK)
             return
         if not state.may_host(added, subscriber, frame.number):
             return

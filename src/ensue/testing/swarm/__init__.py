@@ -11,6 +11,7 @@ from ensue.core.trace import Row
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
+from ensue.testing.swarm.moves import judge_moves
 from ensue.testing.swarm.operations import (
     OperationsDraw,
     OperationsProgram,
@@ -80,7 +81,9 @@ def run(drawn: AnyDraw) -> StackRun:
     elif isinstance(program, OperationsProgram):
         problems += judge_operations(program, simulated.rows)
     else:
-        problems += judge_content(simulated.rows)
+        rows, calm_ns = simulated.rows, program.calm_ns
+        problems += judge_content(rows)
+        problems += judge_moves(rows, program.moves.confirmed, calm_ns)
     return StackRun(
         drawn=drawn,
         problems=problems,
@@ -114,6 +117,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         lost_ns=program.mishap.lost_ns,
         broken=program.broken,
     )
+    problems += program.taken.judge(rows)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
         problems += judge_final(rows, program.final_ns, program.publishers.values())

@@ -1,5 +1,7 @@
 """What the reader of a durable subscription knows of its own acknowledgements."""
 
+from random import Random
+
 import ensue
 
 __all__ = ["DurableReader"]
@@ -8,8 +10,10 @@ __all__ = ["DurableReader"]
 class DurableReader:
     """What the application of one durable subscription did, over all its lives."""
 
-    def __init__(self, name: str, problems: list[str]) -> None:
+    def __init__(self, name: str, problems: list[str], random: Random) -> None:
         self._name, self._problems = name, problems
+        self.random = random
+        """For choices of its application."""
         self._acked: dict[int, None] = {}
         """Positions that the application has acknowledged, or need not."""
         self._handed: dict[int, str] = {}

@@ -4,10 +4,12 @@ A server with users must let none of them through: no reader may get a forged ev
 publisher may be silenced.
 """
 
+import asyncio
 from collections.abc import Sequence
 from random import Random
 
 import ensue
+from ensue.core.errors import EnsueError
 from ensue.core.event import CLOCK, DEADLINE, Event, Stamp
 from ensue.protocols.causal import frames as causal
 from ensue.protocols.deadline import frames as deadline
@@ -15,10 +17,20 @@ from ensue.protocols.deadline.codec import bits_of, rows_digest
 from ensue.protocols.interface import Frame
 from ensue.protocols.membership.client import MembershipClient
 
-__all__ = ["forge"]
+__all__ = ["forge", "usurp"]
 
 FORGED = b"forged"
+USURP_S = 5.0
 AHEAD_NS = 10_000_000_000
+
+
+async def usurp(bus: ensue.Bus, name: str, topic: str) -> list[str]:
+    """Try to take over another user's durable subscription; return what is wrong."""
+    try:
+        async with asyncio.timeout(USURP_S), bus.subscribe(topic, name=name, durable=True):
+            return [f"permission: {bus.name} took over the durable subscription {name}"]
+    except (TimeoutError, EnsueError):
+        return []
 
 
 def forge(bus: ensue.Bus, victims: Sequence[str], topic: str, random: Random) -> None:

@@ -73,6 +73,9 @@ class Mishap:
                 disk.fails_sync = True
                 self._note(f"failing disk of {server.name}")
                 await asyncio.sleep(random.uniform(0.1, 4.0))
+                if self._cluster.loses_power_safely:
+                    self._note(f"power cut {server.name}")
+                    server.kill(power=True)
                 disk.fails_sync = False
             case "flipped":
                 if random.random() < 0.5:

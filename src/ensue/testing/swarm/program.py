@@ -34,8 +34,11 @@ from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.brokers import BrokerDraw, draw_broker, make_broker
 from ensue.testing.swarm.durable_reader import DurableReader
-from ensue.testing.swarm.forgery import forge
+from ensue.testing.swarm.forgery import forge, usurp
+from ensue.testing.swarm.handlers import HandlerRun
+from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, Mishap, draw_mishap
+from ensue.testing.swarm.taken import Taken
 from ensue.testing.world import World
 
 __all__ = ["SETTLE_S", "Draw", "Program", "draw_topics"]
@@ -52,6 +55,8 @@ PROMPT_S, PROMPT_BROKER_S = 3.5, 12.5
 """How long an event may take while publishers are killed: a lease of 1 s or 10 s, and a margin."""
 NOTICE_NS = 5_000_000_000
 """How soon after healing: clients ask stations on a broker for their logs every 2 seconds."""
+ACK_S = 60.0
+"""How long an acknowledgement may take: longer than all faults together."""
 AGREE_S = 15.0
 """How soon a client with other terms has to be refused."""
 
@@ -228,6 +233,7 @@ class Program:
         self._told = False
         """Whether a client learned that a log is lost or damaged."""
         self._hands: dict[str, DurableReader] = {}
+        self.taken = Taken(world.generator("cancelled reads"))
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
 
@@ -270,6 +276,7 @@ class Program:
         self.over, self.over_ns = True, world.now_ns
         await self._end()
         await asyncio.gather(*others)
+        self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
         self.faults = [*striker.log, *self.mishap.log]
         self.problems += self.mishap.problems
@@ -290,7 +297,8 @@ class Program:
         for number in range(drawn.durable):
             name = f"durable-{number}"
             self.durable.append(name)
-            self._hands[name] = DurableReader(name, self.problems)
+            random = self.world.generator(f"durable reader {name}")
+            self._hands[name] = DurableReader(name, self.problems, random)
             topics = self._topics()
             reads = self.random.random() < 0.7
             main = self._read_durable if reads else self._handle_durable
@@ -442,6 +450,8 @@ class Program:
         url = self._url(random, GUEST)
         async with ensue.connect(url, order=drawn.order, name="guest", close_timeout=1.0) as bus:
             topic = random.choice(drawn.topics)
+            if self.durable:
+                self.problems += await usurp(bus, self.durable[0], topic)
             if random.random() < 0.5:
                 try:
                     await bus.publish(topic, b"forbidden", timeout=5.0)
@@ -540,11 +550,14 @@ class Program:
     ) -> None:
         slow_s = random.choice((0.0, 0.0, 0.001, 0.05, 0.5))
         left: dict[str, None] = {}
+        self.taken.watch(events)
         while not self.over:
+            await self.taken.snatch(events)
             with suppress(TimeoutError):
                 # Cancelled again and again: no event may be lost by that.
                 async with asyncio.timeout(random.choice((0.001, 0.1, 1.0))):
                     async for event in events:
+                        self.taken.take(events, event)
                         self._check_left(event, left)
                         if slow_s and not self.calm:
                             break
@@ -586,12 +599,14 @@ class Program:
             ) as events,
         ):
             hands.begin(self.mishap.lost_ns)
+            self.taken.watch(events)
             left: dict[str, None] = {}
             late: list[ensue.ReceivedEvent] = []
             while not self.over:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(random.choice((0.01, 1.0))):
                         async for event in events:
+                            self.taken.take(events, event)
                             self._check_left(event, left)
                             hands.hand(event)
                             if not manual:
@@ -599,7 +614,7 @@ class Program:
                                 continue
                             late.append(event)
                             if random.random() < 0.5 or len(late) > 1:
-                                await self._acknowledge(late, hands, random)
+                                await self._acknowledge(late, hands, random, keeps_some=True)
                             if not self.calm and random.random() < 0.05:
                                 break
                 if random.random() < 0.5:
@@ -618,19 +633,30 @@ class Program:
                     return
 
     async def _acknowledge(
-        self, events: list[ensue.ReceivedEvent], hands: DurableReader, random: Random
+        self,
+        events: list[ensue.ReceivedEvent],
+        hands: DurableReader,
+        random: Random,
+        *,
+        keeps_some: bool = False,
     ) -> None:
         """Acknowledge some events, in any sequence."""
         random.shuffle(events)
         while events:
             event = events[-1]
             safe = hands.done(event)
-            with suppress(TimeoutError):
+            limit_s = random.choice((0.001, 5.0, ACK_S))
+            try:
                 # Cancelled at times: then the event may come again or not.
-                async with asyncio.timeout(random.choice((0.001, 5.0, 60.0))):
+                async with asyncio.timeout(limit_s):
                     await event.ack()
                     hands.safe(safe)
+            except TimeoutError:
+                if limit_s == ACK_S and not self.is_refused:
+                    self.problems.append(f"liveness: an acknowledgement took {ACK_S:g} s")
             events.remove(event)
+            if keeps_some and hands.random.random() < 0.5:
+                return  # The others stay open: a later position does not count for them.
 
     async def _handle(self, topics: tuple[str, ...], random: Random) -> None:
         order = self.drawn.order
@@ -651,7 +677,7 @@ class Program:
             hands.begin(self.mishap.lost_ns)
             await self._run(events, topics, random, hands)
 
-    async def _run(  # noqa: C901 - as above
+    async def _run(
         self,
         events: ensue.Subscription,
         topics: tuple[str, ...],
@@ -660,6 +686,7 @@ class Program:
     ) -> None:
         left: dict[str, None] = {}
         begun: dict[str, None] = {}
+        own = HandlerRun(events.name, self.world.generator(f"run {events.name}"), self.problems)
 
         async def handle(event: ensue.ReceivedEvent) -> None:
             if event.id not in begun:  # A retry goes on after its topic was left.
@@ -667,12 +694,9 @@ class Program:
             begun[event.id] = None
             if hands is not None:
                 hands.hand(event)
-            if random.random() < 0.1:
-                await asyncio.sleep(random.choice((0.0, 0.01, 0.2)))
+            await own.handle(event)
             if hands is not None:
                 hands.done(event)
-            if random.random() < 0.02:
-                raise ValueError("a handler fails now and then")
 
         async def change() -> None:
             while not self.over:
@@ -683,12 +707,8 @@ class Program:
             events.close()
 
         changing = asyncio.create_task(change())
-        concurrency = random.choice((ensue.Sequential(), ensue.PerKey(4)))
-        policy: ensue.Park | ensue.Retry = ensue.Park(rest_of_key=False)
-        if random.random() < 0.5:
-            policy = ensue.Retry(attempts=2, then=ensue.Park(rest_of_key=False))
         try:
-            await events.run(handle, concurrency=concurrency, on_failure=policy)
+            await own.run(events, handle)
         except (SubscriptionLost, LogLost):
             raise
         except EnsueError as error:

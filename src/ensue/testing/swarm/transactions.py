@@ -1,7 +1,7 @@
 """Programs by content: subscriptions that move between clients in transactions of three kinds."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -22,6 +22,8 @@ from ensue.core.trace import Row
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.moves import Moves
 from ensue.testing.world import World
 
 __all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
@@ -61,6 +63,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     dies: bool
     """Whether a coordinator is killed within a transaction that has a long timeout."""
     faults: Faults
+    moves: bool = False
+    """Whether clients move subscriptions to each other while a client publishes all the time."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -80,8 +84,11 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
         faults=draw_faults(random, allowed=faults),
     )
     quiet = not drawn.faults.rates
+    moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
     return msgspec.structs.replace(
         drawn,
+        moves=moves,
+        streams=drawn.streams or moves,
         pauses_broker=drawn.pauses_broker and quiet and drawn.servers > 1,
         dies=drawn.dies and quiet,
     )
@@ -104,6 +111,9 @@ class ContentProgram:
         self.faults: list[str] = []
         self.calm = False
         self.over = False
+        self.calm_ns = 0
+        """When faults were over."""
+        self.moves = Moves()
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
 
@@ -126,7 +136,7 @@ class ContentProgram:
             await self._pause_broker()
         await asyncio.sleep(BUSY_S / 2)
         await striker.stop()
-        self.calm = True
+        self.calm, self.calm_ns = True, world.now_ns
         if drawn.dies:
             await self._kill_coordinator()
         await asyncio.sleep(SETTLE_S)
@@ -140,6 +150,7 @@ class ContentProgram:
                 self.problems.append(f"liveness: {client.name} did not end within 60 s: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
+        self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
         self.faults = striker.log
         self.problems += [
@@ -157,7 +168,8 @@ class ContentProgram:
                             bus.publish({"x": random.randint(0, 4)}, b"stream", timeout=20.0)
                             for _ in range(3)
                         ]
-                        await asyncio.gather(*made)
+                        for event in await asyncio.gather(*made):
+                            self.moves.confirm(event)
                         await asyncio.sleep(random.uniform(0.0, 0.3))
             self.world.crashed(self.world.host("stream"))
 
@@ -239,13 +251,22 @@ class ContentProgram:
             self._names[name] = bus.name
             held: list[ensue.Subscription] = []
             readers: list[asyncio.Task[None]] = []
+            self.moves.held[name] = []
 
             def take(events: ensue.Subscription) -> None:
                 held.append(events)
                 readers.append(asyncio.create_task(self._read(events, random)))
 
+            def take_over(events: ensue.Subscription, where: str) -> None:
+                self.moves.hold(name, bus, events, where)
+                readers.append(asyncio.create_task(self._read(events, random)))
+
             async def invited(tx: ensue.InvitedTransaction) -> None:
                 """Give up a subscription, or make one."""
+                if wanted := tx.attributes.get("give"):
+                    if (moved := self.moves.give(name, str(wanted))) is not None:
+                        await tx.unsubscribe(moved.events)
+                    return
                 if held and random.random() < 0.5:
                     given = held.pop(random.randrange(len(held)))
                     if given.topics:
@@ -259,12 +280,56 @@ class ContentProgram:
             await bus.on_invitation(invited)
             await bus.on_subscription(planned)
             await bus.advertise(where="x exists")
+            mover = asyncio.create_task(self._move_on(bus, name, random, take_over))
             try:
                 await self._act(bus, name, random)
             finally:
-                for task in readers:
+                for task in (mover, *readers):
                     task.cancel()
-                await asyncio.gather(*readers, return_exceptions=True)
+                await asyncio.gather(mover, *readers, return_exceptions=True)
+
+    async def _move_on(
+        self,
+        bus: ensue.Bus,
+        name: str,
+        random: Random,
+        take: Callable[[ensue.Subscription, str], None],
+    ) -> None:
+        """Subscribe to something, and take subscriptions over from other clients."""
+        if not self.drawn.moves:
+            return
+        where = random.choice(FILTERS)
+        async with bus.subscribe(where=where) as own:
+            take(own, where)
+            while not self.calm:
+                await asyncio.sleep(random.uniform(0.3, 1.5))
+                with suppress(ensue.TransactionAborted, TransactionPending, LocalProtocolError):
+                    await self._move(bus, name, random, take)
+            await asyncio.Event().wait()
+
+    async def _move(
+        self,
+        bus: ensue.Bus,
+        name: str,
+        random: Random,
+        take: Callable[[ensue.Subscription, str], None],
+    ) -> None:
+        others = [(each, one) for each, held in self.moves.held.items() for one in held]
+        others = [(each, one) for each, one in others if each != name and each in self._names]
+        if not others:
+            return
+        other, wanted = random.choice(others)
+        kind, client = random.choice(self.drawn.kinds), self._names[other]
+        if kind == "planned":
+            async with bus.transaction(isolation="planned", timeout=10.0) as plan:
+                made = await plan.subscribe(wanted.where)
+                await plan.client(client).unsubscribe(wanted.name)
+                self.moves.give(other, wanted.where)
+        else:
+            async with bus.transaction(isolation=kind, timeout=10.0) as tx:
+                made = await tx.subscribe(wanted.where)
+                await tx.invite(client, {"give": wanted.where})
+        take(made, wanted.where)
 
     async def _read(self, events: ensue.Subscription, random: Random) -> None:
         slow_s = random.choice((0.0, 0.0, 0.3))
@@ -318,7 +383,8 @@ class ContentProgram:
         others = [each for other, each in self._names.items() if other != name]
         with suppress(EventsInDoubt, LocalProtocolError):
             if random.random() < 0.5 or not others:
-                await bus.publish({"x": random.randint(0, 4)}, b"plain", timeout=20.0)
+                event = await bus.publish({"x": random.randint(0, 4)}, b"plain", timeout=20.0)
+                self.moves.confirm(event)
                 return
         kind = random.choice(self.drawn.kinds)
         try:

@@ -1,0 +1,101 @@
+"""What clients that left may not leave behind, in their own process and at servers.
+
+After a run all clients have ended. A process that ended by itself has closed its buses: no task,
+timer or asynchronous generator of it may be left. Servers keep nothing of any client, but for its
+durable subscriptions, once it has expired (`expire`): no connection, name, place, subscription,
+open lease, membership, attachment or content session. They keep the session of a publisher that was
+killed or had no time to close, with the outcomes of its requests, and none of another one.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from ensue.protocols.total.station import EPHEMERAL
+from ensue.server import Server
+from ensue.testing.cluster import Cluster
+from ensue.testing.process import Process
+
+__all__ = ["judge_leaks"]
+
+HASTY = "closer"
+"""Clients that do not wait for servers when they close."""
+END_S = 2.0
+"""How soon after all clients have ended nothing of their processes is left."""
+LEAVE_S = 80.0
+"""How soon servers have forgotten clients: after `expire`, a sweep, and a margin."""
+
+
+async def judge_leaks(cluster: Cluster, clients: Iterable[Process]) -> list[str]:
+    """Wait, and return what clients left behind, if all have ended."""
+    clients = list(clients)
+    if any(each.alive for each in clients):
+        return []
+    await asyncio.sleep(END_S)
+    ended = [each for each in clients if each.task.done() and not each.killed]
+    found = [f"leak: {each.name} has {what}" for each in ended for what in _in_process(each)]
+    # The last bus of each: earlier ones may have been closed while a server was away.
+    settled = [each for each in ended if each.error() is None and not each.name.startswith(HASTY)]
+    left = [each.last_bus for each in settled if each.last_bus]
+    for name, server in cluster.servers.items():
+        if cluster.processes[name].alive:
+            for registry in server._registries:  # noqa: SLF001 - no API lists them
+                known = registry.node._present  # noqa: SLF001 - as above
+                found += [f"leak: {name} has the member {each}" for each in left if each in known]
+    await asyncio.sleep(LEAVE_S)
+    for name, server in cluster.servers.items():
+        process = cluster.processes[name]
+        if process.alive and not process.stopped and server.listener is not None:
+            found += [f"leak: {name} has {what}" for what in _at_server(server, left)]
+    return found
+
+
+def _in_process(process: Process) -> Iterator[str]:
+    loop = process.loop
+    yield from (f"a task that {each}" for each in process.waits())
+    if loop.next_timer_ns() is not None:
+        yield f"a timer: {loop.timers()[0]}"
+    for each in loop.generators:
+        if each.ag_frame is not None:
+            yield f"an asynchronous generator: {each.__qualname__}"
+
+
+def _at_server(server: Server, left: list[str]) -> Iterator[str]:
+    listener = server.listener
+    assert listener is not None
+    # One that is being closed waits for its network to take what was written.
+    closing = sum(each.closing for each in listener.connections)
+    own = [each for each in listener.connections if not each.station and not each.closing]
+    if own:
+        yield f"{len(own)} connections of clients"
+    stray = [name for name, owner in listener.routes.items() if not owner.station]
+    if stray:
+        yield f"names of clients: {', '.join(stray[:3])}"
+    admission = listener.admission
+    places = len(admission._clients) + admission.waiting  # noqa: SLF001 - no API counts them
+    if places > closing:
+        yield f"{places - closing} places of clients"
+    for kind, names in _memory(server):
+        yield from (f"{kind} {name}" for name in names if EPHEMERAL in name)
+    if server.station is not None:
+        node = server.station.node
+        if open_leases := node.leases.open_count():
+            yield f"{open_leases} open leases"
+        known = node.sessions.by_name
+        yield from (f"the publisher session {name}" for name in left if name in known)
+
+
+def _memory(server: Server) -> Iterator[tuple[str, list[str]]]:
+    """Yield what a server remembers of clients, by kind."""
+    station = server.station
+    if station is not None:
+        yield "the subscriber", list(station.node.subscribers())
+        attached = station.log.listeners().values()
+        yield "the attachment", [name for names in attached for name in names]
+    for registry in server._registries:  # noqa: SLF001 - as above
+        yield "the member", list(registry.node._present)  # noqa: SLF001 - as above
+    if server.content is not None:
+        state = server.content.broker.state
+        yield "the content session", [*state.clients, *state.members, *state.disconnected]
+    for fanout in server._fanouts:  # noqa: SLF001 - as above
+        yield "the listener", list(fanout.node._topics)  # noqa: SLF001 - as above
+        yield "the party", list(fanout.node._parties)  # noqa: SLF001 - as above

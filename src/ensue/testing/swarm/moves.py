@@ -1,0 +1,197 @@
+"""Subscriptions by content that move from one client to another, and what they may not lose.
+
+A committed transaction that subscribes one client and unsubscribes another, both with one filter,
+moves a subscription. It may move on. Of an event with a receipt that matches it:
+
+- it reaches one of the clients, if each move subscribes first or is serializable;
+- it reaches no more than one, if all moves are serializable.
+
+Nothing is owed to a client that left within `SETTLE_S` of the event or of the last fault, nor by a
+subscription that had no room.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+import ensue
+from ensue.checkers.content_filters import attributes_of, matches
+from ensue.client.content.session import CONTENT
+from ensue.core.trace import Row
+
+__all__ = ["Movable", "Moves", "judge_moves"]
+
+SETTLE_S = 15.0
+SETTLE_NS = int(SETTLE_S * 1_000_000_000)
+_NEVER = 1 << 62
+Path = tuple[int, ...]
+
+
+class Movable(msgspec.Struct, frozen=True, eq=False):
+    """A subscription that its client may give away."""
+
+    events: ensue.Subscription
+    where: str
+    name: str
+    """Its name among brokers."""
+
+
+class Moves:
+    """What clients hold, by the name of their process, and which events have receipts."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, list[Movable]] = {}
+        self.confirmed: dict[tuple[str, int], None] = {}
+        """Publisher and number of each event outside transactions with a receipt."""
+
+    def hold(self, name: str, bus: ensue.Bus, events: ensue.Subscription, where: str) -> None:
+        """Note that a client may give a subscription away."""
+        known = bus.content_name(events)
+        self.held.setdefault(name, []).append(Movable(events, where, known))
+
+    def give(self, name: str, where: str) -> Movable | None:
+        """Take a subscription with a filter from what a client holds."""
+        for one in self.held.get(name, ()):
+            if one.where == where and one.events.topics:
+                self.held[name].remove(one)
+                return one
+        return None
+
+    def confirm(self, event: ensue.Event) -> None:
+        """Note that an event has a receipt."""
+        self.confirmed[event.publisher, event.publisher_seq] = None
+
+
+class _Change(msgspec.Struct, frozen=True):
+    """A subscription or its end within a transaction."""
+
+    subscription: str
+    path: Path
+
+
+class _Trace:
+    """What a trace says about subscriptions, their owners and their events."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.where: dict[str, str] = {}
+        self.begun_ns: dict[str, int] = {}
+        """By subscription: when it was certainly in effect."""
+        self.ended_ns: dict[str, int] = {}
+        """By subscription: when its client, or the last transaction, ended it."""
+        self.gone_ns: dict[str, int] = {}
+        """By bus: when it left."""
+        self.full: set[str] = set()
+        """Subscriptions that had no room for an event."""
+        self.came: set[tuple[str, str]] = set()
+        self.serializable: set[str] = set()
+        self.subscribed: dict[str, list[_Change]] = {}
+        self.unsubscribed: dict[str, list[_Change]] = {}
+        self.committed_ns: dict[str, int] = {}
+        self._within: dict[str, str] = {}
+        for row in rows:
+            self._read(row, row.true_ns or 0, row.subscription or "", row.transaction or "")
+        for subscription, name in self._within.items():
+            self.begun_ns[subscription] = self.committed_ns.get(name, _NEVER)
+
+    def _read(self, row: Row, at_ns: int, subscription: str, name: str) -> None:
+        match row.action:
+            case "began" if row.topic == "serializable":
+                self.serializable.add(name)
+            case "committed":
+                self.committed_ns[name] = max(at_ns, self.committed_ns.get(name, 0))
+            case "crashed":
+                self.gone_ns[row.node] = at_ns
+            case "delivered":
+                self.came.add((row.event or "", subscription))
+            case "discarded" if row.verdict == "unread":
+                self.came.add((row.event or "", subscription))
+            case "discarded" if row.verdict == "overflow":
+                self.full.add(subscription)
+            case "subscribed" | "unsubscribed":
+                self._read_change(row, at_ns, subscription, name)
+
+    def _read_change(self, row: Row, at_ns: int, subscription: str, name: str) -> None:
+        change = _Change(subscription, _path(row))
+        if row.action == "unsubscribed":
+            if name:
+                self.unsubscribed.setdefault(name, []).append(change)
+            else:
+                self.ended_ns[subscription] = at_ns
+            return
+        self.where[subscription] = row.topic or ""
+        if name:
+            self._within[subscription] = name
+            self.subscribed.setdefault(name, []).append(change)
+        else:
+            self.begun_ns.setdefault(subscription, at_ns)
+
+    def moves(self) -> tuple[dict[str, str], set[str]]:
+        """Return where each subscription moved to, and which moves were serializable."""
+        to: dict[str, str] = {}
+        strict: set[str] = set()
+        for name in self.committed_ns.keys() & self.unsubscribed.keys():
+            for end in self.unsubscribed[name]:
+                for begin in self.subscribed.get(name, ()):
+                    same = self.where.get(end.subscription) == self.where[begin.subscription]
+                    is_strict = name in self.serializable
+                    taken = begin.subscription in to.values()
+                    if same and not taken and (is_strict or begin.path < end.path):
+                        to[end.subscription] = begin.subscription
+                        if is_strict:
+                            strict.add(end.subscription)
+                        break
+                else:
+                    self.ended_ns[end.subscription] = 0  # Nothing came in its place.
+        return to, strict
+
+    def left_ns(self, subscription: str, *, moved: bool) -> int:
+        """Return when a subscription or its client had ended, other than by a move."""
+        owner = _bus(subscription.rpartition(".")[0])
+        ended_ns = _NEVER if moved else self.ended_ns.get(subscription, _NEVER)
+        return min(self.gone_ns.get(owner, _NEVER), ended_ns)
+
+
+def judge_moves(
+    rows: Sequence[Row], confirmed: Mapping[tuple[str, int], None], calm_ns: int
+) -> list[str]:
+    """Return which events moved subscriptions lost, or got twice."""
+    trace = _Trace(sorted(rows, key=lambda row: row.true_ns or 0))
+    to, strict = trace.moves()
+    chains = []
+    for first in to.keys() - set(to.values()):
+        chain = [first]
+        while (following := to.get(chain[-1])) is not None and following not in chain:
+            chain.append(following)
+        if not trace.full.intersection(chain) and first in trace.begun_ns:
+            chains.append((chain, strict.issuperset(chain[:-1])))
+    events = [
+        row
+        for row in rows
+        if row.action == "published"
+        and not row.transaction
+        and (_bus(row.publisher or ""), row.publisher_seq or 0) in confirmed
+    ]
+    found = []
+    for chain, is_strict in sorted(chains):
+        left_ns = min(trace.left_ns(each, moved=each in to) for each in chain)
+        for row in events:
+            at_ns, event = row.true_ns or 0, row.event or ""
+            if at_ns <= trace.begun_ns[chain[0]] or left_ns < max(at_ns, calm_ns) + SETTLE_NS:
+                continue
+            if not matches(trace.where[chain[0]], attributes_of(row.topic or "")):
+                continue
+            got = [each for each in chain if (event, each) in trace.came]
+            if not got or (is_strict and len(got) > 1):
+                what = ", ".join(got) or "none"
+                found.append(f"moved: {event} reached {what} of {' > '.join(chain)}")
+    return found
+
+
+def _path(row: Row) -> Path:
+    text = (row.event or "").rpartition("#")[2]
+    return tuple(int(part) for part in text.split(".")) if text else ()
+
+
+def _bus(session: str) -> str:
+    """Return the bus of a content session."""
+    return session.removesuffix(f".{CONTENT}")
