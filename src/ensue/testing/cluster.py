@@ -48,7 +48,7 @@ class Cluster:
         self.world, self.random = world, world.generator(f"cluster {names[0]}")
         self.names = tuple(names)
         self.processes: dict[str, Process] = {}
-        self.servers: dict[str, Server] = {}
+        self.servers: dict[str, StationServer] = {}
         """By name: the server of its last life."""
         self._serving: dict[str, None] = {}
         """Servers that have listened at least once."""

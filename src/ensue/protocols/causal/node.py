@@ -83,6 +83,7 @@ class CausalNode:
         membership: Membership | None = None,
         may_publish: Callable[[str], bool] = _always,
         all_publishers_known: Callable[[str, Counts, int], bool] = _always,
+        all_rows_known: Callable[[], bool] = _always,
         now_ns: int = 0,
     ) -> None:
         self.name = name
@@ -113,7 +114,14 @@ class CausalNode:
             on_start=self._place_waiting,
         )
         self._publications = Publications(
-            name, state, self._cache, self._trees, self._repair, self._subscriptions, may_publish
+            name,
+            state,
+            self._cache,
+            self._trees,
+            self._repair,
+            self._subscriptions,
+            may_publish,
+            all_rows_known,
         )
         self._handlers: dict[type[Frame], Handler] = {
             Publication: self._publication,

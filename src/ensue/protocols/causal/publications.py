@@ -40,6 +40,7 @@ class Publications:
         repair: Repair,
         subscriptions: Subscriptions,
         may_publish: Callable[[str], bool],
+        all_rows_known: Callable[[], bool],
     ) -> None:
         self._name = name
         self._state = state
@@ -49,6 +50,8 @@ class Publications:
         self._subscriptions = subscriptions
         self._may_publish = may_publish
         """Whether events of a topic may be sent yet."""
+        self._all_rows_known = all_rows_known
+        """Whether there is no member whose subscriptions are unknown."""
         self._numbers = EventNumbers(name)
         self._waiting: dict[int, Event] = {}
         """Events without a place, in publishing order: this node is not in their topic yet."""
@@ -141,6 +144,8 @@ class Publications:
         for topic in list(self._queued):
             outbox = self._outboxes[topic]
             targets = state.membership.members(topic) & state.cube.everyone & ~(1 << state.number)
+            if not targets and not self._all_rows_known():
+                continue  # A member that does not answer yet may be a subscriber.
             state.effects += outbox.pump(self._trees, targets, now_ns=now_ns)
             if not outbox.queued:
                 del self._queued[topic]

@@ -8,6 +8,10 @@ would miss their subscribers. So a new node sends a heartbeat to every member an
 that come later get the rows of this node the same way: of two that come or subscribe at once, one
 learns of the other.
 
+A member that did not answer in time may be cut off and have subscribed long ago. Heartbeats to it
+go on, more slowly, and an event without any known subscriber is not settled until all such members
+have answered or left: its publisher may be the only process that has it.
+
 Topics are requested before use. An event whose topic is not granted yet waits, and so do all later
 ones; when the topic is denied, its events are settled as void, with the reason.
 """
@@ -26,6 +30,8 @@ __all__ = ["RegisteredNode"]
 
 GREET_NS = 100_000_000
 """Interval at which a new node repeats heartbeats to members that have not answered."""
+LATE_GREET_NS = 1_000_000_000
+"""The same after the warm-up, to members that did not answer in time."""
 
 
 class RegisteredNode:
@@ -52,10 +58,14 @@ class RegisteredNode:
             config=config,
             may_publish=lambda topic: client.may(topic, "publish"),
             all_publishers_known=self._all_publishers_known,
+            all_rows_known=lambda: not self._unheard,
             now_ns=now_ns,
         )
         self._unheard = self._cube.everyone & ~(1 << self.node.number)
         """Members that have not sent what they know, as a set."""
+        self._late = 0
+        """Those of them that the warm-up does not wait for any more."""
+        self._is_warm = False
         self._announced: dict[int, dict[int, int]] = {}
         """By peer: versions of the rows that it is going to send."""
         self._inquiries: dict[str, tuple[int, Counts]] = {}
@@ -161,6 +171,8 @@ class RegisteredNode:
         self.node.receive(frame, source=source, now_ns=now_ns)
         if self._unheard:
             self._listen(frame, self._cube.numbers[source])
+            if not self._unheard:
+                self.node.advance(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Run due timers."""
@@ -179,9 +191,11 @@ class RegisteredNode:
         """Drain the pending effects."""
         effects = [*self.node.take_effects(), *self._client.effects]
         self._client.effects = []
-        if self._greet_due_ns is not None and not self._unheard:
-            self._greet_due_ns = None
+        if not self._is_warm and not self._unheard & ~self._late:
+            self._is_warm = True
             effects.append(Resumed())
+        if not self._unheard:
+            self._greet_due_ns = None
         return effects
 
     # -- Registry -------------------------------------------------------------------------------
@@ -225,14 +239,14 @@ class RegisteredNode:
     # -- Warm-up --------------------------------------------------------------------------------
 
     def _greet(self, now_ns: int) -> None:
-        """Send heartbeats to members that owe their rows; give up on silent ones."""
-        self._greet_due_ns = now_ns + GREET_NS
+        """Send heartbeats to members that owe their rows; do not wait for silent ones."""
+        self._greet_due_ns = now_ns + (LATE_GREET_NS if self._is_warm else GREET_NS)
         for peer in bits(self._unheard):
             if self.node.state.detector.away(peer, now_ns) or not (
                 0 < self._greet_until_ns - now_ns <= self.config.answer_ns
             ):
-                self._unheard &= ~(1 << peer)
-            else:
+                self._late |= 1 << peer
+            if self._is_warm or not self._late >> peer & 1:
                 self.node.neighbors.greet(peer, now_ns=now_ns)
 
     def _listen(self, frame: Frame, peer: int) -> None:

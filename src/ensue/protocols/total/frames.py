@@ -203,6 +203,12 @@ class Expired(Frame, frozen=True, tag=30):
     name: Name
 
 
+class PublisherLost(Frame, frozen=True, tag=31):
+    """A node of the chain has lost the connection of a publisher with requests there."""
+
+    publisher: Name
+
+
 FRAMES: tuple[type[Frame], ...] = (
     StampRequest,
     Fill,
@@ -219,6 +225,7 @@ FRAMES: tuple[type[Frame], ...] = (
     OrderRequest,
     Out,
     Expired,
+    PublisherLost,
     *frames.FRAMES,
     *link.FRAMES,
 )

@@ -49,6 +49,7 @@ from ensue.protocols.total.frames import (
     Fill,
     Forget,
     OrderRequest,
+    PublisherLost,
     Repeat,
     StampRequest,
     Voided,
@@ -107,6 +108,8 @@ class Sequencer:
         """Stamps that were voided since the start."""
         self.lost: dict[str, None] = {}
         """Publishers whose connections were lost: their new stamps get a short lease, too."""
+        self._connected: dict[str, None] = {}
+        """Clients whose connections to this node the driver has reported, and not lost."""
         self._put_out = put_out
         self._batch_bytes = 0
         """Bytes stamped since the effects were last drained."""
@@ -117,6 +120,7 @@ class Sequencer:
             Confirm: self._on_confirm,
             Repeat: self._on_repeat,
             Forget: self._on_forget,
+            PublisherLost: self._on_publisher_lost,
             ChangeRequest: self.changes.on_request,
             ChangeFill: self.changes.on_fill,
             ChangeRepeat: self.changes.on_repeat,
@@ -189,7 +193,25 @@ class Sequencer:
         """Shorten the leases of a publisher whose connection is lost.
 
         The driver may be wrong, or late: a lease that runs out voids a slot, as ever, and no event.
+        Its requests may be completed by nodes that it has never connected to.
         """
+        self._connected.pop(publisher, None)
+        self._shorten(publisher, now_ns)
+        if publisher in self.sessions.by_name:
+            self._pass_on_loss(PublisherLost(publisher=publisher))
+
+    def _on_publisher_lost(self, frame: PublisherLost, source: str, now_ns: int) -> None:
+        if not self.state.is_from_below(source):
+            return
+        if frame.publisher not in self._connected:
+            self._shorten(frame.publisher, now_ns)
+        self._pass_on_loss(frame)
+
+    def _pass_on_loss(self, frame: PublisherLost) -> None:
+        if self.stage + 1 < len(self.placement.nodes):
+            self.state.pass_on(frame)
+
+    def _shorten(self, publisher: str, now_ns: int) -> None:
         self.lost.pop(publisher, None)
         self.lost[publisher] = None
         if len(self.lost) > LOST_MAX:
@@ -199,6 +221,7 @@ class Sequencer:
 
     def regain(self, publisher: str) -> None:
         """Restore the leases of a publisher that is connected again."""
+        self._connected[publisher] = None
         if publisher in self.lost:
             del self.lost[publisher]
             self.leases.lengthen(publisher, self.placement.nodes)
