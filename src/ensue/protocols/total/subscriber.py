@@ -376,7 +376,7 @@ class Subscriber:
         if frame.number == 0:  # No change has this number: the subscriber itself is refused.
             if frame.reason == ROLLED_BACK and self.logs.accept_loss:
                 self._known = 0
-                self._begin_anew(self._topics_at(source), now_ns, related=True)
+                self._rejoin(self._topics_at(source), now_ns, related=True)
             else:
                 self._expire(frame.reason)
         elif change is None or change.number != frame.number:
