@@ -211,7 +211,9 @@ def test_repeated_change_is_answered_once() -> None:
 
 def test_repeated_status_requests_are_answered_once() -> None:
     rig = Rig()
-    rig.station.on_look = lambda look, _now: StatusReply(number=look.number, state=b"{}", bounds={})
+    rig.station.on_status_request = lambda look, _now: StatusReply(
+        number=look.number, state=b"{}", bounds={}
+    )
     looks = [StatusRequest(number=number) for number in range(1, 101)]
     assert [each for each in rig.ask("c~1", *looks) if isinstance(each, StatusReply)] == [
         StatusReply(number=1, state=b"{}", bounds={})

@@ -116,7 +116,9 @@ def test_simultaneous_status_requests_are_computed_once() -> None:
     station = Station(name="n", placement=Placement(["n"]), config=SequencerConfig(carries=True))
     station.receive(StatusRequest(number=1), source="c", now_ns=0)
     assert station.take_effects() == []  # Nobody says what to answer.
-    station.on_look = lambda frame, _now: StatusReply(number=frame.number, state=b"{}", bounds={})
+    station.on_status_request = lambda frame, _now: StatusReply(
+        number=frame.number, state=b"{}", bounds={}
+    )
     for _ in range(2):
         for number in range(1000):
             station.receive(StatusRequest(number=number), source="c", now_ns=0)

@@ -18,7 +18,8 @@ from ensue.testing.swarm.operations import (
     draw_operations,
     judge_operations,
 )
-from ensue.testing.swarm.program import SETTLE_S, Draw, Program, draw_topics
+from ensue.testing.swarm.program import SETTLE_S, Program
+from ensue.testing.swarm.topic_draw import Draw, draw_topics
 from ensue.testing.swarm.transactions import (
     ContentDraw,
     ContentProgram,
