@@ -1,0 +1,125 @@
+"""What a seed stands for: the order, servers, clients and faults of a program on topics."""
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+import ensue
+from ensue.core.order import Order
+from ensue.testing.faults import Faults, draw_faults
+from ensue.testing.swarm.brokers import BrokerDraw, draw_broker
+from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, draw_mishap
+
+__all__ = ["Draw", "draw_topics"]
+
+PROMPT_S, PROMPT_BROKER_S = 3.5, 12.5
+"""How long an event may take while publishers are killed: a lease of 1 s or 10 s, and a margin."""
+
+
+class Draw(msgspec.Struct, frozen=True, kw_only=True):
+    """What a seed stands for."""
+
+    seed: int
+    order: Order
+    servers: int
+    sync_s: float
+    topics: tuple[str, ...]
+    publishers: int
+    readers: int
+    durable: int
+    handlers: int
+    events: int
+    """Events that each publisher publishes, about."""
+    segment_bytes: int
+    """Small: logs have many segments."""
+    mishap: str
+    """What happens to the disk of a server; empty: nothing."""
+    users: bool
+    """Whether clients have to log in, and a guest tries what it may not do."""
+    is_full: bool
+    """Whether servers have room for exactly the clients that there are."""
+    closers: int
+    """Clients that publish and close at once."""
+    stranger: bool
+    """Whether a client with other terms tries to join."""
+    faults: Faults
+    broker: BrokerDraw | None = None
+    """What servers and clients are connected to; None: to each other."""
+
+    @property
+    def prompt_s(self) -> float:
+        """How long an event may take while publishers are killed.
+
+        A station on a broker does not see that a client is gone: it waits for the whole lease.
+        """
+        return PROMPT_S if self.broker is None else PROMPT_BROKER_S
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether the time that events take is judged: only clients are killed."""
+        return isinstance(self.order, ensue.Total) and self.strikes({"client_kills"})
+
+    def strikes(self, only: set[str]) -> bool:
+        """Return whether no other faults than these strike."""
+        return not self.mishap and self.faults.rates.keys() <= only
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether events may be missing: by clocks and deadlines, what is late is dropped."""
+        return isinstance(self.order, ensue.Merged | ensue.Deadline)
+
+
+def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Draw:
+    """Draw a program and its faults."""
+    random = Random(f"{seed}/draw/{order}")  # noqa: S311 - replays a seed
+    value = _VALUES[order](random)
+    servers = random.choice((1, 1, 2, 3))
+    sync_s = random.choice((0.0, 0.0, 0.2))
+    mishap = draw_mishap(random, servers=servers, sync_s=sync_s) if order == "total" else ""
+    allowed = list(HARMLESS_FAULTS) if mishap else faults
+    drawn = Draw(
+        seed=seed,
+        order=value,
+        servers=servers,
+        sync_s=sync_s,
+        topics=tuple("abcd"[: random.randint(1, 4)]),
+        publishers=random.randint(1, 3),
+        readers=random.randint(1, 3),
+        durable=random.choice((0, 1, 2)) if isinstance(value, ensue.Total) else 0,
+        handlers=random.choice((0, 0, 1)),
+        events=random.choice((5, 20, 60)),
+        segment_bytes=random.choice((64_000_000, 3_000, 20_000)),
+        mishap=mishap,
+        users=random.random() < 0.3,
+        is_full=servers > 1 and random.random() < 0.3,
+        closers=random.choice((0, 0, 1)),
+        stranger=random.random() < 0.5,
+        faults=draw_faults(random, allowed=allowed),
+    )
+    # Clients that reconnect would be refused while their old connection is not given up.
+    is_full = drawn.is_full and drawn.strikes({"server_kills", "server_stops"})
+    stranger = drawn.stranger and drawn.strikes({"clock_steps", "slow_disks", "resets"})
+    agrees = isinstance(value, ensue.Merged | ensue.Deadline) and not is_full
+    drawn = msgspec.structs.replace(
+        drawn,
+        is_full=is_full,
+        stranger=stranger and agrees,
+        users=drawn.users and not is_full,
+        closers=0 if is_full or drawn.mishap else drawn.closers,
+    )
+    broker = draw_broker(seed, order)
+    if broker is None:
+        return drawn
+    changes = broker.changes(value, drawn.faults, stranger=drawn.stranger)
+    return msgspec.structs.replace(drawn, broker=broker, **changes)
+
+
+_VALUES: dict[str, Callable[[Random], Order]] = {
+    "total": lambda _random: ensue.Total(),
+    "causal": lambda random: ensue.Causal(across_topics=random.random() < 0.7),
+    "merged": lambda random: ensue.Merged(
+        epsilon=random.choice((0.002, 0.05)), delta=random.choice((0.3, 1.0))
+    ),
+    "deadline": lambda random: ensue.Deadline(ms=random.choice((200, 1000, 5000))),
+}
