@@ -86,6 +86,40 @@ def test_new_node_waits_for_rows_but_not_for_silent_members() -> None:
     assert rows[0] == ("t",)
 
 
+def test_event_is_not_settled_while_its_only_subscriber_is_cut_off() -> None:
+    room = Room()
+    room.come("a~1")
+    room.run(SECOND)
+    room.act("a~1", "subscribe", ("t",))
+    room.run(SECOND)
+    room.cut = {("a~1", "new~1"), ("new~1", "a~1")}
+    room.come("new~1")
+    room.run(CONFIG.answer_ns + SECOND)
+    assert settled_in(room, "new~1"), "it takes commands without the silent member"
+    room.act("new~1", "publish", "t", b"first")
+    room.run(SECOND)
+    assert not any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+    room.cut = set()
+    room.run(5 * SECOND)
+    assert room.delivered("a~1") == ["first"]
+    assert any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+
+
+def test_event_is_settled_when_the_silent_member_is_evicted() -> None:
+    room = Room()
+    for name in ("a~1", "b~1"):
+        room.come(name)
+        room.run(SECOND)
+    room.kill("a~1")
+    room.come("new~1")
+    room.run(CONFIG.answer_ns + SECOND)
+    room.act("new~1", "publish", "t", b"first")
+    room.run(SECOND)
+    assert not any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+    room.run(EXPIRE_NS + EXPIRE_NS // 2)
+    assert any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+
+
 def mute(room: Room, name: str, *kinds: type[Frame]) -> None:
     """Drop all frames of some types that one client sends."""
     send = room.send

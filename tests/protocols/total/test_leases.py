@@ -15,7 +15,7 @@ from tests.protocols.total.stages import (
 )
 
 from ensue.core.event import Stamp
-from ensue.protocols.interface import Persist
+from ensue.protocols.interface import Persist, Send
 from ensue.protocols.topic_log.frames import Accepted, Taken
 from ensue.protocols.total import sequencer
 from ensue.protocols.total.config import SequencerConfig
@@ -24,6 +24,7 @@ from ensue.protocols.total.frames import (
     ChangeRequest,
     Confirm,
     Fill,
+    PublisherLost,
     Repeat,
     StampRequest,
     Voided,
@@ -153,6 +154,31 @@ def test_stamp_completed_after_the_connection_was_lost_has_a_short_lease() -> No
     assert high.next_timer_ns() == 15
     high.regain("p")
     assert high.next_timer_ns() == 105
+
+
+def test_the_next_node_learns_that_a_publisher_is_lost() -> None:
+    low = node(lease_ns=100, lease_lost_ns=10)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.take_effects()
+    low.lose("p", now_ns=1)
+    low.lose("unknown", now_ns=1)
+    assert low.take_effects() == [Send("middle", PublisherLost(publisher="p"))]
+    high = node("high", lease_ns=100, lease_lost_ns=10)
+    high.receive(FILL, source="middle", now_ns=5)
+    high.receive(PublisherLost(publisher="p"), source="p", now_ns=6)
+    assert high.next_timer_ns() == 105, "only a node of the chain is believed"
+    high.receive(PublisherLost(publisher="p"), source="middle", now_ns=6)
+    assert high.next_timer_ns() == 16
+
+
+def test_a_publisher_that_is_lost_elsewhere_keeps_its_lease_where_it_is_connected() -> None:
+    high = node("high", lease_ns=100, lease_lost_ns=10)
+    high.regain("p")
+    high.receive(FILL, source="middle", now_ns=5)
+    high.receive(PublisherLost(publisher="p"), source="middle", now_ns=6)
+    assert high.next_timer_ns() == 105
+    high.lose("p", now_ns=7)
+    assert high.next_timer_ns() == 17
 
 
 def test_a_confirmed_stamp_of_a_lost_publisher_is_not_voided() -> None:

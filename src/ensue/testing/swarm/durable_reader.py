@@ -20,11 +20,14 @@ class DurableReader:
         """By position that was handed out: its topic."""
         self._safe = 0
         """Up to where an acknowledgement has returned."""
+        self.has_begun = False
+        """Whether it was ever subscribed: only then its name has an owner."""
         self._is_first = True
         self._is_anew = False
 
     def begin(self, lost_ns: int | None) -> None:
         """Begin another life; `lost_ns`: when the server lost its log."""
+        self.has_begun = True
         self._is_first = True
         if lost_ns is not None and not self._is_anew:
             self.forget()

@@ -339,7 +339,7 @@ class Program:
         url = self._url(random, GUEST)
         async with ensue.connect(url, order=drawn.order, name="guest", close_timeout=1.0) as bus:
             topic = random.choice(drawn.topics)
-            if self.durable:
+            if self.durable and self._hands[self.durable[0]].has_begun:
                 self.problems += await usurp(bus, self.durable[0], topic)
             if random.random() < 0.5:
                 try:
