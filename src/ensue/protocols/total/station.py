@@ -302,7 +302,11 @@ class Station:
             # If the change leaves all topics, forget it; if not, it stays until it has left.
             self._forget_subscriber(name, frame.number, now_ns)
         elif EPHEMERAL in name and self.config.expire_ns is not None:
-            self._seen[name] = now_ns
+            if isinstance(frame, ChangeFill) and not frame.new:
+                # It may be the leave of a subscriber that has expired elsewhere: no sign of life.
+                self._seen.setdefault(name, now_ns)
+            else:
+                self._seen[name] = now_ns
 
     def _sweep(self, now_ns: int, expire_ns: int) -> None:
         """Remove subscribers from the chain that were silent for too long."""
