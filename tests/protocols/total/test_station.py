@@ -546,6 +546,21 @@ def test_subscriber_that_moved_and_vanished_expires_at_its_new_station() -> None
     assert entries(net, "a2") == {"a"}
 
 
+def test_vanished_subscriber_is_forgotten_by_all_stations_within_two_periods() -> None:
+    """The leave that one station sends in its name is no sign of life for the others."""
+    net = StationNet({"s1": ["a"], "s2": ["b"], "s3": ["c"]}, expire_ns=LONG)
+    net.subscribe("s~1", "a", "c")
+    net.settle()
+    net.publish("p", "c", "c1")
+    net.come_to_rest()
+    net.crash("s~1")
+    net.pass_time(LONG + LONG // 2)
+    net.come_to_rest()
+    for name in ("s1", "s2", "s3"):
+        assert "s~1" not in net.station(name).node.subscribers()
+        assert not any(net.station(name).log.listeners().values())
+
+
 def test_vanished_subscriber_of_two_stations_expires_at_both() -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"]}, expire_ns=LONG)
     net.subscribe("s~1", "a", "b")

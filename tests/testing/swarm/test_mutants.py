@@ -11,7 +11,7 @@ import sys
 import pytest
 from tests.testing.swarm.mutants import MUTANTS, Mutant, found_by
 
-SLOW = frozenset({"the registry is not asked again", "a paused broker holds up newcomers"})
+SLOW = frozenset({"a paused broker holds up newcomers"})
 """Bugs that make processes do the same again and again: `make verify` tries them."""
 NOTED_WITH = (3, 11)
 """The version of Python whose traces the noted seeds are."""

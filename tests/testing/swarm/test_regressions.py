@@ -21,6 +21,15 @@ from ensue.testing.swarm import draw, run
         # The refusal of a durable subscription whose log was rolled back waited for its state
         # store, which was rolled back too and never answered.
         ("total", 2319),
+        # A new publisher gave up on all members, which were cut off: it took its event for one
+        # without subscribers, got a receipt, and left.
+        ("causal", 88),
+        # A client closed before it was connected to the last node of the chain, which kept its slot
+        # for a full lease: subscribers waited for ten seconds.
+        ("total", 2074),
+        # The leave of an expired subscriber kept it alive at the next node of the chain.
+        ("total", 57),
+        ("total", 353),
         # A server was rolled back to before a subscription that had got no event yet: the
         # subscription dropped new events as published before it joined, without an error.
         ("total", 164),

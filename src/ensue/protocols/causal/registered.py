@@ -8,9 +8,9 @@ would miss their subscribers. So a new node sends a heartbeat to every member an
 that come later get the rows of this node the same way: of two that come or subscribe at once, one
 learns of the other.
 
-A member that did not answer in time may be cut off and have subscribed long ago. Heartbeats to it
-go on, more slowly, and an event without any known subscriber is not settled until all such members
-have answered or left: its publisher may be the only process that has it.
+A member that did not answer in time may be cut off and have subscribed long ago. The others know its
+row. If no member answered, heartbeats go on, more slowly, and an event is not settled until one has
+answered, or all have left: its publisher may be the only process that has it.
 
 Topics are requested before use. An event whose topic is not granted yet waits, and so do all later
 ones; when the topic is denied, its events are settled as void, with the reason.
@@ -58,7 +58,7 @@ class RegisteredNode:
             config=config,
             may_publish=lambda topic: client.may(topic, "publish"),
             all_publishers_known=self._all_publishers_known,
-            all_rows_known=lambda: not self._unheard,
+            all_rows_known=lambda: self._has_answer or not self._unheard,
             now_ns=now_ns,
         )
         self._unheard = self._cube.everyone & ~(1 << self.node.number)
@@ -66,6 +66,8 @@ class RegisteredNode:
         self._late = 0
         """Those of them that the warm-up does not wait for any more."""
         self._is_warm = False
+        self._has_answer = False
+        """Whether a member has sent what it knows, of the others too."""
         self._announced: dict[int, dict[int, int]] = {}
         """By peer: versions of the rows that it is going to send."""
         self._inquiries: dict[str, tuple[int, Counts]] = {}
@@ -171,7 +173,7 @@ class RegisteredNode:
         self.node.receive(frame, source=source, now_ns=now_ns)
         if self._unheard:
             self._listen(frame, self._cube.numbers[source])
-            if not self._unheard:
+            if self._has_answer:
                 self.node.advance(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -194,8 +196,8 @@ class RegisteredNode:
         if not self._is_warm and not self._unheard & ~self._late:
             self._is_warm = True
             effects.append(Resumed())
-        if not self._unheard:
-            self._greet_due_ns = None
+        if self._is_warm and (self._has_answer or not self._unheard):
+            self._greet_due_ns, self._unheard = None, 0
         return effects
 
     # -- Registry -------------------------------------------------------------------------------
@@ -263,4 +265,5 @@ class RegisteredNode:
         version = self.node.state.membership.version
         if all(version(node) >= one for node, one in self._announced[peer].items()):
             self._unheard &= ~(1 << peer)
+            self._has_answer = True
             del self._announced[peer]

@@ -302,11 +302,13 @@ class Station:
             # If the change leaves all topics, forget it; if not, it stays until it has left.
             self._forget_subscriber(name, frame.number, now_ns)
         elif EPHEMERAL in name and self.config.expire_ns is not None:
-            if isinstance(frame, ChangeFill) and not frame.new:
-                # It may be the leave of a subscriber that has expired elsewhere: no sign of life.
+            if not isinstance(frame, ChangeFill) or frame.new:
+                self._seen[name] = now_ns
+            # A leave may be of a subscriber that has expired elsewhere: it is no sign of life.
+            elif name in self._seen or self.node.state.hosted(frame.old):
                 self._seen.setdefault(name, now_ns)
             else:
-                self._seen[name] = now_ns
+                self._forget_subscriber(name, frame.number, now_ns)
 
     def _sweep(self, now_ns: int, expire_ns: int) -> None:
         """Remove subscribers from the chain that were silent for too long."""
