@@ -204,9 +204,10 @@ def test_changes_apply_once_and_in_order() -> None:
     office.recall(1)
     office.remember(1, 1, a=b"1")
     office.remember(1, 2, a=b"2")
-    # Repeated, or after a lost one: the answer has the last applied number.
+    # Repeated: the answer has the last applied number.
     assert office.remember(1, 1, a=b"1") == [Remembered(epoch=1, number=2)]
-    assert office.remember(1, 4, a=b"4") == [Remembered(epoch=1, number=2)]
+    # Beyond the next one: this store had confirmed the one between, and has lost it.
+    assert office.remember(1, 4, a=b"4") == [NotKept(epoch=1, reason="rolled back")]
     assert office.safe() == {"a": b"2"}
 
 
@@ -476,7 +477,7 @@ def test_limit_of_the_state_store_stops_the_client_and_is_named() -> None:
     assert "records_max" in refuse.reason
 
 
-def test_refused_node_ends_although_a_rolled_back_store_never_answers() -> None:
+def test_client_of_a_rolled_back_store_ends_with_the_reason() -> None:
     office = Office()
     kept = opened(office)
     copy = dict(office.disk)
@@ -487,10 +488,18 @@ def test_refused_node_ends_although_a_rolled_back_store_never_answers() -> None:
     office.restart()
     clerk(kept).write({"a": b"2"}, word=2)
     answer(kept, *asked(office, kept))
+    assert kept.take_effects() == [Refuse((), "rolled back")]
+    assert kept.stopped == "rolled back"
+    assert kept.next_timer_ns() is None
+
+
+def test_refused_node_ends_although_its_store_does_not_answer() -> None:
+    office = Office()
+    kept = opened(office)
+    clerk(kept).write({"a": b"1"}, word=1)
     assert words(kept.take_effects()) == []
     clerk(kept).effects.append(Refuse((), "rolled back"))
     assert kept.take_effects() == [Refuse((), "rolled back")]
-    assert kept.stopped == "rolled back"
     assert kept.next_timer_ns() is None
 
 

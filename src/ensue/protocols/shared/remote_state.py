@@ -10,8 +10,7 @@ While more than `HELD_MAX` effects wait, as they do when the store is unreachabl
 frames for it are dropped, and its timers are late. So the node must be one that repeats its
 requests.
 
-A node that is refused ends at once, with what still waits: a store that was rolled back never
-answers, because the numbers of its client are ahead of its own.
+A node that is refused ends at once, with what still waits: its store may never answer.
 
 Guarantee: what a node sends or delivers after a `Persist` is remembered first, and a batch is
 remembered whole or not at all.
@@ -192,7 +191,7 @@ class RemoteState(Generic[N]):
         if not writes and not self._waiting:
             self._effects += others
         elif ends:
-            # The node has ended, maybe because the store was rolled back: then it never answers.
+            # The node has ended: what waits for the store is not needed any more.
             self._stop(ends[0].reason)
         else:
             self._waiting.append((writes, others))

@@ -8,6 +8,9 @@ and is answered with the records; from then on only that epoch may change them, 
 that use one name the later wins, and the earlier is fenced and stops. A late or repeated request of
 the earlier one has no effect: the store remembers the last `ASKED_MAX` requests.
 
+A store that continues from an older copy has lost changes that it had confirmed. It finds out by
+the number of the next one, and refuses it (`rolled back`).
+
 The client's side is in `ensue.protocols.shared.remote_state`.
 
 Limits: `records_max` records and `bytes_max` bytes a name, `names_max` names and `all_bytes_max`
@@ -20,6 +23,7 @@ import msgspec
 
 from ensue.core.errors import limit_reason
 from ensue.core.event import Count
+from ensue.core.lineage import ROLLED_BACK
 from ensue.core.wire import Records
 from ensue.protocols.interface import Effect, Frame, Persist, Send
 
@@ -77,7 +81,7 @@ class Remembered(Frame, frozen=True, tag=43):
 
 
 class NotKept(Frame, frozen=True, tag=44):
-    """Nothing was changed: `superseded`, `forgotten` (no records), or a limit."""
+    """Nothing was changed: `superseded`, `forgotten`, `rolled back`, or a limit."""
 
     epoch: Count
     reason: str
@@ -272,6 +276,10 @@ class StateStore:
             return
         if frame.epoch != known.epoch:
             self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=SUPERSEDED)))
+            return
+        if frame.number > known.last + 1:
+            # A client sends a change when the one before is safe: this store has lost some.
+            self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=ROLLED_BACK)))
             return
         if frame.number == known.last + 1:
             refusal, size = self._refusal(known, frame)
