@@ -48,6 +48,7 @@ from ensue.protocols.topic_log.fanout import Agreed, Fanout
 from ensue.protocols.topic_log.log_identity import LogRefused
 from ensue.protocols.total.publisher_sessions import PublisherSessions
 from ensue.protocols.total.station import Station
+from ensue.protocols.transactions import contexts
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_remote import RemoteHub
@@ -185,6 +186,11 @@ DEFECTS = (
         "a moved subscription loses events",
         "transactions",
         ((transaction._Participant, "_withdraw", withdraw_at_once),),
+    ),
+    Mutant(
+        "two transactions move one subscription",
+        "transactions",
+        ((contexts, "_is_withdrawn", lambda *_: False),),
     ),
     Mutant("clients believe an empty log", "total", BELIEVE),
     Mutant(
@@ -840,6 +846,7 @@ SEEDS = {
     "gone listeners stay": 1,
     "gone publishers stay": 0,
     "a moved subscription loses events": 326,
+    "two transactions move one subscription": 99,
     "clients believe an empty log": 6,
     "servers believe an empty log": 65,
     "merged bounds may differ": 2,

@@ -33,6 +33,9 @@ from ensue.testing.swarm import draw, run
         # A server was rolled back to before a subscription that had got no event yet: the
         # subscription dropped new events as published before it joined, without an error.
         ("total", 164),
+        # A plan and a serializable transaction moved one subscription to two clients: both were
+        # committed, and events in between did not reach the later one.
+        ("transactions", 99),
     ],
 )
 def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:

@@ -74,7 +74,7 @@ class TransactionBroker:
         self.operations = self.operations_type(
             state, steps, content, contexts, self.commit.coordinates
         )
-        self.plans = self.plans_type(state, steps, compensation, plans, self._depart)
+        self.plans = self.plans_type(state, steps, compensation, contexts, plans, self._depart)
         self.submissions = Submissions(state, self.plans, self.commit.new_name)
         self._handlers = self._handler_table()
         self.log = InputLog(

@@ -7,19 +7,37 @@ current tables and compares step by step (D3, D4). If anything that the transact
 so that it would have done something else, it can't be ordered after what was committed meanwhile,
 and the vote is no. The commit replays the log on the tables themselves (D6).
 
+A withdrawal that leads nowhere looks the same if its entry is gone: on one broker, or where another
+subscription covers it. So a client's home also checks that what the client withdrew is still there.
+Otherwise two transactions could move one subscription to two clients. From the vote to the decision
+the home lets no other transaction withdraw it (`withdrawing`).
+
 The paper compares the routing of publications under the transaction's tables and under the
 committed ones. These always differ if the transaction subscribed before it published, so the
 paper's own example would never commit (D3). The paper ignores subscriptions and advertisements,
 and two concurrent transactions leave a hole in the tables (D4).
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from ensue.protocols.content.entries import Entry
 from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNSUBSCRIBE, Change, Publication
+from ensue.protocols.content.refusals import INVERSE
 from ensue.protocols.content.tables import Layer, LayerRecord, Outputs, Tables
 
-__all__ = ["Context", "ContextRecord", "Delivery", "Issued", "Logged", "fixes", "replay", "run"]
+__all__ = [
+    "Context",
+    "ContextRecord",
+    "Delivery",
+    "Issued",
+    "Logged",
+    "fixes",
+    "replay",
+    "run",
+    "withdrawing",
+]
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True):
@@ -120,7 +138,8 @@ class Context:
         """Return why the transaction can't be ordered after all commits, or nothing."""
         fresh = Layer(tables).tables
         for number, logged in enumerate(self.log, 1):
-            if _comparable(run(fresh, logged)) != _comparable(logged):
+            gone = _is_withdrawn(logged, fresh)
+            if gone or _comparable(run(fresh, logged)) != _comparable(logged):
                 return f"conflict: step {number} of {len(self.log)} would have led elsewhere"
         return ""
 
@@ -136,6 +155,29 @@ def run(tables: Tables, step: Logged) -> Logged:
     if step.publication is not None:
         neighbors, clients = tables.route(step.publication.attributes, step.hop)
     return Logged(step.hop, step.changes, step.publication, outputs, neighbors, clients)
+
+
+def _is_withdrawn(step: Logged, tables: Tables) -> bool:
+    """Return whether a client of this broker withdraws what it does not have any more."""
+    return step.hop not in tables.passed and any(
+        change.action not in INVERSE and change.name not in tables.table(change)
+        for change in step.changes
+    )
+
+
+def withdrawing(contexts: Iterable[Context], change: Change) -> str:
+    """Return the refusal of a withdrawal that another transaction may commit, or nothing.
+
+    This broker has voted for that transaction, so it can't object any more.
+    """
+    if change.action not in INVERSE and any(
+        (one.change.action, one.change.name) == (change.action, change.name)
+        for context in contexts
+        if context.isolated and context.voted
+        for one in context.issued
+    ):
+        return f"another transaction withdraws {change.name!r}"
+    return ""
 
 
 def _comparable(step: Logged) -> object:

@@ -23,7 +23,14 @@ from ensue.protocols.content.refusals import SPLIT, refusal
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Pending, Steps
 from ensue.protocols.transactions import frames as t
-from ensue.protocols.transactions.contexts import Context, Delivery, Issued, Logged, run
+from ensue.protocols.transactions.contexts import (
+    Context,
+    Delivery,
+    Issued,
+    Logged,
+    run,
+    withdrawing,
+)
 
 __all__ = [
     "ABORTED",
@@ -123,6 +130,8 @@ class Operations:
         if context is not None:
             refused = self._too_many(context)
             refused = refused or refusal(frame, client, context.tables, state.config)
+            if frame.change is not None and not context.isolated:
+                refused = refused or withdrawing(self._contexts.values(), frame.change)
         if context is None or refused:
             state.send(client, f.Done(number=frame.number, refused=refused))
             return

@@ -3,9 +3,9 @@
 Theory of operation. The coordinator submits the whole plan to its home in one message
 (`submissions`). The plan is flooded; then the home of each client issues that client's operations,
 also if the client leaves meanwhile. A home can't issue an operation if the client had left before,
-has withdrawn the advertisement it publishes under, or would exceed a limit; it sends a marker with
-the reason instead. Every broker sees all operations before it carries the decision out, so all of
-them abort.
+has withdrawn the advertisement it publishes under, would exceed a limit, or if what it withdraws is
+gone or about to be (`contexts.withdrawing`); it sends a marker with the reason instead. Every
+broker sees all operations before it carries the decision out, so all of them abort.
 
 A broker processes an operation when it has processed all that come before it (Algorithm 4). Where
 an operation is not passed on, a *marker* is sent in its place (S4). So every broker sees every
@@ -24,7 +24,7 @@ publications and not others: use a serializable transaction where that matters. 
 all subscribers if a plan withdraws an advertisement that another open transaction made and uses.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -37,7 +37,7 @@ from ensue.protocols.content.tables import Outputs
 from ensue.protocols.interface import Frame
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.compensation import Compensation
-from ensue.protocols.transactions.contexts import Delivery, Issued
+from ensue.protocols.transactions.contexts import Context, Delivery, Issued, withdrawing
 from ensue.protocols.transactions.operations import record_operation
 from ensue.protocols.transactions.records import Plan, PlansRecord, Submission
 from ensue.protocols.transactions.two_phase_commit import deliver
@@ -64,12 +64,14 @@ class Plans:
         state: BrokerState,
         steps: Steps,
         compensation: Compensation,
+        contexts: Mapping[str, Context],
         plans: dict[str, Plan],
         depart: Callable[[str, int], None],
     ) -> None:
         self._state = state
         self._steps = steps
         self._compensation = compensation
+        self._contexts = contexts
         self._depart = depart
         """Withdraws everything of a client that has left."""
         self.open = plans
@@ -356,7 +358,9 @@ class Plans:
             return already or overfull(change, client, state.tables, state.config)
         if held is None:
             return f"there is no {change.name!r}"
-        return f"{change.name!r} belongs to another client" if held.hop != client else ""
+        if held.hop != client:
+            return f"{change.name!r} belongs to another client"
+        return withdrawing(self._contexts.values(), change)
 
     # -- Closing plans --------------------------------------------------------------------------
 

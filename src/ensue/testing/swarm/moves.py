@@ -6,6 +6,9 @@ moves a subscription. It may move on. Of an event with a receipt that matches it
 - it reaches one of the clients, if each move subscribes first or is serializable;
 - it reaches no more than one, if all moves are serializable.
 
+Several transactions may withdraw the same subscription. One of them may commit: in any serial order
+the others would be refused.
+
 Nothing is owed to a client that left within `SETTLE_S` of the event or of the last fault, nor by a
 subscription that had no room.
 """
@@ -84,8 +87,9 @@ class _Trace:
         """Subscriptions that had no room for an event."""
         self.came: set[tuple[str, str]] = set()
         self.serializable: set[str] = set()
-        self.subscribed: dict[str, list[_Change]] = {}
-        self.unsubscribed: dict[str, list[_Change]] = {}
+        self.subscribed: dict[str, dict[_Change, None]] = {}
+        self.unsubscribed: dict[str, dict[_Change, None]] = {}
+        """By transaction, once each: a broker that restarts may record changes again."""
         self.committed_ns: dict[str, int] = {}
         self._within: dict[str, str] = {}
         for row in rows:
@@ -114,14 +118,14 @@ class _Trace:
         change = _Change(subscription, _path(row))
         if row.action == "unsubscribed":
             if name:
-                self.unsubscribed.setdefault(name, []).append(change)
+                self.unsubscribed.setdefault(name, {})[change] = None
             else:
                 self.ended_ns[subscription] = at_ns
             return
         self.where[subscription] = row.topic or ""
         if name:
             self._within[subscription] = name
-            self.subscribed.setdefault(name, []).append(change)
+            self.subscribed.setdefault(name, {})[change] = None
         else:
             self.begun_ns.setdefault(subscription, at_ns)
 
@@ -129,9 +133,9 @@ class _Trace:
         """Return where each subscription moved to, and which moves were serializable."""
         to: dict[str, str] = {}
         strict: set[str] = set()
-        for name in self.committed_ns.keys() & self.unsubscribed.keys():
+        for name in self._withdrawing():
             for end in self.unsubscribed[name]:
-                for begin in self.subscribed.get(name, ()):
+                for begin in self.subscribed.get(name, {}):
                     same = self.where.get(end.subscription) == self.where[begin.subscription]
                     is_strict = name in self.serializable
                     taken = begin.subscription in to.values()
@@ -144,6 +148,23 @@ class _Trace:
                     self.ended_ns[end.subscription] = 0  # Nothing came in its place.
         return to, strict
 
+    def doubles(self) -> list[str]:
+        """Return which subscriptions several committed transactions withdrew."""
+        by: dict[str, list[str]] = {}
+        for name in self._withdrawing():
+            for end in self.unsubscribed[name]:
+                by.setdefault(end.subscription, []).append(name)
+        return [
+            f"moved: {' and '.join(names)} have all withdrawn {subscription}"
+            for subscription, names in by.items()
+            if len(names) > 1
+        ]
+
+    def _withdrawing(self) -> list[str]:
+        """Return the committed transactions with withdrawals, in the order of commits."""
+        found = (name for name in self.committed_ns if name in self.unsubscribed)
+        return sorted(found, key=lambda name: self.committed_ns[name])
+
     def left_ns(self, subscription: str, *, moved: bool) -> int:
         """Return when a subscription or its client had ended, other than by a move."""
         owner = _bus(subscription.rpartition(".")[0])
@@ -154,7 +175,7 @@ class _Trace:
 def judge_moves(
     rows: Sequence[Row], confirmed: Mapping[tuple[str, int], None], calm_ns: int
 ) -> list[str]:
-    """Return which events moved subscriptions lost, or got twice."""
+    """Return what moved subscriptions lost or got twice, and which moved twice."""
     trace = _Trace(sorted(rows, key=lambda row: row.true_ns or 0))
     to, strict = trace.moves()
     chains = []
@@ -171,7 +192,7 @@ def judge_moves(
         and not row.transaction
         and (_bus(row.publisher or ""), row.publisher_seq or 0) in confirmed
     ]
-    found = []
+    found = trace.doubles()
     for chain, is_strict in sorted(chains):
         left_ns = min(trace.left_ns(each, moved=each in to) for each in chain)
         for row in events:
