@@ -44,6 +44,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted((item for item in items if item not in set(kept)), key=_place)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail if tests of a group would run in several processes: each starts what they share."""
+    if hasattr(session.config, "workerinput"):
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") is not None and "@" not in item.nodeid:
+                raise pytest.UsageError(f"pytest-xdist does not see the group of {item.nodeid}")
+
+
 # -- Each process of pytest-xdist deselects tests; the reporting one sums them up. ----------------
 
 
