@@ -136,6 +136,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "settled": counts,
     },
     frames.Expired: {"name": names},
+    frames.PublisherLost: {"publisher": names},
     frames.Out: {"origin": names, "slots": many_pairs},
     state_store.Recall: {"number": counts},
     state_store.Recalled: {"number": counts, "epoch": counts, "records": records},

@@ -292,7 +292,7 @@ def chain(tmp_path: Path) -> Iterator[list[Served]]:
         Member(f"s{number}", f"127.0.0.1:{spare_port()}", (topic,))
         for number, topic in enumerate(TOPICS)
     )
-    lease = SequencerConfig(carries=True, lease_ns=5 * 10**9)
+    lease = SequencerConfig(carries=True, lease_ns=5 * 10**9, lease_lost_ns=5 * 10**9)
     servers = [
         Served(
             tmp_path / each.name,

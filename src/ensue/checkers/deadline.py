@@ -13,9 +13,9 @@ event (`not_subscribed`, `before_join`), or if the application did not read it i
 The first arrival of an event counts. A tagged delivery is late: it breaks no rule, but if the event
 arrived on time, it counts as missed.
 
-HAZARD: a node that was paused when a deadline passed has missed the events that waited, and is
-reported. That is no fault of the protocol: leave the rows of such arrivals out, or give a clock
-error that is longer than the pauses.
+HAZARD: a node that was paused when a deadline passed, or whose clock was stepped past it, missed
+the events that waited, and is reported. That is no fault of the protocol: leave the rows of such
+arrivals out, or give a clock error that is longer than the pauses and steps.
 """
 
 from collections.abc import Iterable, Sequence

@@ -119,11 +119,22 @@ class Host(platform.Platform):
 
     def step_clock(self, by_ns: int) -> None:
         """Step the wall clock."""
+        before_ns = self.wall_ns()
         self._offset_ns += by_ns
+        self.note_gap(before_ns)
 
     def correct_clock(self) -> None:
         """Set the wall clock to the true time, without drift."""
+        before_ns = self.wall_ns()
         self._offset_ns, self._drift_ppm = 0, 0.0
+        self.note_gap(before_ns)
+
+    def note_gap(self, before_ns: int) -> None:
+        """Note the times of the wall clock since `before_ns`, which its process did not see."""
+        after_ns = self.wall_ns()
+        if after_ns > before_ns:
+            for node in self.nodes:
+                self.world.gaps.setdefault(node, []).append((before_ns, after_ns))
 
     def drift(self, ppm: float) -> None:
         """Set the drift of the wall clock from now on."""
@@ -168,6 +179,8 @@ class Process:
         """Whether it is paused, as by SIGSTOP."""
         self.killed = False
         self.lives = 0
+        self._paused_wall_ns = 0
+        """The wall clock when it was paused."""
         self._suspended_since_ns: int | None = None
         self._waiters: list[tuple[ProcessLoop, asyncio.Future[None]]] = []
         self._start()
@@ -256,6 +269,8 @@ class Process:
 
     def pause(self) -> None:
         """Stop it, as SIGSTOP does; its connections stay open and its clocks run."""
+        if not self.stopped:
+            self._paused_wall_ns = self.machine.wall_ns()
         self.stopped = True
         self.world.sleep(self)
 
@@ -266,6 +281,8 @@ class Process:
 
     def resume(self) -> None:
         """Continue after `pause` or `suspend`."""
+        if self.stopped:
+            self.machine.note_gap(self._paused_wall_ns)
         self.stopped = False
         if self._suspended_since_ns is not None:
             slept_ns = self.world.now_ns - self._suspended_since_ns

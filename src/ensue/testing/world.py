@@ -60,6 +60,9 @@ class World:
         self.processes: dict[str, Process] = {}
         self.rows: list[Row] = []
         """The trace: what the applications did and got."""
+        self.gaps: dict[str, list[tuple[int, int]]] = {}
+        """By bus: times of its wall clock that its process did not see, as it was paused or its
+        clock set forward; the clock before and after."""
         self.failures: list[str] = []
         """Exceptions that no code handled."""
         self.iterations = 0

@@ -550,7 +550,13 @@ def admit_without_news(self: Registry, name: str, terms: str, now_ns: int) -> No
     ]
 
 
-real_admit = Registry._admit
+def keep_guests(self: Registry, epoch: int, source: str) -> None:
+    """Clients that may not publish cannot deregister."""
+    if not source.startswith("guest"):
+        real_deregister(self, epoch, source)
+
+
+real_admit, real_deregister = Registry._admit, Registry._deregister
 real_retire, real_commit_write = Driver.retire, GroupCommit._write
 real_synced, real_group_write = GroupCommit._synced, GroupCommit.write
 real_begin, real_own_write = station_builder.begin_incarnation, content_broker._OwnRecords.write
@@ -594,6 +600,7 @@ SERVER = (
     Mutant("brokers repeat nothing", "transactions", ((ContentBroker, "connected", nothing),)),
     Mutant("the registry forgets", "causal", ((Registry, "_persist", nothing),)),
     Mutant("silent members stay", "causal", ((Registry, "handle_timer", look_for_none),)),
+    Mutant("guests stay members", "deadline", ((Registry, "_deregister", keep_guests),)),
     Mutant("members learn nothing new", "causal", ((Registry, "_admit", admit_without_news),)),
     Mutant("the registry is not asked again", "causal", ((MembershipClient, "question", put_off),)),
     Mutant("a new connection asks nothing", "causal", ((MembershipClient, "repeat", nothing),)),
@@ -838,6 +845,7 @@ SEEDS = {
     "a cancelled read loses": 0,
     "failed syncs count": 136,
     "silent members stay": 1,
+    "guests stay members": 0,
     "closed buses stay connected": 0,
     "closed buses keep timers": 0,
     "closed buses keep tasks": 0,

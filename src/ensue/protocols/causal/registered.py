@@ -8,9 +8,9 @@ would miss their subscribers. So a new node sends a heartbeat to every member an
 that come later get the rows of this node the same way: of two that come or subscribe at once, one
 learns of the other.
 
-A member that did not answer in time may be cut off and have subscribed long ago. The others know its
-row. If no member answered, heartbeats go on, more slowly, and an event is not settled until one has
-answered, or all have left: its publisher may be the only process that has it.
+A member that did not answer in time may be cut off and have subscribed long ago. The others know
+its row. If no member answered, heartbeats go on, more slowly, and an event is not settled until one
+has answered, or all have left: its publisher may be the only process that has it.
 
 Topics are requested before use. An event whose topic is not granted yet waits, and so do all later
 ones; when the topic is denied, its events are settled as void, with the reason.

@@ -10,6 +10,7 @@ import ensue
 from ensue.core.trace import Row
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
+from ensue.testing.swarm.arrivals import without_gaps, without_unread
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
 from ensue.testing.swarm.moves import judge_moves
 from ensue.testing.swarm.operations import (
@@ -108,7 +109,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
             if row.action != "published" or (row.true_ns or 0) >= program.noticed_ns
         ]
     if isinstance(drawn.order, ensue.Deadline):
-        rows = _without_unread(rows)
+        rows = without_gaps(without_unread(rows), program.world.gaps)
     problems = judge(
         rows,
         drawn.order.label,
@@ -123,26 +124,3 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     if drawn.is_lossy and not is_short:
         problems += judge_final(rows, program.final_ns, program.publishers.values())
     return problems + judge_prompt(rows, program.prompt, drawn.prompt_s)
-
-
-def _without_unread(rows: list[Row]) -> list[Row]:
-    """Leave out arrivals whose reader was killed before it looked for an event again.
-
-    A slow or paused application finds out that an event is late when it asks for the next one.
-    """
-    settled = {(row.node, row.event) for row in rows if row.action in ("delivered", "discarded")}
-    looked_ns: dict[str, int] = {}
-    crashed: set[str] = set()
-    for row in rows:
-        if row.action in ("delivered", "discarded"):
-            looked_ns[row.node] = row.at_ns
-        elif row.action == "crashed":
-            crashed.add(row.node)
-    return [
-        row
-        for row in rows
-        if row.action != "received"
-        or row.node not in crashed
-        or (row.node, row.event) in settled
-        or looked_ns.get(row.node, 0) > (row.deadline_ns or 0)
-    ]

@@ -17,16 +17,24 @@ from ensue.testing.process import Process
 
 __all__ = ["judge_leaks"]
 
-HASTY = "closer"
-"""Clients that do not wait for servers when they close."""
+HASTY = ("closer", "guest")
+"""Clients that wait for servers no longer than a second or two when they close.
+
+If no server answers by then, its registry has the bus until it expires.
+"""
 END_S = 2.0
 """How soon after all clients have ended nothing of their processes is left."""
 LEAVE_S = 80.0
 """How soon servers have forgotten clients: after `expire`, a sweep, and a margin."""
 
 
-async def judge_leaks(cluster: Cluster, clients: Iterable[Process]) -> list[str]:
-    """Wait, and return what clients left behind, if all have ended."""
+async def judge_leaks(
+    cluster: Cluster, clients: Iterable[Process], closed: Iterable[str] = ()
+) -> list[str]:
+    """Wait, and return what clients left behind, if all have ended.
+
+    `closed` are buses of hasty clients that were closed when all servers were back.
+    """
     clients = list(clients)
     if any(each.alive for each in clients):
         return []
@@ -35,7 +43,7 @@ async def judge_leaks(cluster: Cluster, clients: Iterable[Process]) -> list[str]
     found = [f"leak: {each.name} has {what}" for each in ended for what in _in_process(each)]
     # The last bus of each: earlier ones may have been closed while a server was away.
     settled = [each for each in ended if each.error() is None and not each.name.startswith(HASTY)]
-    left = [each.last_bus for each in settled if each.last_bus]
+    left = [*(each.last_bus for each in settled if each.last_bus), *closed]
     # Stations on a broker see no connections: they forget clients that are silent.
     servers = {name: each for name, each in cluster.servers.items() if isinstance(each, Server)}
     for name, server in servers.items():
