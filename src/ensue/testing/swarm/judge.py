@@ -39,7 +39,7 @@ def judge(
     """Return what is wrong with a run, in words; nothing: it is valid.
 
     `lost_ns` is when a server lost its log: nothing is owed that had its receipt before. `broken`
-    says when durable subscriptions were told so, and began anew.
+    says when durable subscriptions got that error, and began anew.
     """
     problems: list[str] = []
     if lost_ns is not None:

@@ -5,8 +5,8 @@ A server must never go on as if nothing had happened, and no client may miss an 
 - `full`, `failing`: the server stops, and continues when the disk works again. No event is lost.
 - `flipped`: a bit at rest. The server refuses the damage when it reads it, if it ever does.
 - `cut`: the end or the start of the log is missing after a clean stop. The server refuses to start.
-- `lost`, `rolled back`: a single server continues with an empty or an older log, and clients are
-  told (`LogLost`). In a chain the others refuse it.
+- `lost`, `rolled back`: a single server continues with an empty or an older log, and clients
+  get `LogLost`. In a chain the others refuse it.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Mishap:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether clients may be told that a log is lost or damaged."""
+        """Whether clients may get the error that a log is lost or damaged."""
         return self.kind in ("flipped", "cut", "lost", "rolled back")
 
     async def strike(self) -> None:

@@ -119,7 +119,7 @@ class Program:
         """Whether readers stop."""
         self.over_ns = 0
         """Since when they do: what is published later is owed to no durable subscription."""
-        self._told = False
+        self._saw_damage = False
         """Whether a client learned that a log is lost or damaged."""
         self._hands: dict[str, DurableReader] = {}
         self.taken = Taken(world.generator("cancelled reads"))
@@ -171,8 +171,8 @@ class Program:
         self.cluster.close()
         self.faults = [*striker.log, *self.mishap.log]
         self.problems += self.mishap.problems
-        if drawn.mishap == "flipped" and self._told and not self.cluster.damaged:
-            self.problems.append("refusal: clients were told of damage, and the server goes on")
+        if drawn.mishap == "flipped" and self._saw_damage and not self.cluster.damaged:
+            self.problems.append("refusal: clients got an error about damage, and the server goes on")
         if not self.is_refused:
             self.problems += [
                 f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
@@ -240,7 +240,7 @@ class Program:
                     self.problems.append(f"{name}: {error!r}")
                     return
                 if isinstance(error, SubscriptionLost | LogLost):
-                    self._told = True
+                    self._saw_damage = True
                     if name in self._hands:
                         self._break(name)
                 await asyncio.sleep(0.5)
