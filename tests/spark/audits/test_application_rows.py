@@ -251,10 +251,10 @@ def anomalies(report: Report) -> dict[str, Counter[str]]:
     return found
 
 
-Told = Counter[tuple[object, ...]]
+Violations = Counter[tuple[object, ...]]
 
 
-def told(report: Report) -> Told:
+def violations(report: Report) -> Violations:
     return Counter(
         (one.checker, each.anomaly, each.subscribers, each.first_event, each.second_event)
         for one in report.findings
@@ -267,24 +267,32 @@ def totals(report: Report) -> tuple[int, ...]:
     return (*counts, report.subscriber_count)
 
 
-@pytest.mark.parametrize("named", [False, pytest.param(True, marks=pytest.mark.verify)])
+@pytest.mark.parametrize(
+    ("named", "is_frame"),
+    [
+        (False, False),
+        pytest.param(False, True, marks=pytest.mark.verify),
+        pytest.param(True, False, marks=pytest.mark.verify),
+        pytest.param(True, True, marks=pytest.mark.verify),
+    ],
+)
 def test_planted_violations_are_judged_as_by_the_checkers(
-    spark: SparkSession, tmp_path: Path, named: bool
+    spark: SparkSession, tmp_path: Path, named: bool, is_frame: bool
 ) -> None:
     rows = rows_of_cases(named=named)
     expected = check(rows, **LIMITS)  # type: ignore[arg-type]
     assert anomalies(expected) == ANOMALIES
     assert sorted(why.partition(": ")[0] for why in expected.reasons) == UNKNOWN
-    trace.write(rows, tmp_path / "trace")
-    report = audit(tmp_path / "trace", **LIMITS).report(violations_max=MANY)  # type: ignore[arg-type]
+    path = tmp_path / "trace"
+    trace.write(rows, path)
+    report = audit(path, **LIMITS).report(violations_max=MANY)  # type: ignore[arg-type]
     assert sorted(report.sentences()) == sorted(expected.sentences())
-    for source in (tmp_path / "trace", read_trace(spark, tmp_path / "trace")):
-        found = audit(source, sizes=CUT_UP, **LIMITS)  # type: ignore[arg-type]
-        report = found.report(violations_max=MANY)
-        assert told(report) == told(expected)
-        assert [one.notes for one in report.findings] == [one.notes for one in expected.findings]
-        assert sorted(why.partition(": ")[0] for why in report.reasons) == UNKNOWN
-        assert totals(report) == totals(expected)
+    source = read_trace(spark, path) if is_frame else path
+    report = audit(source, sizes=CUT_UP, **LIMITS).report(violations_max=MANY)  # type: ignore[arg-type]
+    assert violations(report) == violations(expected)
+    assert [one.notes for one in report.findings] == [one.notes for one in expected.findings]
+    assert sorted(why.partition(": ")[0] for why in report.reasons) == UNKNOWN
+    assert totals(report) == totals(expected)
 
 
 def random_applications(count: int) -> dict[str, list[Row]]:
@@ -309,7 +317,7 @@ def random_applications(count: int) -> dict[str, list[Row]]:
         pytest.param("none", {"lossy": True}, 400, marks=pytest.mark.verify),
     ],
 )
-def test_random_traces_are_told_as_by_the_checkers(
+def test_random_traces_are_judged_as_by_the_checkers(
     spark: SparkSession, tmp_path: Path, order: str, terms: dict[str, int], count: int
 ) -> None:
     rows = [row for each in random_applications(count).values() for row in each]
@@ -318,7 +326,7 @@ def test_random_traces_are_told_as_by_the_checkers(
     trace.write(rows, tmp_path / "trace")
     report = audit(tmp_path / "trace", order, **limits).report(violations_max=MANY)  # type: ignore[arg-type]
     assert report.verdict == expected.verdict
-    assert told(report) == told(expected)
+    assert violations(report) == violations(expected)
     assert untimed(report) == untimed(expected)
 
 
@@ -356,18 +364,18 @@ def test_random_traces_that_are_cut_up_are_judged_the_same(
     assert totals(report) == totals(expected)
     assert report["complete"].notes == expected["complete"].notes
     for rule in ("positions", "complete"):
-        assert of_rule(told(report), rule) == of_rule(told(expected), rule)
+        assert of_rule(violations(report), rule) == of_rule(violations(expected), rule)
     for rule in ("fifo", "causal"):
         # Which earlier event is told beside a late one may differ: any that is too early will do.
-        assert late(told(report), rule) == late(told(expected), rule)
+        assert late(violations(report), rule) == late(violations(expected), rule)
     assert wrong_runs(report, "total") == wrong_runs(expected, "total")
 
 
-def of_rule(found: Told, rule: str) -> Told:
+def of_rule(found: Violations, rule: str) -> Violations:
     return Counter({key: count for key, count in found.items() if key[0] == rule})
 
 
-def late(found: Told, rule: str) -> set[tuple[object, ...]]:
+def late(found: Violations, rule: str) -> set[tuple[object, ...]]:
     return {(*key[1:3], key[4] or key[3]) for key in of_rule(found, rule)}
 
 
