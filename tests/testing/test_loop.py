@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from ensue.testing import EscapedSimulation, Process, ProcessKilled, Simulation, Stuck, simulate
+from ensue.core.errors import BadInput
+from ensue.testing import (
+    EscapedSimulation,
+    Faults,
+    Process,
+    ProcessKilled,
+    Simulation,
+    SimulationFailed,
+    Stuck,
+    simulate,
+)
 
 
 def test_sleeping_costs_virtual_time_alone() -> None:
@@ -209,3 +219,32 @@ def test_exception_of_another_process_is_told_with_the_failure() -> None:
     with pytest.raises(RuntimeError) as failed:
         simulate(main)
     assert "this broke first" in "".join(failed.value.__notes__)
+
+
+def test_process_that_ends_with_an_exception_fails_the_run() -> None:
+    async def broken() -> None:
+        raise ValueError("out of teapots")
+
+    async def main(simulation: Simulation) -> None:
+        simulation.start("shop", broken)
+        await asyncio.sleep(1)
+
+    with pytest.raises(SimulationFailed, match="out of teapots"):
+        simulate(main)
+
+
+def test_exception_of_a_process_that_is_handled_does_not_fail_the_run() -> None:
+    async def broken() -> None:
+        raise ValueError("out of teapots")
+
+    async def main(simulation: Simulation) -> None:
+        with pytest.raises(ValueError, match="teapots"):
+            await simulation.start("shop", broken)
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("rate", [-1, float("nan"), float("inf"), "5"])
+def test_faults_refuse_rates_that_are_none(rate: float) -> None:
+    with pytest.raises(BadInput, match="server_kills must be a number"):
+        Faults(server_kills=rate)

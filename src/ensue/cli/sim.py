@@ -17,7 +17,7 @@ from ensue import orders
 from ensue.checkers import Verdict, rules_of
 from ensue.checkers.statistics import statistics
 from ensue.cli import narration, output, seed_pool, stack_runs
-from ensue.cli.stack_runs import ALL
+from ensue.cli.stack_runs import ALL, OPERATIONS
 from ensue.core import trace as traces
 from ensue.core.errors import BadInput, EnsueError
 from ensue.simulation import run
@@ -37,9 +37,10 @@ SENTENCES_SHOWN = 10
 ProtocolArgument = Annotated[
     str,
     typer.Argument(
-        parser=output.choice(lambda: (*DRAWS, ALL)),
+        parser=output.choice(lambda: (*DRAWS, OPERATIONS, ALL)),
         metavar="PROTOCOL",
-        help=f"The protocol to search for faults: {', '.join(DRAWS)}; with --stack also {ALL}.",
+        help=f"The protocol to search for faults: {', '.join(DRAWS)}; with --stack also "
+        f"{OPERATIONS}, and to search {ALL}.",
     ),
 ]
 StackOption = Annotated[

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from ensue.cli.seed_pool import Play
     from ensue.testing.swarm import StackRun
 
-__all__ = ["ALL", "player", "replay", "write_trace"]
+__all__ = ["ALL", "OPERATIONS", "player", "replay", "write_trace"]
 
 ALL = "all"
 """Stands for every order."""
+OPERATIONS = "operations"
+"""Programs of operators, on no order in particular."""
 ROWS_SHOWN = 40
 """Rows shown before and after the first row that names an event of a problem."""
 
@@ -84,6 +86,8 @@ def replay(
         output.print_lines(["", "all rows:"])
         output.print_lines(map(narration.row_line, rows))
     output.print_lines([f"digest: {run.digest}"])
+    if diagram is not None:
+        output.print_lines([f"diagram: {diagram}"])
     if written is not None:
         output.print_lines([f"trace: {written}"])
     return output.EXIT_VIOLATION if run.problems else output.EXIT_VALID

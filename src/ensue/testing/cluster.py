@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ensue.core.errors import LogDamaged, LogLost
+from ensue.core.errors import BadInput, LogDamaged, LogLost
 from ensue.core.trace import Row
 from ensue.protocols.recorder import Recorder
 from ensue.server import Server, ServerConfig
@@ -74,6 +74,8 @@ class Cluster:
 
     def url(self, name: str, *, token: str = "") -> str:
         """Return the URL of a server, or of its broker."""
+        if name not in self.names:
+            raise BadInput(f"no server is called {name!r}; there are {', '.join(self.names)}")
         if self.broker:
             return self.broker
         login = f"?token={token}" if token else ""

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
+from math import inf
 from random import Random
 
 import msgspec
 
+from ensue.core.errors import BadInput
 from ensue.testing.broker import Broker
 from ensue.testing.cluster import Cluster
 from ensue.testing.process import Process
@@ -39,6 +41,12 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Of simulated brokers, with what they do not store."""
     broker_pauses: float = 0.0
     slow_brokers: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value < inf:
+                raise BadInput(f"{name} must be a number of times per minute, got {value!r}")
 
     @property
     def rates(self) -> dict[str, float]:

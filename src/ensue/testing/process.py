@@ -327,7 +327,7 @@ class Process:
         """Wait until it ends; return its result, or raise what it raised."""
         await self.ended()
         if self.killed:
-            raise ProcessKilled(self.name)
+            raise ProcessKilled(f"process {self.name!r} was killed")
         return self.task.result()
 
 

@@ -219,6 +219,11 @@ class World:
 
     def raise_failures(self) -> None:
         """Raise if there was an exception that no code handled."""
+        for process in self.processes.values():
+            # What asyncio logs as "never retrieved" when such a task is collected.
+            if process.task.done() and getattr(process.task, "_log_traceback", False):
+                error = process.task.exception()
+                self.unhandled(process, {"message": "the process ended", "exception": error})
         if self.failures:
             raise SimulationFailed("an exception was not handled: " + "\n".join(self.failures))
 

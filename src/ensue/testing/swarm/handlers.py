@@ -43,6 +43,9 @@ class HandlerRun:
             )
         )
         self._slow = random.random() < 0.4
+        last = self.policy.then if isinstance(self.policy, ensue.Retry) else self.policy
+        self.parks = isinstance(last, ensue.Park)
+        """Whether an event whose handler failed is acknowledged all the same."""
         self._busy: dict[object, int] = {}
         """By key: the position whose handler runs."""
         self._reached: dict[object, int] = {}

@@ -428,7 +428,7 @@ class OperationsProgram:
                 self.problems.append(f"status: {name} is not healthy long after healing")
             await self._page(name, "/metrics", random)
         with suppress(AccessDenied, TransportError):
-            await chain_status(self.cluster.url("nowhere"), answer_s=1.0)
+            await chain_status("ensue://nowhere:7400", answer_s=1.0)
             self.problems.append("status: a server that does not exist answers")
 
     async def _recover(self) -> None:

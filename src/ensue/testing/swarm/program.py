@@ -172,7 +172,9 @@ class Program:
         self.faults = [*striker.log, *self.mishap.log]
         self.problems += self.mishap.problems
         if drawn.mishap == "flipped" and self._saw_damage and not self.cluster.damaged:
-            self.problems.append("refusal: clients got an error about damage, and the server goes on")
+            self.problems.append(
+                "refusal: clients got an error about damage, and the server goes on"
+            )
         if not self.is_refused:
             self.problems += [
                 f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
@@ -576,7 +578,7 @@ class Program:
             hands.begin(self.mishap.lost_ns)
             await self._run(events, topics, random, hands)
 
-    async def _run(
+    async def _run(  # noqa: C901 - what an application may do, one after the other
         self,
         events: ensue.Subscription,
         topics: tuple[str, ...],
@@ -593,7 +595,12 @@ class Program:
             begun[event.id] = None
             if hands is not None:
                 hands.hand(event)
-            await own.handle(event)
+            try:
+                await own.handle(event)
+            except ValueError:
+                if hands is not None and own.parks:
+                    hands.done(event)
+                raise
             if hands is not None:
                 hands.done(event)
 
