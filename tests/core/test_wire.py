@@ -185,6 +185,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "gone": many_numbers,
         "gone_total": counts,
         "digest": st.binary(max_size=16),
+        "readers": many_numbers,
     },
     membership.Evicted: {"reason": names},
     membership.Deregister: {"epoch": counts},

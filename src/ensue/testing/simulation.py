@@ -130,7 +130,9 @@ def simulate(
     # A collection would run finalizers at a moment that depends on what ran before.
     gc.disable()
     # What is there before the run is not looked through at its end.
-    gc.freeze()
+    frozen = gc.get_freeze_count() == 0
+    if frozen:
+        gc.freeze()
     hooks = install_generator_hooks()
     try:
         with guarded(), simulated_schemes():
@@ -151,7 +153,8 @@ def simulate(
         raise
     finally:
         _free_processes(world)
-        gc.unfreeze()
+        if frozen:
+            gc.unfreeze()
         sys.set_asyncgen_hooks(*hooks)
         if collecting:
             gc.enable()

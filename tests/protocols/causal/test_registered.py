@@ -105,31 +105,64 @@ def test_event_is_not_settled_while_its_only_subscriber_is_cut_off() -> None:
     assert any(isinstance(each, Settle) for each in room.outcomes["new~1"])
 
 
-def test_event_is_settled_when_the_silent_member_is_evicted() -> None:
+def test_event_is_settled_when_the_silent_subscriber_is_evicted() -> None:
     room = Room()
     room.come("a~1")
     room.run(SECOND)
-    room.kill("a~1")
-    room.come("new~1")
-    room.run(CONFIG.answer_ns + SECOND)
-    room.act("new~1", "publish", "t", b"first")
+    room.act("a~1", "subscribe", ("t",))
     room.run(SECOND)
+    room.kill("a~1")
+    publish_alone(room)
     assert not any(isinstance(each, Settle) for each in room.outcomes["new~1"])
     room.run(EXPIRE_NS + EXPIRE_NS // 2)
     assert any(isinstance(each, Settle) for each in room.outcomes["new~1"])
 
 
-def test_silent_member_holds_up_no_receipt_if_another_knows_its_row() -> None:
-    room = Room()
-    for name in ("a~1", "b~1"):
-        room.come(name)
-        room.run(SECOND)
-    room.kill("a~1")
+def publish_alone(room: Room) -> None:
+    """Publish an event of a new node, without waiting for members that are silent."""
     room.come("new~1")
     room.run(CONFIG.answer_ns + SECOND)
     room.act("new~1", "publish", "t", b"first")
     room.run(SECOND)
+
+
+def test_silent_member_that_never_subscribed_holds_up_no_receipt() -> None:
+    room = Room()
+    room.come("old~1")
+    room.run(SECOND)
+    room.act("old~1", "publish", "t", b"before")
+    room.run(SECOND)
+    room.kill("old~1")
+    publish_alone(room)
     assert any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+
+
+def test_silent_subscriber_holds_up_no_receipt_if_another_member_knows_its_row() -> None:
+    room = Room()
+    for name in ("a~1", "b~1"):
+        room.come(name)
+        room.run(SECOND)
+    room.act("a~1", "subscribe", ("other",))
+    room.run(SECOND)
+    room.kill("a~1")
+    publish_alone(room)
+    assert any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+
+
+def test_answer_of_another_new_member_does_not_stand_for_a_silent_subscriber() -> None:
+    room = Room()
+    room.come("a~1")
+    room.run(SECOND)
+    room.act("a~1", "subscribe", ("t",))
+    room.run(SECOND)
+    names = ("new~1", "new~2")
+    room.cut = {pair for name in names for pair in (("a~1", name), (name, "a~1"))}
+    room.come("new~2")
+    publish_alone(room)
+    assert not any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+    room.cut = set()
+    room.run(5 * SECOND)
+    assert room.delivered("a~1") == ["first"]
 
 
 def mute(room: Room, name: str, *kinds: type[Frame]) -> None:

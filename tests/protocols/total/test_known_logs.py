@@ -110,6 +110,14 @@ def test_subscriber_without_events_is_refused_by_a_station_from_before_it_joined
     assert net.refusals("s") == [((), ROLLED_BACK)]
 
 
+def test_subscriber_that_restarts_is_refused_too() -> None:
+    net = roll_back_behind_the_join()
+    net.restart("s")
+    net.repeat_all("s")
+    net.come_to_rest()
+    assert net.refusals("s") == [((), ROLLED_BACK)]
+
+
 def test_change_after_a_rollback_is_refused_too() -> None:
     net = roll_back_behind_the_join()
     net.unsubscribe("s", "b")

@@ -158,10 +158,12 @@ def test_stamp_completed_after_the_connection_was_lost_has_a_short_lease() -> No
 
 def test_the_next_node_learns_that_a_publisher_is_lost() -> None:
     low = node(lease_ns=100, lease_lost_ns=10)
+    change(low, 1, new="ad")
     low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.receive(StampRequest(number=1, topics=("b",), settled=1), source="q", now_ns=0)
+    low.lose("q", now_ns=1)
     low.take_effects()
     low.lose("p", now_ns=1)
-    low.lose("unknown", now_ns=1)
     assert low.take_effects() == [Send("middle", PublisherLost(publisher="p"))]
     high = node("high", lease_ns=100, lease_lost_ns=10)
     high.receive(FILL, source="middle", now_ns=5)

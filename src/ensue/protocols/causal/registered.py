@@ -8,9 +8,10 @@ would miss their subscribers. So a new node sends a heartbeat to every member an
 that come later get the rows of this node the same way: of two that come or subscribe at once, one
 learns of the other.
 
-A member that did not answer in time may be cut off and have subscribed long ago. The others know
-its row. If no member answered, heartbeats go on, more slowly, and an event is not settled until one
-has answered, or all have left: its publisher may be the only process that has it.
+A member that did not answer in time may be cut off and have subscribed long ago: the registry says
+which ones may have. While the row of such a member is unknown, heartbeats to it go on, more slowly,
+and an event without a known subscriber is not settled: its publisher may be the only process that
+has it. That ends when the row arrives, from any member, or when the registry evicts the member.
 
 Topics are requested before use. An event whose topic is not granted yet waits, and so do all later
 ones; when the topic is denied, its events are settled as void, with the reason.
@@ -58,7 +59,7 @@ class RegisteredNode:
             config=config,
             may_publish=lambda topic: client.may(topic, "publish"),
             all_publishers_known=self._all_publishers_known,
-            all_rows_known=lambda: self._has_answer or not self._unheard,
+            all_rows_known=lambda: not self._unknown_rows(),
             now_ns=now_ns,
         )
         self._unheard = self._cube.everyone & ~(1 << self.node.number)
@@ -66,8 +67,8 @@ class RegisteredNode:
         self._late = 0
         """Those of them that the warm-up does not wait for any more."""
         self._is_warm = False
-        self._has_answer = False
-        """Whether a member has sent what it knows, of the others too."""
+        self._readers = frozenset(members.readers)
+        """Members that may have subscribed before this node registered."""
         self._announced: dict[int, dict[int, int]] = {}
         """By peer: versions of the rows that it is going to send."""
         self._inquiries: dict[str, tuple[int, Counts]] = {}
@@ -173,7 +174,7 @@ class RegisteredNode:
         self.node.receive(frame, source=source, now_ns=now_ns)
         if self._unheard:
             self._listen(frame, self._cube.numbers[source])
-            if self._has_answer:
+            if not self._unknown_rows():
                 self.node.advance(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -196,8 +197,10 @@ class RegisteredNode:
         if not self._is_warm and not self._unheard & ~self._late:
             self._is_warm = True
             effects.append(Resumed())
-        if self._is_warm and (self._has_answer or not self._unheard):
-            self._greet_due_ns, self._unheard = None, 0
+        if self._is_warm and self._unheard:
+            self._unheard = self._unknown_rows()
+        if not self._unheard:
+            self._greet_due_ns = None
         return effects
 
     # -- Registry -------------------------------------------------------------------------------
@@ -251,6 +254,15 @@ class RegisteredNode:
             if self._is_warm or not self._late >> peer & 1:
                 self.node.neighbors.greet(peer, now_ns=now_ns)
 
+    def _unknown_rows(self) -> int:
+        """Return the members, as a set, that may have subscribed and whose rows are unknown."""
+        version = self.node.state.membership.version
+        return sum(
+            1 << peer
+            for peer in bits(self._unheard)
+            if peer in self._readers and version(peer) == 0
+        )
+
     def _listen(self, frame: Frame, peer: int) -> None:
         """Note whether a peer has sent all rows it knows."""
         match frame:
@@ -265,5 +277,4 @@ class RegisteredNode:
         version = self.node.state.membership.version
         if all(version(node) >= one for node, one in self._announced[peer].items()):
             self._unheard &= ~(1 << peer)
-            self._has_answer = True
             del self._announced[peer]

@@ -44,6 +44,8 @@ class KnownMembers:
     def __init__(self, terms: str = "") -> None:
         self.terms = terms
         self.epoch = 0
+        self.readers: tuple[int, ...] = ()
+        """Numbers of members that may have subscribed when this process registered."""
         self._list = MemberList()
         self._whole = False
 
@@ -65,6 +67,7 @@ class KnownMembers:
     def take(self, members: Members) -> bool:
         """Append new entries; return whether the lists are complete."""
         self.epoch = members.epoch
+        self.readers = members.readers or self.readers
         known, gone = len(self.names), len(self.gone)
         if members.first > known or members.gone_first > gone or not self.fits(members):
             self._whole = False

@@ -69,6 +69,8 @@ class Members(Frame, frozen=True, tag=71):
     """Of the entries before `first` and `gone_first`."""
     asked: Count = 0
     """The request that this answers; 0: an update without a request."""
+    readers: tuple[Number, ...] = ()
+    """For a new member: the present ones that may have subscribed to anything."""
 
 
 class Evicted(Frame, frozen=True, tag=72):

@@ -66,6 +66,8 @@ class Registry:
         self._numbers: dict[str, int] = {}
         self._present: dict[str, int] = {}
         """Members, and when each last sent a frame."""
+        self._readers: dict[str, None] = {}
+        """Members that may have subscribed: they asked for a topic, or are from before a start."""
         self.epoch = 0
         self.terms = ""
         self._restore(records or {}, now_ns)
@@ -111,6 +113,8 @@ class Registry:
             case Deregister(epoch=epoch):
                 self._deregister(epoch, source)
             case TopicRequest(topic=topic, action=action):
+                if action == "subscribe" and source in self._present:
+                    self._readers[source] = None
                 self._effects.append(Send(source, TopicGranted(topic=topic, action=action)))
             case _:
                 pass
@@ -158,7 +162,8 @@ class Registry:
             self._admit(source, frame.terms, now_ns)
         self._present[source] = now_ns
         self._unheard.discard(source)
-        self._send_update(source, frame.known, frame.gone, asked=frame.asked)
+        readers = () if frame.epoch else tuple(self._numbers[name] for name in self._readers)
+        self._send_update(source, frame.known, frame.gone, asked=frame.asked, readers=readers)
 
     def _deregister(self, epoch: int, source: str) -> None:
         if source in self._present:
@@ -203,6 +208,7 @@ class Registry:
         known = len(self.gone)
         for name in names:
             del self._present[name]
+            self._readers.pop(name, None)
             self._unheard.discard(name)
             self._persist(f"gone/{len(self.gone)}", _NUMBER.encode(self._numbers[name]))
             self._list.part(self._numbers[name])
@@ -210,7 +216,15 @@ class Registry:
             for other in self._present:
                 self._send_update(other, len(self.names), known)
 
-    def _send_update(self, peer: str, known: int, gone: int, *, asked: int = 0) -> None:
+    def _send_update(
+        self,
+        peer: str,
+        known: int,
+        gone: int,
+        *,
+        asked: int = 0,
+        readers: tuple[int, ...] = (),
+    ) -> None:
         digest = self._list.digest(known, gone)
         assert digest is not None
         members = Members(
@@ -223,6 +237,7 @@ class Registry:
             gone_total=len(self.gone),
             digest=digest,
             asked=asked,
+            readers=readers,
         )
         self._effects.append(Send(peer, members))
 
@@ -263,3 +278,4 @@ class Registry:
         self._present = {
             name: now_ns for name, number in self._numbers.items() if number not in left
         }
+        self._readers = dict.fromkeys(self._present)

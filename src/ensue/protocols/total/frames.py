@@ -204,7 +204,7 @@ class Expired(Frame, frozen=True, tag=30):
 
 
 class PublisherLost(Frame, frozen=True, tag=31):
-    """A node of the chain has lost the connection of a publisher with requests there."""
+    """A node has lost the connection of a publisher whose requests it passed on."""
 
     publisher: Name
 

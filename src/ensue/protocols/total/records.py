@@ -104,6 +104,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     begun: bool | None = None
     """Whether a topic was ever joined: from then on topics begin with new events, whatever the
     start. None: an older record without it."""
+    known: int = 0
+    """The last change that was answered. 0: none, or an older record without it."""
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -197,7 +197,8 @@ class Sequencer:
         """
         self._connected.pop(publisher, None)
         self._shorten(publisher, now_ns)
-        if publisher in self.sessions.by_name:
+        session = self.sessions.by_name.get(publisher)
+        if session is not None and session.elsewhere:
             self._pass_on_loss(PublisherLost(publisher=publisher))
 
     def _on_publisher_lost(self, frame: PublisherLost, source: str, now_ns: int) -> None:

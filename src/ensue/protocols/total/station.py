@@ -17,7 +17,8 @@ a silence. A change that a neighbor passes on or repeats breaks the silence.
 
 A publisher whose connection is lost has a shorter lease (`leases`). A driver that sees connections
 reports them (`lose`, `regain`). A client is connected to every server of its chain, so the one that
-holds a stamp sees for itself that the stamp's publisher is gone.
+holds a stamp sees for itself that the stamp's publisher is gone. Of a client that was not connected
+to it yet, the node before tells it (`PublisherLost`).
 
 The log of a topic is at the station that hosts the topic. A void for a topic of another station
 goes there as a `Put`.

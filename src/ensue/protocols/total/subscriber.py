@@ -558,13 +558,14 @@ class Subscriber:
                 self.progress.fallen,
                 tuple(self._visited),
                 self._begun,
+                self._known,
             )
             self._effects.append(Persist("state", SUBSCRIPTION.encode(state)))
 
     def _restore(self, records: Mapping[str, bytes], now_ns: int) -> None:
         state = SUBSCRIPTION.decode(records["state"])
         self._wanted = dict.fromkeys(state.wanted)
-        self._registered = state.registered
+        self._registered, self._known = state.registered, state.known
         self._number = state.number
         self._change = state.change
         self.progress.fallen = state.fallen

@@ -159,10 +159,11 @@ def run(tables: Tables, step: Logged) -> Logged:
 
 def _is_withdrawn(step: Logged, tables: Tables) -> bool:
     """Return whether a client of this broker withdraws what it does not have any more."""
-    return step.hop not in tables.passed and any(
-        change.action not in INVERSE and change.name not in tables.table(change)
-        for change in step.changes
-    )
+    if step.hop in tables.passed:
+        return False
+    withdrawn = (change for change in step.changes if change.action not in INVERSE)
+    held = (tables.table(change).get(change.name) for change in withdrawn)
+    return any(entry is None or entry.hop != step.hop for entry in held)
 
 
 def withdrawing(contexts: Iterable[Context], change: Change) -> str:

@@ -63,7 +63,7 @@ def _in_process(process: Process) -> Iterator[str]:
     loop = process.loop
     yield from (f"a task that {each}" for each in process.waits())
     yield from (f"a timer: {each}" for each in loop.timers()[:1])
-    for each in loop.generators:
+    for each in sorted(loop.generators, key=lambda generator: generator.__qualname__):
         if each.ag_frame is not None:
             yield f"an asynchronous generator: {each.__qualname__}"
 
