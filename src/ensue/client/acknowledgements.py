@@ -15,7 +15,10 @@ from ensue.protocols.shared.state_store import FORGOTTEN
 
 __all__ = ["Acknowledgements"]
 
-_ACCEPT = ": events with receipts may be lost; subscribe with accept_loss=True to continue"
+_ACCEPT = (
+    ": events with receipts may be lost; subscribe again to continue, "
+    "if it is durable with accept_loss=True"
+)
 _WHY_LOST = {
     "superseded": "another process took over its name",
     FORGOTTEN: ("the server has no record of it: it was forgotten, or the server has another log"),
