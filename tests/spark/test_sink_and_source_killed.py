@@ -110,8 +110,9 @@ def finish(spark: SparkSession, place: Path) -> bool:
     return True
 
 
+@pytest.mark.verify
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.verify)])
+@pytest.mark.parametrize("kills", [1, 20])
 def test_driver_killed_at_random_points_loses_and_repeats_nothing(
     kills: int, spark: SparkSession, tmp_path: Path
 ) -> None:

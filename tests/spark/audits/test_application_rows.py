@@ -341,11 +341,11 @@ def untimed(report: Report) -> list[str]:
 @pytest.mark.parametrize(
     ("as_frame", "count"),
     [
-        (False, 60),
-        pytest.param(False, 700, marks=pytest.mark.verify),
-        pytest.param(True, 200, marks=pytest.mark.verify),
+        (False, 700),
+        (True, 200),
     ],
 )
+@pytest.mark.verify
 def test_random_traces_that_are_cut_up_are_judged_the_same(
     spark: SparkSession, tmp_path: Path, as_frame: bool, count: int
 ) -> None:
