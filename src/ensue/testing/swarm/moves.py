@@ -10,7 +10,8 @@ Several transactions may withdraw the same subscription. One of them may commit:
 the others would be refused.
 
 Nothing is owed to a client that left within `SETTLE_S` of the event or of the last fault, nor by a
-subscription that had no room.
+subscription that had no room, nor within `SETTLE_S` of the time in which a transaction without
+isolation had withdrawn it and was then aborted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,6 +92,9 @@ class _Trace:
         self.unsubscribed: dict[str, dict[_Change, None]] = {}
         """By transaction, once each: a broker that restarts may record changes again."""
         self.committed_ns: dict[str, int] = {}
+        self.aborted_ns: dict[str, int] = {}
+        self._withdrawn_ns: dict[tuple[str, str], int] = {}
+        """By transaction and subscription: when the transaction withdrew it."""
         self._within: dict[str, str] = {}
         for row in rows:
             self._read(row, row.true_ns or 0, row.subscription or "", row.transaction or "")
@@ -103,6 +107,8 @@ class _Trace:
                 self.serializable.add(name)
             case "committed":
                 self.committed_ns[name] = max(at_ns, self.committed_ns.get(name, 0))
+            case "aborted":
+                self.aborted_ns[name] = max(at_ns, self.aborted_ns.get(name, 0))
             case "crashed":
                 self.gone_ns[row.node] = at_ns
             case "delivered":
@@ -119,6 +125,7 @@ class _Trace:
         if row.action == "unsubscribed":
             if name:
                 self.unsubscribed.setdefault(name, {})[change] = None
+                self._withdrawn_ns.setdefault((name, subscription), at_ns)
             else:
                 self.ended_ns[subscription] = at_ns
             return
@@ -165,6 +172,14 @@ class _Trace:
         found = (name for name in self.committed_ns if name in self.unsubscribed)
         return sorted(found, key=lambda name: self.committed_ns[name])
 
+    def gaps(self, subscription: str) -> list[tuple[int, int]]:
+        """Return from when to when aborted transactions had withdrawn a subscription."""
+        return [
+            (at_ns - SETTLE_NS, self.aborted_ns[name] + SETTLE_NS)
+            for (name, each), at_ns in self._withdrawn_ns.items()
+            if each == subscription and name in self.aborted_ns and name not in self.serializable
+        ]
+
     def left_ns(self, subscription: str, *, moved: bool) -> int:
         """Return when a subscription or its client had ended, other than by a move."""
         owner = _bus(subscription.rpartition(".")[0])
@@ -195,11 +210,14 @@ def judge_moves(
     found = trace.doubles()
     for chain, is_strict in sorted(chains):
         left_ns = min(trace.left_ns(each, moved=each in to) for each in chain)
+        gaps = [gap for each in chain for gap in trace.gaps(each)]
         for row in events:
             at_ns, event = row.true_ns or 0, row.event or ""
             if at_ns <= trace.begun_ns[chain[0]] or left_ns < max(at_ns, calm_ns) + SETTLE_NS:
                 continue
             if not matches(trace.where[chain[0]], attributes_of(row.topic or "")):
+                continue
+            if any(begin <= at_ns <= end for begin, end in gaps):
                 continue
             got = [each for each in chain if (event, each) in trace.came]
             if not got or (is_strict and len(got) > 1):
