@@ -1,9 +1,12 @@
 """Known logs: replaced or rolled-back logs are detected, restarts are accepted."""
 
+import msgspec
 import pytest
 from tests.protocols.total.stationed import StationNet
 
 from ensue.core.lineage import ROLLED_BACK, Lineage
+from ensue.protocols.interface import Send
+from ensue.protocols.total.frames import ChangeRequest, Refused
 from ensue.protocols.total.known_logs import QUESTIONS_MAX, UNASKED
 from ensue.protocols.total.subscriber import Subscriber
 
@@ -134,3 +137,27 @@ def test_subscriber_that_accepts_a_loss_joins_a_rolled_back_station_anew() -> No
     net.publish("q", "a", "y")
     net.come_to_rest()
     assert net.delivered("s")[-1] == "y"
+
+
+def test_refusal_of_an_old_request_does_not_end_the_subscription() -> None:
+    # A request that is repeated may arrive after the goodbye of its subscriber.
+    net, node = network()
+    net.unsubscribe("s", "b")
+    net.come_to_rest()
+    refused = Refused(number=0, reason=ROLLED_BACK, seen=1)
+    node.receive(refused, source="station", now_ns=net.now_ns)
+    net.come_to_rest()
+    assert not node.expired
+    assert net.refusals("s") == []
+    # The node says so again if it did lose the last change.
+    node.receive(msgspec.structs.replace(refused, seen=2), source="station", now_ns=net.now_ns)
+    assert node.expired
+
+
+def test_resumed_subscriber_does_not_register_again() -> None:
+    net, node = network()
+    node.pause()
+    node.take_effects()
+    node.resume(now_ns=net.now_ns)
+    sent = [one.frame for one in node.take_effects() if isinstance(one, Send)]
+    assert not [frame for frame in sent if isinstance(frame, ChangeRequest)]

@@ -54,7 +54,7 @@ def test_old_change_is_refused_with_the_last_number() -> None:
 
 
 def test_node_without_the_answered_change_refuses_the_subscriber() -> None:
-    rolled_back = Refused(number=0, reason="rolled back")
+    rolled_back = Refused(number=0, reason="rolled back", seen=1)
     again = ChangeRequest(number=1, old=("a",), new=("a",), known=1)
     further = ChangeRequest(number=2, old=("a",), new=("a", "b"), known=1)
     for request in (again, further):

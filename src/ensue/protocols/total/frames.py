@@ -173,7 +173,8 @@ class Refused(Frame, frozen=True, tag=26):
     reason: str
     seen: Count = 0
     """Of a change: the number of a later one, by an earlier life of the name. The request is valid,
-    and has to be numbered beyond that. 0: there is none."""
+    and has to be numbered beyond that. 0: there is none. Of a subscriber whose node lost a change:
+    the number of that change."""
 
 
 class OrderRequest(Frame, frozen=True, tag=28):

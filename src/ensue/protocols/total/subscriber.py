@@ -251,14 +251,17 @@ class Subscriber:
         """Deliver again after a pause."""
         if self.delivery.paused:
             self.delivery.paused = False
-            self.repeat(now_ns=now_ns)
+            self._repeat_requests(now_ns)
             self.backfill.go_on(now_ns)
 
     def repeat(self, *, now_ns: int) -> None:
         """Repeat open requests now: a connection was lost."""
+        self._confirm_registration()
+        self._repeat_requests(now_ns)
+
+    def _repeat_requests(self, now_ns: int) -> None:
         if self._change is not None:
             self._pursue_change(now_ns)
-        self._confirm_registration()
         self.backfill.repeat(now_ns)
         self.gaps.repeat(now_ns)
 
@@ -343,13 +346,13 @@ class Subscriber:
         )
         self._effects.append(Send(self.placement.nodes[first], request))
 
-    def _confirm_registration(self) -> None:
-        """Repeat the last answered change, so that a node that lost it says so."""
+    def _confirm_registration(self, *, at: str | None = None) -> None:
+        """Repeat the last answered change to one node or all: a node that lost it says so."""
         topics = self._registered
         if self._known and topics and self.config.fixed is None:
             request = ChangeRequest(number=self._known, old=topics, new=topics, known=self._known)
             nodes = dict.fromkeys(self.placement.node(topic) for topic in topics)
-            self._effects.extend(Send(node, request) for node in nodes)
+            self._effects.extend(Send(node, request) for node in nodes if at in (None, node))
 
     def _visit(self, topics: Sequence[str]) -> None:
         """Note the nodes that a change of these topics visits."""
@@ -374,7 +377,10 @@ class Subscriber:
     def _on_refused(self, frame: Refused, source: str, now_ns: int) -> None:
         change = self._change
         if frame.number == 0:  # No change has this number: the subscriber itself is refused.
-            if frame.reason == ROLLED_BACK and self.logs.accept_loss:
+            if frame.reason == ROLLED_BACK and frame.seen != self._known:
+                # It answers an old request, which may have come after a later change or a goodbye.
+                self._confirm_registration(at=source)
+            elif frame.reason == ROLLED_BACK and self.logs.accept_loss:
                 self._known = 0
                 self._rejoin(self._topics_at(source), now_ns, related=True)
             else:

@@ -87,7 +87,8 @@ class SubscriptionChanges:
         if frame.number < 1 or not topics or not all(map(placement.knows, frame.old)):
             return  # No subscriber sends this: a stray frame changes nothing.
         if frame.known > self.seen.get(subscriber, 0) and state.hosted(frame.old):
-            state.refuse(subscriber, 0, ROLLED_BACK)
+            refused = Refused(number=0, reason=ROLLED_BACK, seen=frame.known)
+            state.effects.append(Send(subscriber, refused))
             return
         if not state.may_host(added, subscriber, frame.number):
             return
