@@ -16,9 +16,11 @@ from ensue.testing.cluster import DATA, Cluster
 from ensue.testing.process import Process
 from ensue.testing.world import World
 
-__all__ = ["MISHAPS", "Mishap", "draw_mishap"]
+__all__ = ["FORGETFUL", "MISHAPS", "Mishap", "draw_mishap"]
 
 MISHAPS = ("full", "failing", "flipped", "cut", "lost", "rolled back")
+FORGETFUL = ("lost", "rolled back")
+"""Those after which a server no longer knows which names belong to which user."""
 HARMLESS_FAULTS = ("server_kills", "client_kills", "resets")
 """Faults that may strike in the same run."""
 REFUSED_S = 20.0

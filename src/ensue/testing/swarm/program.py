@@ -35,7 +35,7 @@ from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.leaks import judge_leaks
-from ensue.testing.swarm.mishaps import Mishap
+from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_draw import Draw
 from ensue.testing.world import World
@@ -345,7 +345,8 @@ class Program:
         url = self._url(random, GUEST)
         async with ensue.connect(url, order=drawn.order, name="guest", close_timeout=1.0) as bus:
             topic = random.choice(drawn.topics)
-            if self.durable and self._hands[self.durable[0]].has_begun:
+            keeps_names = drawn.mishap not in FORGETFUL
+            if self.durable and keeps_names and self._hands[self.durable[0]].has_begun:
                 self.problems += await usurp(bus, self.durable[0], topic)
             if random.random() < 0.5:
                 try:
