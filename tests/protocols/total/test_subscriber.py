@@ -519,6 +519,19 @@ def test_unacknowledged_events_are_redelivered_at_the_same_positions() -> None:
     assert positions(net)[5:] == first[2:]
 
 
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_positions_of_a_left_topic_are_not_given_to_other_events(restarts: int) -> None:
+    net = acknowledging()
+    net.acknowledge("s", 1)
+    net.unsubscribe("s", "a")  # e2 and e5 have positions 2 and 5, and are not acknowledged.
+    net.come_to_rest()
+    for _ in range(restarts):
+        net.restart("s")
+        net.come_to_rest()
+    publish(net, "c", "e6")
+    assert positions(net)[5:] == [*[("e3", 3), ("e4", 4)] * restarts, ("e6", 6)]
+
+
 def test_acknowledged_events_are_never_redelivered() -> None:
     net = acknowledging()
     net.acknowledge("s", 5)

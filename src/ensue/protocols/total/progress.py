@@ -11,7 +11,7 @@ so: a restart resumes after the last event that was handled. There are three kin
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ensue.protocols.interface import Acknowledged, Persist
 from ensue.protocols.total.records import CLOCK, HISTORY, INT, ClockRecord
@@ -39,6 +39,9 @@ class Progress:
         """Whether nothing has to be kept of what was delivered."""
         self.delivered = 0
         """The position of the last delivered event."""
+        self.gaps: set[int] = set()
+        """Positions of unacknowledged events whose topics were left: no other event gets them."""
+        self._acknowledged = 0
         self.places: dict[str, int] = {}
         """Topic to the place of its last event."""
         self.unacknowledged: deque[tuple[int, str, int]] = deque()
@@ -56,6 +59,8 @@ class Progress:
         """Note the progress of a topic; `count` if the application gets an event for it."""
         if count:
             self.delivered += 1
+            while self.delivered in self.gaps:
+                self.delivered += 1
         if self._acknowledge_each:
             self.unacknowledged.append((self.delivered, topic, slot))
         elif self._durable:
@@ -65,6 +70,9 @@ class Progress:
     def acknowledge(self, position: int) -> None:
         """Note that the application has handled every event up to a position."""
         position = min(position, self.delivered)
+        self._acknowledged = max(position, self._acknowledged)
+        if self.gaps:
+            self.gaps = {each for each in self.gaps if each > position}
         handled: dict[str, int] = {}
         while self.unacknowledged and self.unacknowledged[0][0] <= position:
             _, topic, slot = self.unacknowledged.popleft()
@@ -76,15 +84,25 @@ class Progress:
             self._effects.append(Persist("delivered", INT.encode(position)))
             self._effects.append(Acknowledged(position))
 
+    def resume(self, delivered: int, gaps: Iterable[int]) -> None:
+        """Continue behind the last acknowledged position of an earlier incarnation."""
+        self.delivered = self._acknowledged = delivered
+        self.gaps = {position for position in gaps if position > delivered}
+
     # -- Topics -----------------------------------------------------------------------------------
 
     def leave(self, topic: str) -> None:
         """Forget the progress of a topic: the application leaves it.
 
         Joined again, it starts at a new cut. Its unacknowledged events count for their positions
-        alone from now on.
+        alone from now on: events that are delivered again after a restart get the same ones.
         """
         self.forget_fallen(topic)
+        last = self._acknowledged
+        for position, each, _ in self.unacknowledged:
+            if each == topic and position != last:  # Else it was skipped, and has no position.
+                self.gaps.add(position)
+            last = position
         self.unacknowledged = deque(
             (position, "" if each == topic else each, slot)
             for position, each, slot in self.unacknowledged

@@ -106,6 +106,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     start. None: an older record without it."""
     known: int = 0
     """The last change that was answered. 0: none, or an older record without it."""
+    gaps: tuple[int, ...] = ()
+    """Positions of unacknowledged events whose topics were left."""
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):

@@ -565,6 +565,7 @@ class Subscriber:
                 tuple(self._visited),
                 self._begun,
                 self._known,
+                tuple(sorted(self.progress.gaps)),
             )
             self._effects.append(Persist("state", SUBSCRIPTION.encode(state)))
 
@@ -581,8 +582,8 @@ class Subscriber:
         self._begun = earlier if state.begun is None else state.begun
         if self._begun:
             self._start = None
-        if "delivered" in records:
-            self.progress.delivered = INT.decode(records["delivered"])
+        delivered = INT.decode(records["delivered"]) if "delivered" in records else 0
+        self.progress.resume(delivered, state.gaps)
         for key in sorted(records):
             kind, _, topic = key.partition("/")
             if kind == "history":
