@@ -10,6 +10,7 @@ import ensue
 from ensue.core.trace import Row
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
+from ensue.testing.swarm.absences import without_forgotten
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
 from ensue.testing.swarm.moves import judge_moves
@@ -110,6 +111,8 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         ]
     if isinstance(drawn.order, ensue.Deadline):
         rows = without_gaps(without_unread(rows), program.world.gaps)
+    elif isinstance(drawn.order, ensue.Causal):
+        rows = without_forgotten(rows)
     problems = judge(
         rows,
         drawn.order.label,
