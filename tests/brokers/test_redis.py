@@ -187,8 +187,8 @@ class TestRedisStreams(RedisSuite):
     [
         ("redis://", "the host is missing; expected redis://HOST:6379"),
         ("redis://a:x", "could not be cast to integer"),
-        ("redis://a/b", "the database must be a number, not 'b'"),
-        ("redis://a/0/1", "the database must be a number, not '0/1'"),
+        ("redis://a/b", "the database must be a number, got 'b'"),
+        ("redis://a/0/1", "the database must be a number, got '0/1'"),
         ("redis://a/0?streams=2", "streams must be 0 or 1, got '2'"),
         ("redis://a?prefix=a:b", "prefix must be 1 to 32 letters, digits"),
         (

@@ -102,7 +102,7 @@ def test_error_names_the_line_that_can_not_be_published(tmp_path: Path) -> None:
         b'{"x": ': "line 2: is not JSON",
         b'{"y": 1}': "line 2: no subscriber gets it: no advertisement of",
         b'{"x": [1]}': "line 2: x: expected true or false, a number or text in quotes",
-        b"7": "line 2: expected an object in { }, not a whole number",
+        b"7": "line 2: expected an object in { }, got a whole number",
         b'{"x": 9223372036854775808}': "line 2: a whole number must be between",
     }
 
@@ -228,7 +228,7 @@ def test_rejected_plan_prints_the_reason(tmp_path: Path) -> None:
             "[[operations]]\npublish = { x = 1, y = [1] }",
             (
                 ", operation 1: publish.y: expected true or false, a number or text in quotes, "
-                'such as "orders", not a list'
+                'such as "orders", got a list'
             ),
         ),
         (
@@ -274,9 +274,9 @@ def test_error_describes_an_invalid_plan(
         ),
         (
             '{"operations": {"publish": 1}}',
-            ": operations: expected a list in [ ], not an object in { }",
+            ": operations: expected a list in [ ], got an object in { }",
         ),
-        ("[]", ": expected an object in { }, not a list in [ ]"),
+        ("[]", ": expected an object in { }, got a list in [ ]"),
         ('{"operations', "is not JSON"),
     ],
 )
@@ -293,7 +293,7 @@ def test_error_describes_an_invalid_json_plan(
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("5", "message 1: expected an object in { }, not a whole number; 0 were"),
+        ("5", "message 1: expected an object in { }, got a whole number; 0 were"),
         ('{"payloads": 1}', "message 1: there is no key 'payloads' here; did you mean 'payload'?"),
         ('{"headers": {"a": "b", "c": 1}}', "message 1: headers.c: expected text in quotes"),
         ("{", "message 1: is not JSON"),

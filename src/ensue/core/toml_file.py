@@ -226,7 +226,7 @@ def _explain_kind(expected: str, got: str, place: str, *, json: bool) -> str:
     left_out = ("null", "int") if "float" in kinds else ("null",)
     *others, last = (words.get(one, one) for one in kinds if one not in left_out)
     wanted = f"{', '.join(others)} or {last}" if others else last
-    return f"expected {wanted}, not {words.get(got, got).partition(',')[0]}"
+    return f"expected {wanted}, got {words.get(got, got).partition(',')[0]}"
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:

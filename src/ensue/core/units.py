@@ -63,10 +63,10 @@ def duration_ns(raw: Any, *, negative: bool = False) -> int:
         )
     match = NUMBER.fullmatch(raw.strip()) if isinstance(raw, str) else None
     if match is None or match[2] not in UNITS_NS:
-        raise ValueError(f"expected a duration like {example}; not {shown(raw)}")
+        raise ValueError(f"expected a duration like {example}; got {shown(raw)}")
     duration = _whole(float(match[1]) * UNITS_NS[match[2]], raw)
     if duration < 0 and not negative:
-        raise ValueError(f"expected a duration of at least 0, not {shown(raw)}")
+        raise ValueError(f"expected a duration of at least 0, got {shown(raw)}")
     return duration
 
 
@@ -79,7 +79,7 @@ def size_bytes(raw: Any) -> int:
     if match is None or unit is None or match[1].startswith("-"):
         units = ", ".join(UNITS_BYTES)
         raise ValueError(
-            f'expected a size in bytes like 512 or "1kB" (units are {units}), not {shown(raw)}'
+            f'expected a size in bytes like 512 or "1kB" (units are {units}), got {shown(raw)}'
         )
     return _whole(float(match[1]) * unit, raw)
 

@@ -242,7 +242,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         known = [each.name for each in orders.every()]
         if self.order not in known:
             one_of = f"{', '.join(known[:-1])} or {known[-1]}"
-            raise ConfigurationError(f"order must be {one_of}, not {self.order!r}")
+            raise ConfigurationError(f"order must be {one_of}, got {self.order!r}")
         names = [
             each.name
             for group in (self.chain, self.ens, self.publishers, self.subscribers)
@@ -264,7 +264,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         ):
             unknown = sorted(frozenset(used) - known_names)
             if unknown:
-                raise ConfigurationError(f"{what} must name nodes of this scenario, not {unknown}")
+                raise ConfigurationError(f"{what} must name nodes of this scenario, got {unknown}")
         if not self.chain or not self.ens:
             raise ConfigurationError("a scenario needs a chain node and an ENS node")
         self._check_service()

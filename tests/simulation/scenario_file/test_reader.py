@@ -333,14 +333,14 @@ REFUSED = [
         "publishers[0].site: there is no site 'b'; there are: a",
     ),
     ('[[publishers]]\nname="ens"', "publishers[0].name: 'ens' is taken"),
-    ('[[publishers]]\nname="p"\ncount=0', "publishers[0].count: must be from 1 to 10000, not 0"),
+    ('[[publishers]]\nname="p"\ncount=0', "publishers[0].count: must be from 1 to 10000, got 0"),
     (
         '[[publishers]]\nname="p"\nrates=[{topics="a",per_second=0}]',
         "publishers[0].rates[0]: a rate needs topics, and per_second above 0",
     ),
     (
         '[[publishers]]\nname="p"\nrates=[{topics="a",per_second="9"}]',
-        "publishers[0].rates[0].per_second: expected a number, not text in quotes",
+        "publishers[0].rates[0].per_second: expected a number, got text in quotes",
     ),
     (
         '[[publishers]]\nname="p"\nrates=[{topics="a",per_second=1e9}]',

@@ -427,7 +427,7 @@ class _Builder:
 
 def _size(place: str, size: int) -> int:
     if size > EVENT_BYTES_MAX:
-        raise BadInput(f"{place}.size: must be at most {EVENT_BYTES_MAX} bytes, not {size}")
+        raise BadInput(f"{place}.size: must be at most {EVENT_BYTES_MAX} bytes, got {size}")
     return size
 
 

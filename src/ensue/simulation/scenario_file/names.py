@@ -190,5 +190,5 @@ def numbered(place: str, name: str, count: int | None) -> list[str]:
     if count is None:
         return [name]
     if not 1 <= count <= COUNT_MAX:
-        raise BadInput(f"{place}.count: must be from 1 to {COUNT_MAX}, not {count}")
+        raise BadInput(f"{place}.count: must be from 1 to {COUNT_MAX}, got {count}")
     return [f"{name}-{number}" for number in range(1, count + 1)]

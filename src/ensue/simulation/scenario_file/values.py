@@ -107,14 +107,14 @@ def read_value(kind: type, raw: Any) -> Any:
 
 def _chance(raw: Any) -> float:
     if not isinstance(raw, int | float) or isinstance(raw, bool) or not 0 <= raw <= 1:
-        raise ValueError(f"expected a chance from 0 to 1, such as 0.05, not {shown(raw)}")
+        raise ValueError(f"expected a chance from 0 to 1, such as 0.05, got {shown(raw)}")
     return float(raw)
 
 
 def _names(raw: Any) -> list[str]:
     entries = [raw] if isinstance(raw, str) else raw
     if not isinstance(entries, list) or not all(isinstance(one, str) and one for one in entries):
-        raise ValueError(f'expected a name or a list of names like ["a", "t1..t8"], not {raw!r}')
+        raise ValueError(f'expected a name or a list of names like ["a", "t1..t8"], got {raw!r}')
     names: list[str] = []
     for entry in entries:
         names += _expand(entry)

@@ -38,7 +38,7 @@ Sampler = Callable[[], int]
 def require_between(field: str, value: float, low: float, high: float) -> None:
     """Refuse a configured number outside its bounds, naming the field and the bounds."""
     if not low <= value <= high:
-        raise ConfigurationError(f"{field} must be between {low} and {high}, not {value}")
+        raise ConfigurationError(f"{field} must be between {low} and {high}, got {value}")
 
 
 class Constant(msgspec.Struct, frozen=True, tag="constant", tag_field="kind"):

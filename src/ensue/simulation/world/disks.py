@@ -83,7 +83,7 @@ class Disk(Generic[Output]):
             )
         for write in writes:
             if write.value is not None and type(write.value) is not bytes:
-                raise TypeError(f"record {write.key!r} must be bytes, not {type(write.value)}")
+                raise TypeError(f"record {write.key!r} must be bytes, got {type(write.value)}")
         self._batches.append((writes, output))
 
     def begin_sync(self) -> None:

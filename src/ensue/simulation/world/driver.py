@@ -311,7 +311,7 @@ class Driver(Loop):
         topic = effect.topic if not isinstance(effect, Broadcast) else effect.event.topic
         name = self.ens_for(topic)
         if name not in self._by_name:
-            raise ConfigurationError(f"World.ens_for must name a node for {topic!r}, not {name!r}")
+            raise ConfigurationError(f"World.ens_for must name a node for {topic!r}, got {name!r}")
         self._transmit(process, name, request_for(effect), event)
 
     def _pack(self, frame: Frame) -> tuple[Any, int]:

@@ -39,7 +39,7 @@ def _between(sources: tuple[str, ...], targets: tuple[str, ...]) -> Matcher:
 
 def _check_span(name: str, from_ns: int, until_ns: int | None) -> None:
     if from_ns < 0:
-        raise ConfigurationError(f"{name}.from_ns must be at least 0, not {from_ns}")
+        raise ConfigurationError(f"{name}.from_ns must be at least 0, got {from_ns}")
     if until_ns is not None and until_ns <= from_ns:
         raise ConfigurationError(f"{name}.until_ns must be above from_ns ({from_ns})")
 
@@ -137,7 +137,7 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.at_ns < 0:
-            raise ConfigurationError(f"Crash.at_ns must be at least 0, not {self.at_ns}")
+            raise ConfigurationError(f"Crash.at_ns must be at least 0, got {self.at_ns}")
         if self.restart_after_ns is not None and self.restart_after_ns < 0:
             raise ConfigurationError("Crash.restart_after_ns must be at least 0")
 
@@ -153,7 +153,7 @@ class ClockJump(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.at_ns < 0:
-            raise ConfigurationError(f"ClockJump.at_ns must be at least 0, not {self.at_ns}")
+            raise ConfigurationError(f"ClockJump.at_ns must be at least 0, got {self.at_ns}")
         if self.by_ns == 0:
             raise ConfigurationError("ClockJump.by_ns must not be 0")
 

@@ -157,12 +157,12 @@ class World(Driver):
     def inject(self, faults: Faults) -> None:
         """Schedule all faults; one that is due now happens at once."""
         if unknown := sorted(faults.nodes() - self._processes.keys()):
-            raise ConfigurationError(f"Faults must name nodes of this world, not {unknown}")
+            raise ConfigurationError(f"Faults must name nodes of this world, got {unknown}")
         timed, instant = faults.timed(), faults.instant()
         times_ns = [fault.from_ns for fault in timed] + [fault.at_ns for fault in instant]
         if times_ns and min(times_ns) < self.now_ns:
             raise ConfigurationError(
-                f"Faults must begin at {self.now_ns} ns or later, not {min(times_ns)}"
+                f"Faults must begin at {self.now_ns} ns or later, got {min(times_ns)}"
             )
         epoch = self._fault_epoch
         for lasting in timed:

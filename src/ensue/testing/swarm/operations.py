@@ -5,7 +5,7 @@ Clients publish and read while an operator looks at the servers. Besides the ord
 - the status of a chain lists every server, and after healing all of them are well;
 - no counter of a server decreases while it lives, and bad requests get the right answers;
 - a subscription that begins with the earliest event gets what the log still has, and no gap within
-  it that it isn't told of;
+  it without a report;
 - a server's file says what its configuration says;
 - buses on `memory://` deliver what was published, in order.
 """

@@ -32,7 +32,7 @@ def check(what: str, name: str) -> None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise BadInput(f"{what} must be valid UTF-8, not {name[:20]!a}") from None
+        raise BadInput(f"{what} must be valid UTF-8, got {name[:20]!a}") from None
     if not 0 < size <= NAME_BYTES_MAX:
         shown = f"{name[:20]!r}…" if name else "the empty one"
         raise BadInput(f"{what} must have 1 to {NAME_BYTES_MAX} bytes; {shown} has {size}")
@@ -74,7 +74,7 @@ def read_url(
     prefix = given.text("prefix", "ensue")
     if not PREFIX.fullmatch(prefix):
         raise BadInput(
-            f"{shown}: prefix must be 1 to 32 letters, digits, '-' or '_', not {prefix!r}"
+            f"{shown}: prefix must be 1 to 32 letters, digits, '-' or '_', got {prefix!r}"
         )
     tls = TlsOptions.read(given)
     default_port = tls_port if tls.on and tls_port is not None else port

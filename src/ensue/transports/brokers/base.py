@@ -361,7 +361,7 @@ class BrokerCarrier:
         largest = min(stated, MESSAGE_BYTES_MAX, room - MESSAGE_BYTES_OVERHEAD)
         if largest < 1:
             raise BadInput(
-                f"{self.url}: pending_bytes_max must be above {MESSAGE_BYTES_OVERHEAD}, not {room}"
+                f"{self.url}: pending_bytes_max must be above {MESSAGE_BYTES_OVERHEAD}, got {room}"
             )
         self.capabilities = msgspec.structs.replace(self.capabilities, message_bytes_max=largest)
 

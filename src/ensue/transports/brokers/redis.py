@@ -87,7 +87,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
         address = read_url(url, scheme="redis", port=6379, options=("streams",))
         if address.path and not (address.path.isascii() and address.path.isdigit()):
             raise BadInput(
-                f"{address.url}: the database must be a number, not {address.path!r}; "
+                f"{address.url}: the database must be a number, got {address.path!r}; "
                 "expected redis://HOST:6379/0"
             )
         return cls(
