@@ -4,7 +4,8 @@ After a run all clients have ended. A process that ended by itself has closed it
 timer or asynchronous generator of it may be left. Servers keep nothing of any client, but for its
 durable subscriptions, once it has expired (`expire`): no connection, name, place, subscription,
 open lease, membership, attachment or content session. They keep the session of a publisher that was
-killed or had no time to close, with the outcomes of its requests, and none of another one.
+killed, had no time to close or closed while the server was away, with the outcomes of its requests,
+and none of another one. So publishers close when all servers are back.
 """
 
 import asyncio
