@@ -451,7 +451,7 @@ class Program:
         self, events: ensue.Subscription, topics: tuple[str, ...], random: Random
     ) -> None:
         slow_s = random.choice((0.0, 0.0, 0.001, 0.05, 0.5))
-        left: dict[str, None] = {}
+        left: dict[str, int] = {}
         self.taken.watch(events)
         while not self.over:
             await self.taken.snatch(events)
@@ -460,7 +460,7 @@ class Program:
                 async with asyncio.timeout(random.choice((0.001, 0.1, 1.0))):
                     async for event in events:
                         self.taken.take(events, event)
-                        self._check_left(event, left)
+                        self._check_left(events, event, left)
                         if slow_s and not self.calm:
                             break
             if slow_s and not self.calm:
@@ -470,15 +470,22 @@ class Program:
                     return  # Leave, and subscribe anew.
                 await self._change(events, random.choice(topics), left)
 
-    def _check_left(self, event: ensue.ReceivedEvent, left: dict[str, None]) -> None:
-        if event.topic in left:
+    def _check_left(
+        self, events: ensue.Subscription, event: ensue.ReceivedEvent, left: dict[str, int]
+    ) -> None:
+        """Check that an event counted as delivered before its topic was left, if it was."""
+        count = left.get(event.topic)
+        if count is not None and not any(
+            (row.action, row.event, row.subscription) == ("delivered", event.id, events.name)
+            for row in self.world.rows[:count]
+        ):
             self.problems.append(f"left: {event.id} was handed out after its topic was left")
 
-    async def _change(self, events: ensue.Subscription, topic: str, left: dict[str, None]) -> None:
-        """Leave a topic, or join it again."""
+    async def _change(self, events: ensue.Subscription, topic: str, left: dict[str, int]) -> None:
+        """Leave a topic, or join it again. `left` says how many rows there were then."""
         if topic in events.topics and len(events.topics) > 1 and topic not in left:
             await events.unsubscribe(topic)
-            left[topic] = None
+            left[topic] = len(self.world.rows)
         elif topic in left:
             with suppress(LocalProtocolError):
                 left.pop(topic)
@@ -502,14 +509,14 @@ class Program:
         ):
             hands.begin(self.mishap.lost_ns)
             self.taken.watch(events)
-            left: dict[str, None] = {}
+            left: dict[str, int] = {}
             late: list[ensue.ReceivedEvent] = []
             while not self.over:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(random.choice((0.01, 1.0))):
                         async for event in events:
                             self.taken.take(events, event)
-                            self._check_left(event, left)
+                            self._check_left(events, event, left)
                             hands.hand(event)
                             if not manual:
                                 hands.done(event)
@@ -586,13 +593,13 @@ class Program:
         random: Random,
         hands: DurableReader | None,
     ) -> None:
-        left: dict[str, None] = {}
+        left: dict[str, int] = {}
         begun: dict[str, None] = {}
         own = HandlerRun(events.name, self.world.generator(f"run {events.name}"), self.problems)
 
         async def handle(event: ensue.ReceivedEvent) -> None:
             if event.id not in begun:  # A retry goes on after its topic was left.
-                self._check_left(event, left)
+                self._check_left(events, event, left)
             begun[event.id] = None
             if hands is not None:
                 hands.hand(event)
