@@ -180,6 +180,7 @@ class Process:
         self.killed = False
         self.lives = 0
         self._paused_wall_ns = 0
+        self._paused_ns = 0
         """The wall clock when it was paused."""
         self._suspended_since_ns: int | None = None
         self._waiters: list[tuple[ProcessLoop, asyncio.Future[None]]] = []
@@ -271,6 +272,7 @@ class Process:
         """Stop it, as SIGSTOP does; its connections stay open and its clocks run."""
         if not self.stopped:
             self._paused_wall_ns = self.machine.wall_ns()
+            self._paused_ns = self.world.now_ns
         self.stopped = True
         self.world.sleep(self)
 
@@ -283,6 +285,9 @@ class Process:
         """Continue after `pause` or `suspend`."""
         if self.stopped:
             self.machine.note_gap(self._paused_wall_ns)
+            for node in self.machine.nodes:
+                pauses = self.world.pauses.setdefault(node, [])
+                pauses.append((self._paused_ns, self.world.now_ns))
         self.stopped = False
         if self._suspended_since_ns is not None:
             slept_ns = self.world.now_ns - self._suspended_since_ns

@@ -63,6 +63,8 @@ class World:
         self.gaps: dict[str, list[tuple[int, int]]] = {}
         """By bus: times of its wall clock that its process did not see, as it was paused or its
         clock set forward; the clock before and after."""
+        self.pauses: dict[str, list[tuple[int, int]]] = {}
+        """By bus: when its process was paused and continued, in true time."""
         self.failures: list[str] = []
         """Exceptions that no code handled."""
         self.iterations = 0

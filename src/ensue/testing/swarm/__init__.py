@@ -112,7 +112,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     if isinstance(drawn.order, ensue.Deadline):
         rows = without_gaps(without_unread(rows), program.world.gaps)
     elif isinstance(drawn.order, ensue.Causal):
-        rows = without_forgotten(rows)
+        rows = without_forgotten(rows, program.world.pauses)
     problems = judge(
         rows,
         drawn.order.label,

@@ -5,7 +5,7 @@ it gets what it missed from those that had it. If all of these have left, the ev
 them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ensue.core.trace import Row
 
@@ -14,30 +14,28 @@ __all__ = ["without_forgotten"]
 _HAS = frozenset({"submitted", "node_delivered"})
 
 
-def without_forgotten(rows: Sequence[Row]) -> list[Row]:
-    """Leave out receipts of events whose members had all left before some subscriber returned.
+def without_forgotten(
+    rows: Sequence[Row], pauses: Mapping[str, Sequence[tuple[int, int]]]
+) -> list[Row]:
+    """Leave out receipts of events that ended with all their members while a subscriber was paused.
 
-    A subscriber counts as absent while it has no rows.
+    `pauses` has these times by node. A member has ended with its last row.
     """
-    times: dict[str, list[int]] = {}
-    """By node: when it had rows."""
+    last_ns: dict[str, int] = {}
     holders: dict[str, set[str]] = {}
-    subscribers: set[str] = set()
     for row in rows:
-        times.setdefault(row.node, []).append(row.true_ns or 0)
+        last_ns[row.node] = row.true_ns or 0
         if row.action in _HAS:
             holders.setdefault(row.event or "", set()).add(row.node)
-        elif row.action == "subscribed":
-            subscribers.add(row.node)
 
     def is_forgotten(row: Row) -> bool:
         had = holders.get(row.event or "", set())
-        begun_ns, ended_ns = row.true_ns or 0, max(times[node][-1] for node in {*had, row.node})
+        at_ns, ended_ns = row.true_ns or 0, max(last_ns[node] for node in {*had, row.node})
         return any(
-            times[node][0] < begun_ns
-            and times[node][-1] > ended_ns
-            and not any(begun_ns <= at_ns <= ended_ns for at_ns in times[node])
-            for node in subscribers - had
+            begun_ns <= at_ns <= ended_ns <= continued_ns
+            for node, times in pauses.items()
+            if node not in had
+            for begun_ns, continued_ns in times
         )
 
     return [row for row in rows if row.action != "published" or not is_forgotten(row)]
