@@ -121,18 +121,23 @@ class Host(platform.Platform):
         """Step the wall clock."""
         before_ns = self.wall_ns()
         self._offset_ns += by_ns
-        self.note_gap(before_ns)
+        self.note_gap(before_ns, stepped=True)
 
     def correct_clock(self) -> None:
         """Set the wall clock to the true time, without drift."""
         before_ns = self.wall_ns()
         self._offset_ns, self._drift_ppm = 0, 0.0
-        self.note_gap(before_ns)
+        self.note_gap(before_ns, stepped=True)
 
-    def note_gap(self, before_ns: int) -> None:
-        """Note the times of the wall clock since `before_ns`, which its process did not see."""
+    def note_gap(self, before_ns: int, *, stepped: bool = False) -> None:
+        """Note the times of the wall clock since `before_ns`, which its process did not see.
+
+        If the clock was stepped, timers that were set before fire as much too late.
+        """
         after_ns = self.wall_ns()
         if after_ns > before_ns:
+            if stepped:
+                after_ns += after_ns - before_ns
             for node in self.nodes:
                 self.world.gaps.setdefault(node, []).append((before_ns, after_ns))
 

@@ -62,7 +62,7 @@ class World:
         """The trace: what the applications did and got."""
         self.gaps: dict[str, list[tuple[int, int]]] = {}
         """By bus: times of its wall clock that its process did not see, as it was paused or its
-        clock set forward; the clock before and after."""
+        clock set forward, or in which its timers are late; the clock before and after."""
         self.pauses: dict[str, list[tuple[int, int]]] = {}
         """By bus: when its process was paused and continued, in true time."""
         self.failures: list[str] = []

@@ -5,7 +5,7 @@ see two reasons for that, which these functions leave out of a trace:
 
 - the application was killed before it read the event from its queue;
 - the process saw no time between the arrival and the deadline: it was paused, or its clock was set
-  forward past the deadline.
+  forward past the deadline, or its timers were late after that.
 """
 
 from collections.abc import Mapping, Sequence
