@@ -137,6 +137,33 @@ def test_silent_member_that_never_subscribed_holds_up_no_receipt() -> None:
     assert any(isinstance(each, Settle) for each in room.outcomes["new~1"])
 
 
+def test_restarted_registry_knows_that_a_silent_member_never_subscribed() -> None:
+    room = Room()
+    room.come("old~1")
+    room.run(SECOND)
+    room.act("old~1", "publish", "t", b"before")
+    room.run(SECOND)
+    room.kill("old~1")
+    room.desk.start()
+    publish_alone(room)
+    assert any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+
+
+def test_restarted_registry_knows_that_a_silent_member_may_have_subscribed() -> None:
+    room = Room()
+    room.come("a~1")
+    room.run(SECOND)
+    room.act("a~1", "subscribe", ("t",))
+    room.run(SECOND)
+    room.cut = {pair for name in ("new~1", REGISTRY) for pair in (("a~1", name), (name, "a~1"))}
+    room.desk.start()
+    publish_alone(room)
+    assert not any(isinstance(each, Settle) for each in room.outcomes["new~1"])
+    room.cut = set()
+    room.run(5 * SECOND)
+    assert room.delivered("a~1") == ["first"]
+
+
 def test_silent_subscriber_holds_up_no_receipt_if_another_member_knows_its_row() -> None:
     room = Room()
     for name in ("a~1", "b~1"):

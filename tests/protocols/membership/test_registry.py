@@ -17,7 +17,13 @@ from ensue.protocols.causal.registered import RegisteredNode
 from ensue.protocols.interface import Frame, Refuse, Send
 from ensue.protocols.membership import registry
 from ensue.protocols.membership.client import STRANGERS_MAX, KnownMembers, MembershipClient
-from ensue.protocols.membership.frames import Deregister, Evicted, Members, Register
+from ensue.protocols.membership.frames import (
+    Deregister,
+    Evicted,
+    Members,
+    Register,
+    TopicRequest,
+)
 from ensue.protocols.membership.registry import AGAIN, RETURN_NS, SWEEPS
 
 # -- The registry -------------------------------------------------------------------------------
@@ -54,6 +60,25 @@ def test_restarted_registry_resumes_with_its_lists() -> None:
     desk.start()
     desk.wait(RETURN_NS + MS)
     assert members(dict(desk.enrol("e~1"))["e~1"]).names[4] == "e~1", "or had the time to poll"
+
+
+def test_restarted_registry_names_the_members_that_asked_to_subscribe() -> None:
+    desk = Desk()
+    for name in ("reader~1", "writer~1", "left~1"):
+        desk.enrol(name)
+    for name in ("reader~1", "left~1"):
+        desk.handle(name, TopicRequest(topic="t", action="subscribe"))
+    desk.handle("writer~1", TopicRequest(topic="t", action="publish"))
+    desk.handle("left~1", Deregister(epoch=desk.registry.epoch))
+    desk.start()
+    desk.wait(RETURN_NS + MS)
+    assert members(dict(desk.enrol("new~1"))["new~1"]).readers == (0,)
+    for name in ("reader~1", "writer~1", "new~1"):
+        desk.handle(name, Deregister(epoch=desk.registry.epoch))
+    desk.enrol("later~1")  # Begins another epoch, in which 0 is another member.
+    desk.start()
+    desk.wait(RETURN_NS + MS)
+    assert members(dict(desk.enrol("last~1"))["last~1"]).readers == ()
 
 
 def test_departed_or_expired_member_can_not_return_under_its_name() -> None:

@@ -1,5 +1,6 @@
 """Random programs on the whole stack: no application gets anything that it must not get."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 
 from ensue.testing.swarm import draw, run
+from ensue.testing.swarm.program import Program
 from ensue.testing.swarm.seeds import ORDERS
 
 SEEDS = 6
@@ -35,6 +37,22 @@ def test_no_seed_finds_a_problem(order: str) -> None:
 def test_many_seeds_find_no_problem(order: str, part: int) -> None:
     size = SEEDS_VERIFY // 4
     assert problems(order, range(SEEDS + part * size, SEEDS + (part + 1) * size)) == []
+
+
+def test_what_processes_do_after_the_run_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def leave_a_process(self: Program) -> None:
+        async def wait() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                self.problems.append("the process was freed")
+
+        self.world.start("left", wait)
+        await asyncio.sleep(1)
+        self.problems.append("one of the run")
+
+    monkeypatch.setattr(Program, "run", leave_a_process)
+    assert run(draw(0, "total")).problems == ["one of the run"]
 
 
 PRINT_DIGESTS = """

@@ -67,7 +67,7 @@ class Registry:
         self._present: dict[str, int] = {}
         """Members, and when each last sent a frame."""
         self._readers: dict[str, None] = {}
-        """Members that may have subscribed: they asked for a topic, or are from before a start."""
+        """Members that may have subscribed: they asked for a topic to subscribe to."""
         self.epoch = 0
         self.terms = ""
         self._restore(records or {}, now_ns)
@@ -114,7 +114,7 @@ class Registry:
                 self._deregister(epoch, source)
             case TopicRequest(topic=topic, action=action):
                 if action == "subscribe" and source in self._present:
-                    self._readers[source] = None
+                    self._note_reader(source)
                 self._effects.append(Send(source, TopicGranted(topic=topic, action=action)))
             case _:
                 pass
@@ -203,13 +203,21 @@ class Registry:
         if not self._present:
             self._sweep_due_ns = now_ns + self._expire_ns // SWEEPS
 
+    def _note_reader(self, name: str) -> None:
+        """Persist, before the grant, that a member may have subscribed."""
+        if name not in self._readers:
+            self._readers[name] = None
+            self._persist(f"reader/{self._numbers[name]}", b"")
+
     def _part(self, names: list[str]) -> None:
         """Remove members, and notify the others."""
         known = len(self.gone)
         for name in names:
             del self._present[name]
-            self._readers.pop(name, None)
             self._unheard.discard(name)
+            if name in self._readers:
+                del self._readers[name]
+                self._persist(f"reader/{self._numbers[name]}", None)
             self._persist(f"gone/{len(self.gone)}", _NUMBER.encode(self._numbers[name]))
             self._list.part(self._numbers[name])
         if names:
@@ -257,6 +265,7 @@ class Registry:
     def _restore(self, records: Mapping[str, bytes], now_ns: int) -> None:
         names: dict[int, str] = {}
         gone: dict[int, int] = {}
+        readers: list[int] = []
         for key, value in records.items():
             if not key.startswith(self._prefix):
                 continue
@@ -267,6 +276,8 @@ class Registry:
                 self.terms = _TEXT.decode(value)
             elif kind == "name":
                 names[int(index)] = _TEXT.decode(value)
+            elif kind == "reader":
+                readers.append(int(index))
             else:
                 gone[int(index)] = _NUMBER.decode(value)
         for _, name in sorted(names.items()):
@@ -278,4 +289,4 @@ class Registry:
         self._present = {
             name: now_ns for name, number in self._numbers.items() if number not in left
         }
-        self._readers = dict.fromkeys(self._present)
+        self._readers = {self.names[number]: None for number in sorted(readers)}

@@ -28,12 +28,14 @@ from ensue.testing.swarm.transactions import (
     draw_content,
     judge_content,
 )
+from ensue.testing.world import World
 
 SLOW_MS = (0.05, 40.0)
 """Latencies where events overtake the news of subscriptions that move."""
 SURE_MS = 1_000
 """Deadlines that the network never misses without a fault."""
 AnyDraw = Draw | ContentDraw | OperationsDraw
+AnyProgram = Program | ContentProgram | OperationsProgram
 __all__ = ["StackRun", "draw", "run"]
 
 
@@ -61,40 +63,42 @@ def draw(seed: int, order: str, *, faults: list[str] | None = None) -> AnyDraw:
 
 def run(drawn: AnyDraw) -> StackRun:
     """Run what was drawn, and judge it."""
-    programs: list[Program | ContentProgram | OperationsProgram] = []
 
-    async def main(simulation: Simulation) -> None:
-        program: Program | ContentProgram | OperationsProgram
-        if isinstance(drawn, Draw):
-            program = Program(simulation.world, drawn)
-        elif isinstance(drawn, OperationsDraw):
-            program = OperationsProgram(simulation.world, drawn)
-        else:
-            program = ContentProgram(simulation.world, drawn)
-        programs.append(program)
+    async def main(simulation: Simulation) -> tuple[list[str], list[str]]:
+        program = _program(simulation.world, drawn)
         await program.run()
+        # Judged before the simulation ends: then processes that were killed, or did not end, are
+        # freed. Their `finally` and `except` blocks run, and may report problems of their own.
+        return program.faults, [*program.problems, *_judge(program, simulation.rows)]
 
     slow = isinstance(drawn, ContentDraw) and drawn.streams
     network = NetworkOptions(latency_ms=SLOW_MS) if slow else NetworkOptions()
     simulated = simulate(main, seed=drawn.seed, network=network, until_s=600.0)
-    program = programs[0]
-    problems = list(program.problems)
-    if isinstance(program, Program):
-        problems += _judge_topics(program, simulated.rows)
-    elif isinstance(program, OperationsProgram):
-        problems += judge_operations(program, simulated.rows)
-    else:
-        rows, calm_ns = simulated.rows, program.calm_ns
-        problems += judge_content(rows)
-        problems += judge_moves(rows, program.moves.confirmed, calm_ns)
+    faults, problems = simulated.result
     return StackRun(
         drawn=drawn,
         problems=problems,
         rows=simulated.rows,
-        faults=program.faults,
+        faults=faults,
         seconds=simulated.seconds,
         digest=simulated.digest,
     )
+
+
+def _program(world: World, drawn: AnyDraw) -> AnyProgram:
+    if isinstance(drawn, Draw):
+        return Program(world, drawn)
+    if isinstance(drawn, OperationsDraw):
+        return OperationsProgram(world, drawn)
+    return ContentProgram(world, drawn)
+
+
+def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
+    if isinstance(program, Program):
+        return _judge_topics(program, rows)
+    if isinstance(program, OperationsProgram):
+        return judge_operations(program, rows)
+    return judge_content(rows) + judge_moves(rows, program.moves.confirmed, program.calm_ns)
 
 
 def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
