@@ -238,4 +238,4 @@ def test_warnings_give_the_total_wait_of_a_publish(
 
     heard = asyncio.run(main())
     for message, waited in zip(heard, ("0.02", "0.04", "0.06"), strict=True):
-        assert f"publish_waits topic=a waited_s={waited} " in message
+        assert f"publish waits topic=a waited_s={waited} " in message

@@ -588,7 +588,7 @@ def test_failures_while_a_run_ends_are_logged(caplog: pytest.LogCaptureFixture) 
 
     with caplog.at_level(logging.ERROR, logger="ensue"):
         asyncio.run(main())
-    assert "handler_failed_while_stopping event=<ReceivedEvent 1:" in caplog.text
+    assert "handler failed while stopping event=<ReceivedEvent 1:" in caplog.text
     assert "ValueError: at 1" in caplog.text
     assert "End: at 3" in caplog.text
 

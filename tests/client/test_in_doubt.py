@@ -156,7 +156,7 @@ def test_long_close_is_logged(
                 await within(bus.close())
 
     asyncio.run(main())
-    assert "close_waits_for_receipts unsettled=1 close_timeout_s=0.05" in caplog.text
+    assert "close waits for receipts unsettled=1 close_timeout_s=0.05" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_failure_of_event_without_receipt_is_logged(
             bus._receipts.settle(Settle(event, "void"))
 
     asyncio.run(main())
-    assert "publish_failed receipt=False error='client~1/t/1 lost its place" in caplog.text
+    assert "publish failed receipt=False error='client~1/t/1 lost its place" in caplog.text
 
 
 def test_lost_connection_is_logged_as_warning(

@@ -158,6 +158,6 @@ def test_closing_logs_unconfirmed_left_topics(
                 await events.unsubscribe("b")
                 with caplog.at_level(logging.WARNING, logger="ensue"):
                     await within(events.finish())
-            assert "unsubscribe_unconfirmed topics=b" in caplog.text
+            assert "unsubscribe unconfirmed topics=b" in caplog.text
 
     asyncio.run(main())

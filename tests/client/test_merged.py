@@ -192,7 +192,7 @@ def test_broken_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         asyncio.run(main())
     messages = [each.getMessage() for each in caplog.records]
     assert any(
-        "delay_beyond_bound by=subscription 'desk' peer=shop" in each and "bound_ms=1" in each
+        "delay beyond bound by=subscription 'desk' peer=shop" in each and "bound_ms=1" in each
         for each in messages
     ), messages
 

@@ -356,6 +356,6 @@ def test_subscription_ends_when_a_cancelled_forget_completes(
                 async with bus.subscribe("t", name="reader", durable=True) as again:
                     await fill(bus, 1)
                     assert await read(again, 1) == [b"0"]
-        assert "node_failed" not in caplog.text
+        assert "node failed" not in caplog.text
 
     asyncio.run(main())

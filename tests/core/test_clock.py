@@ -69,7 +69,7 @@ def test_a_step_forward_is_followed_at_once(caplog: pytest.LogCaptureFixture) ->
     assert clock.now_ns() == machine.right_ns()
     machine.true_ns += 1
     assert clock.now_ns() == machine.right_ns()
-    assert caplog.messages == ["clock_stepped_forward by_ms=500"]
+    assert caplog.messages == ["clock stepped forward by_ms=500"]
     assert caplog.records[0].levelno == logging.WARNING
 
 
@@ -87,7 +87,7 @@ def test_a_step_back_is_slewed_within_twice_the_step(caplog: pytest.LogCaptureFi
         assert now_ns == machine.right_ns() + 500 * MS - elapsed_ms * MS // SLEW_FACTOR
         last_ns = now_ns
     assert last_ns == machine.right_ns()
-    assert caplog.messages == ["clock_stepped_back by_ms=500 slew_s=1.0"]
+    assert caplog.messages == ["clock stepped back by_ms=500 slew_s=1.0"]
 
 
 def test_a_step_back_needs_no_slew_if_the_clock_was_not_read_meanwhile() -> None:
@@ -132,9 +132,9 @@ def test_suspension_is_counted_and_logged_as_such(caplog: pytest.LogCaptureFixtu
     machine.wrong_ns = 50 * MS
     assert clock.now_ns() == machine.right_ns() + 50 * MS
     assert caplog.messages == [
-        "machine_suspended for_ms=3600000",
-        "machine_suspended for_ms=1000",
-        "clock_stepped_forward by_ms=50",
+        "machine suspended for_ms=3600000",
+        "machine suspended for_ms=1000",
+        "clock stepped forward by_ms=50",
     ]
 
 
@@ -145,7 +145,7 @@ def test_suspension_is_a_step_without_a_boot_clock(
     clock = machine.clock(boot=False)
     machine.suspend(1_000 * MS)
     assert clock.now_ns() == machine.right_ns()
-    assert caplog.messages == ["clock_stepped_forward by_ms=1000"]
+    assert caplog.messages == ["clock stepped forward by_ms=1000"]
 
 
 @pytest.mark.parametrize("held_up_ms", [(30,), (30, 40), (30, 40, 0, 20)])

@@ -513,7 +513,7 @@ def test_new_clients_use_content_while_another_server_is_down(
                         assert await read(events, 1) == [b"far"]
 
     asyncio.run(main())
-    assert "content_brokers_away bus=a away=s2" in caplog.text
+    assert "content brokers away bus=a away=s2" in caplog.text
 
 
 def test_new_clients_use_content_while_another_server_hangs(

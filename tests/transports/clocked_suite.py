@@ -143,7 +143,7 @@ class ClockedSuite(ABC):
         assert tagged == (["late"] * 3 if late == "deliver" else [])
         messages = [each.getMessage() for each in caplog.records]
         assert any(
-            "delay_beyond_bound" in each and "peer=shop" in each and "bound_ms=0" in each
+            "delay beyond bound" in each and "peer=shop" in each and "bound_ms=0" in each
             for each in messages
         ), messages
         _check_trace(tmp_path, "late", "delivered" if late == "deliver" else "discarded", 3)
@@ -218,7 +218,7 @@ class RemoteClockedSuite(ClockedSuite):
                     (line,) = [
                         each.getMessage()
                         for each in caplog.records
-                        if "merged_terms_differ" in each.getMessage()
+                        if "merged terms differ" in each.getMessage()
                     ]
                     assert f"theirs=({named}) ours=({own})" in line
                     assert "publisher=shop" in line
@@ -286,7 +286,7 @@ class RemoteClockedSuite(ClockedSuite):
         assert tagged == (["skewed"] * 3 if late == "deliver" else [])
         messages = [each.getMessage() for each in caplog.records]
         assert any(
-            "clock_lead_beyond_bound" in each and "peer=shop" in each and "bound_ms=2" in each
+            "clock lead beyond bound" in each and "peer=shop" in each and "bound_ms=2" in each
             for each in messages
         ), messages
         _check_trace(tmp_path, "skewed", "delivered" if late == "deliver" else "discarded", 3)

@@ -78,7 +78,7 @@ async def wait_for_room(hub: Hub, topic: str, ended: "asyncio.Future[None]") -> 
             )
         if not done:
             _log.warning(
-                "publish_waits topic=%s waited_s=%g subscription=%s: it has no room; read it "
+                "publish waits topic=%s waited_s=%g subscription=%s: it has no room; read it "
                 "faster, or raise its pending_max",
                 topic,
                 patience_s,

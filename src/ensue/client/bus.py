@@ -592,7 +592,7 @@ class Bus:
         """Log the failure of an event that was published with `receipt=False`."""
         failure = self._receipts.take_failure()
         if failure is not None and self._failure is None:
-            _log.error("publish_failed receipt=False error=%r", str(failure))
+            _log.error("publish failed receipt=False error=%r", str(failure))
 
     def _open(self) -> tuple[Hub, Driver[PublisherNode]]:
         hub, driver, ended = self._hub, self._driver, self._ended

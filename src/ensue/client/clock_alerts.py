@@ -15,7 +15,7 @@ def log_alert(who: str, alert: Alert) -> None:
     """Log a measurement of a node or subscription (`who`)."""
     if alert.assumption == "terms":
         _log.warning(
-            "merged_terms_differ by=%s publisher=%s theirs=(%s) ours=(%s)",
+            "merged terms differ by=%s publisher=%s theirs=(%s) ours=(%s)",
             who,
             alert.peer,
             alert.theirs,
@@ -23,8 +23,8 @@ def log_alert(who: str, alert: Alert) -> None:
         )
         return
     _log.warning(
-        "%s_%s_bound by=%s peer=%s measured_ms=%g bound_ms=%g",
-        "clock_lead" if alert.assumption == "clock" else "delay",
+        "%s %s bound by=%s peer=%s measured_ms=%g bound_ms=%g",
+        "clock lead" if alert.assumption == "clock" else "delay",
         "beyond" if alert.broken else "near",
         who,
         alert.peer,

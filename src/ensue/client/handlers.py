@@ -247,7 +247,7 @@ class Runner:
                 self._cancel()
         if cancelled is not None:
             if isinstance(self._error, Exception):
-                _log.error("run_cancelled_while_failing", exc_info=self._error)
+                _log.error("run cancelled while failing", exc_info=self._error)
             raise cancelled
         if self._error is not None:
             raise self._error
@@ -361,7 +361,7 @@ class Runner:
     def _failed(self, lane: _Lane, error: BaseException) -> None:
         taken = lane.events[0]
         if self._stopping:
-            _log.error("handler_failed_while_stopping event=%r", taken.event, exc_info=error)
+            _log.error("handler failed while stopping event=%r", taken.event, exc_info=error)
             return
         policy = self._policy
         if isinstance(policy, Retry):
@@ -457,7 +457,7 @@ class Runner:
         if self._error is None:
             self._error = error
         else:
-            _log.error("run_failed_while_stopping", exc_info=error)
+            _log.error("run failed while stopping", exc_info=error)
         self._stopping = True
         assert self._reader is not None
         self._reader.cancel()

@@ -213,7 +213,7 @@ def log_wait(count: Callable[[], int], timeout_s: float) -> asyncio.TimerHandle:
     def log() -> None:
         if waiting := count():
             _log.warning(
-                "close_waits_for_receipts unsettled=%d close_timeout_s=%g", waiting, timeout_s
+                "close waits for receipts unsettled=%d close_timeout_s=%g", waiting, timeout_s
             )
 
     return asyncio.get_running_loop().call_later(QUIET_S, log)

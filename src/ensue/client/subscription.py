@@ -299,7 +299,7 @@ class Subscription:
         except (TimeoutError, LocalProtocolError) as error:
             if changes.leaving:
                 _log.warning(
-                    "unsubscribe_unconfirmed topics=%s: the durable subscription may still have "
+                    "unsubscribe unconfirmed topics=%s: the durable subscription may still have "
                     "them when it is entered again",
                     ",".join(sorted(changes.leaving)),
                 )

@@ -51,7 +51,7 @@ class TopicChanges:
         """Note that events can't be recovered."""
         self.missed.append(Missed(topic, first, last))
         _log.warning(
-            "events_missed subscription=%s topic=%s first=%d last=%d: no log has them any longer",
+            "events missed subscription=%s topic=%s first=%d last=%d: no log has them any longer",
             subscription,
             topic,
             first,

@@ -156,13 +156,13 @@ class SystemClock:
         slept_ns = suspended_ns - self._suspended_ns
         if slept_ns >= STEP_NS:
             self._suspended_ns = suspended_ns
-            _log.warning("machine_suspended for_ms=%d", slept_ns // MILLISECOND_NS)
+            _log.warning("machine suspended for_ms=%d", slept_ns // MILLISECOND_NS)
             step_ns -= slept_ns
         if step_ns >= STEP_NS:
-            _log.warning("clock_stepped_forward by_ms=%d", step_ns // MILLISECOND_NS)
+            _log.warning("clock stepped forward by_ms=%d", step_ns // MILLISECOND_NS)
         elif step_ns <= -STEP_NS:
             _log.warning(
-                "clock_stepped_back by_ms=%d slew_s=%.1f",
+                "clock stepped back by_ms=%d slew_s=%.1f",
                 -step_ns // MILLISECOND_NS,
                 SLEW_FACTOR * ahead_ns / SECOND_NS,
             )

@@ -174,7 +174,7 @@ class Driver(Generic[N]):
             return
         if self._on_failure is None and self._on_outcomes is None:
             raise error
-        _log.error("node_failed node=%s error=%r", self.node.name, str(error), exc_info=error)
+        _log.error("node failed node=%s error=%r", self.node.name, str(error), exc_info=error)
         self._scheduled = False  # Its remaining effects may be wrong.
         self.close()
         if self._on_failure is not None:

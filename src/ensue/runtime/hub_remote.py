@@ -294,7 +294,7 @@ class RemoteHub(Hub):
                 await parted.wait()
         except TimeoutError:
             _log.warning(
-                "leave_unconfirmed client=%s: no answer of its registry; others may wait until it "
+                "leave unconfirmed client=%s: no answer of its registry; others may wait until it "
                 "expires",
                 driver.node.name,
             )

@@ -63,7 +63,7 @@ class ParquetSink:
             self._flush()
         if self.dropped:
             _log.warning(
-                "trace_incomplete directory=%s rows_dropped=%d", self.directory, self.dropped
+                "trace incomplete directory=%s rows_dropped=%d", self.directory, self.dropped
             )
         if not self._written:
             self._remove(self._claim)
@@ -77,7 +77,7 @@ class ParquetSink:
         except Exception as error:  # noqa: BLE001 - the run continues
             self._failed = True
             self.dropped += len(rows)
-            _log.error("trace_failed directory=%s error=%r", self.directory, str(error))
+            _log.error("trace failed directory=%s error=%r", self.directory, str(error))
             if not isinstance(error, BadInput):
                 # Half a part would make the whole trace unreadable. A file in the way stays.
                 self._remove(self._path())
@@ -93,7 +93,7 @@ class ParquetSink:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("trace_part_not_removed path=%s error=%r", path, str(error))
+            _log.warning("trace part not removed path=%s error=%r", path, str(error))
 
     def _remove_directory(self) -> None:
         """Remove the directory, unless it existed before or is in use."""

@@ -65,7 +65,7 @@ def merge(
     """
     if order is not None and not isinstance(order, Merged):
         raise BadInput(
-            f"order is a value such as ensue.Merged(epsilon=0.01, delta=0.1); not {order!r}"
+            f"order must be a value such as ensue.Merged(epsilon=0.01, delta=0.1), got {order!r}"
         )
     if late not in ("deliver", "drop"):
         raise BadInput(f"late must be 'deliver' or 'drop', got {late!r}")

@@ -105,11 +105,11 @@ class LogSink:
             self._skip_gaps(topic)
         self._flush()
         if self.dropped:
-            _log.warning("log_incomplete log=%s dropped=%d", self.directory, self.dropped)
+            _log.warning("log incomplete log=%s dropped=%d", self.directory, self.dropped)
         try:
             self._writer.close()
         except OSError as error:
-            _log.warning("log_close_failed log=%s reason=%s", self.directory, error)
+            _log.warning("log close failed log=%s reason=%s", self.directory, error)
 
     def _skip_gaps(self, topic: _HoldBack) -> None:
         for slot in sorted(topic.events):
@@ -150,4 +150,4 @@ class LogSink:
         except Exception as error:  # noqa: BLE001 - the log never stops the run
             self._failed = True
             self.dropped += len(rows)
-            _log.error("log_write_failed log=%s reason=%s", self.directory, error)
+            _log.error("log write failed log=%s reason=%s", self.directory, error)

@@ -234,7 +234,7 @@ class LogWriter:
                 self._layout.write_checkpoint(self._state)
             except OSError as error:
                 # The commit is durable; without a checkpoint the log only opens more slowly.
-                _log.warning("checkpoint_failed log=%s reason=%s", self.directory, error)
+                _log.warning("checkpoint failed log=%s reason=%s", self.directory, error)
 
     def _discard(self, segments: Iterable[Segment]) -> None:
         for segment in segments:

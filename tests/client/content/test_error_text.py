@@ -148,7 +148,7 @@ def test_planned_subscription_without_a_handler_names_the_call(
             await plan_for(desk)
 
     asyncio.run(main())
-    assert "plan_subscription_withdrawn bus=agent where='x exists'" in caplog.text
+    assert "plan subscription withdrawn bus=agent where='x exists'" in caplog.text
     assert "`await bus.on_subscription(handler)`" in caplog.text
 
 
@@ -179,7 +179,7 @@ def test_failed_handler_is_reported_with_its_bus(
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
-    assert "handler_failed bus=agent handler=on_invitation" in caplog.text
+    assert "handler failed bus=agent handler=on_invitation" in caplog.text
     assert "Traceback" in caplog.text
 
 
@@ -197,5 +197,5 @@ def test_failed_handler_of_planned_subscriptions_is_reported_with_its_filter(
             await asyncio.sleep(0.01)
 
     asyncio.run(main())
-    assert "handler_failed bus=agent handler=on_subscription" in caplog.text
+    assert "handler failed bus=agent handler=on_subscription" in caplog.text
     assert "in fail" in caplog.text

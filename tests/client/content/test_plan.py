@@ -168,7 +168,7 @@ def test_planned_subscription_without_a_handler_is_withdrawn(
             await within(b.publish({"y": 1}))
 
     asyncio.run(main())
-    assert "plan_subscription_withdrawn" in caplog.text
+    assert "plan subscription withdrawn" in caplog.text
 
 
 def test_plan_that_waits_for_an_away_broker_raises_pending(tmp_path: Path) -> None:

@@ -429,7 +429,7 @@ class ContentSession:
                 self._concluded[answer.transaction] = []
         if answer.away:
             away = ",".join(server_of(each) for each in answer.away)
-            _log.warning("content_brokers_away bus=%s away=%s", display_name(self.bus), away)
+            _log.warning("content brokers away bus=%s away=%s", display_name(self.bus), away)
         future = self._answers.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer)
@@ -495,7 +495,7 @@ class ContentSession:
             return
         if self.on_made is None:
             _log.warning(
-                "plan_subscription_withdrawn bus=%s where=%r: call "
+                "plan subscription withdrawn bus=%s where=%r: call "
                 "`await bus.on_subscription(handler)` there first",
                 display_name(self.bus),
                 where,
@@ -514,7 +514,7 @@ class ContentSession:
             await handler(name, where)
         except Exception as error:  # noqa: BLE001 - the transaction is over: no caller to raise to
             who = display_name(self.bus)
-            _log.warning("handler_failed bus=%s handler=on_subscription", who, exc_info=error)
+            _log.warning("handler failed bus=%s handler=on_subscription", who, exc_info=error)
 
     async def _act(self, invitation: Invitation) -> None:
         """Call the handler of invitations, and answer when it returns."""
@@ -536,7 +536,7 @@ class ContentSession:
                     raise  # The bus is closed: its broker answers for it.
                 refused = f"the handler of {who!r} failed: {failure_of(error)}"
             except Exception as error:  # noqa: BLE001 - the transaction must not wait for ever
-                _log.warning("handler_failed bus=%s handler=on_invitation", who, exc_info=error)
+                _log.warning("handler failed bus=%s handler=on_invitation", who, exc_info=error)
                 refused = f"the handler of {who!r} failed: {failure_of(error)}"
         name, path = invitation.transaction, invitation.path
         if self._driver is not None and not self._driver.closed:
