@@ -54,6 +54,8 @@ def replay(
     player(order)
     if order == ALL:
         raise BadInput("replay needs one order instead of all")
+    from ensue.testing.swarm.seeds import draw_lines  # noqa: PLC0415 - as above
+
     run = _run(order, seed)
     written = None if trace is None else traces.write(run.rows, trace)
     if diagram is not None:
@@ -72,7 +74,7 @@ def replay(
             }
         )
         return output.EXIT_VIOLATION if run.problems else output.EXIT_VALID
-    output.print_lines([f"seed {seed}: {run.drawn}", "", "faults:"])
+    output.print_lines([f"seed {seed} draws:", *draw_lines(run.drawn), "", "faults:"])
     output.print_lines([f"  {each}" for each in run.faults] or ["  none"])
     rows = sorted(run.rows, key=lambda row: (row.true_ns or 0, row.node, row.step))
     if run.problems:

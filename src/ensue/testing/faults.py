@@ -158,10 +158,11 @@ class Striker:
         cluster = None if server is None else self._servers()[server.name]
         if server is None or cluster is None or not cluster.loses_power_safely:
             return
-        self._note(f"power cut {server.name}")
+        down_s = self._random.uniform(0.1, 3.0)
+        self._note(f"power cut {server.name} for {down_s:.1f} s")
         cluster.down[server.name] = None
         server.kill(power=True)
-        await asyncio.sleep(self._random.uniform(0.1, 3.0))
+        await asyncio.sleep(down_s)
         cluster.down.pop(server.name, None)
 
     async def _client_kills(self) -> None:
@@ -173,10 +174,11 @@ class Striker:
             await self._kill(broker.process)
 
     async def _kill(self, process: Process) -> None:
-        self._note(f"kill {process.name}")
+        down_s = self._random.uniform(0.05, 4.0)
+        self._note(f"kill {process.name} for {down_s:.1f} s")
         process.kill()
         try:
-            await asyncio.sleep(self._random.uniform(0.05, 4.0))
+            await asyncio.sleep(down_s)
         finally:
             process.restart()
 
@@ -197,20 +199,22 @@ class Striker:
     async def _slow_brokers(self) -> None:
         if (broker := self._broker()) is None:
             return
-        self._note(f"slow {broker.name}")
+        slow_s = self._random.uniform(0.5, 5.0)
+        self._note(f"slow {broker.name} for {slow_s:.1f} s")
         broker.slow_s = (0.0, 0.5)
         try:
-            await asyncio.sleep(self._random.uniform(0.5, 5.0))
+            await asyncio.sleep(slow_s)
         finally:
             broker.slow_s = (0.0, 0.0)
 
     async def _pause(self, process: Process | None) -> None:
         if process is None or process.stopped:
             return
-        self._note(f"pause {process.name}")
+        paused_s = self._random.choice((0.1, 1.0, 4.0, 15.0))
+        self._note(f"pause {process.name} for {paused_s:g} s")
         process.pause()
         try:
-            await asyncio.sleep(self._random.choice((0.1, 1.0, 4.0, 15.0)))
+            await asyncio.sleep(paused_s)
         finally:
             process.resume()
 
@@ -229,9 +233,12 @@ class Striker:
         hosts = [each for each in self._world.processes if each != MAIN]
         self._random.shuffle(hosts)
         size = self._random.randint(1, max(1, len(hosts) - 1))
-        self._note(f"cut {', '.join(hosts[:size])}{' one way' * one_way}")
+        cut_s = self._random.choice((0.2, 2.0, 8.0))
+        some, others = ", ".join(hosts[:size]), ", ".join(hosts[size:])
+        between = f"from {some} to {others}" if one_way else f"{some} off {others}"
+        self._note(f"cut {between} for at most {cut_s:g} s")
         self._world.network.cut(hosts[:size], hosts[size:], one_way=one_way)
-        await asyncio.sleep(self._random.choice((0.2, 2.0, 8.0)))
+        await asyncio.sleep(cut_s)
         self._world.network.heal()
 
     async def _clock_steps(self) -> None:
@@ -241,9 +248,10 @@ class Striker:
         process.machine.step_clock(int(by_ms * MILLISECOND_NS))
 
     async def _slow_disks(self) -> None:
-        self._note("slow disks")
+        slow_s = self._random.uniform(0.5, 5.0)
+        self._note(f"slow disks for {slow_s:.1f} s")
         before, self._world.disk_sync_ms = self._world.disk_sync_ms, (50.0, 800.0)
         try:
-            await asyncio.sleep(self._random.uniform(0.5, 5.0))
+            await asyncio.sleep(slow_s)
         finally:
             self._world.disk_sync_ms = before

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
+from ensue.testing.faults import Faults
 from ensue.testing.swarm import draw, run
 from ensue.testing.swarm.program import Program
-from ensue.testing.swarm.seeds import ORDERS
+from ensue.testing.swarm.seeds import ORDERS, draw_lines
 
 SEEDS = 6
 """Seeds of an order that `make test` runs."""
@@ -58,8 +60,9 @@ def test_what_processes_do_after_the_run_is_no_problem(monkeypatch: pytest.Monke
 PRINT_DIGESTS = """
 import logging
 logging.disable()
+from ensue.testing.faults import Faults
 from ensue.testing.swarm import draw, run
-from ensue.testing.swarm.seeds import ORDERS
+from ensue.testing.swarm.seeds import ORDERS, draw_lines
 for order in ORDERS:
     print(order, [run(draw(seed, order)).digest for seed in range(4)])
 """
@@ -78,3 +81,12 @@ def test_same_seed_gives_the_same_trace_in_another_process() -> None:
         for hash_seed in ("1", "2")
     }
     assert len(printed) == 1, printed
+
+
+def test_draw_is_described_without_what_it_leaves_out() -> None:
+    faults = Faults(server_kills=6.0, partitions=2.0)
+    drawn = msgspec.structs.replace(draw(0, "total"), topics=("a", "b"), durable=0, faults=faults)
+    lines = draw_lines(drawn)
+    assert "  topics: a, b" in lines
+    assert "  faults per minute: server_kills 6, partitions 2" in lines
+    assert not [line for line in lines if line.startswith(("  durable", "  seed"))]

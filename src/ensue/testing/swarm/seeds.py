@@ -4,10 +4,13 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ensue.simulation.seeds import SeedResult, raised
-from ensue.testing.swarm import draw, run
+import msgspec
 
-__all__ = ["ALL", "ORDERS", "play_seed", "quietly"]
+from ensue.simulation.seeds import SeedResult, raised
+from ensue.testing.faults import Faults
+from ensue.testing.swarm import AnyDraw, draw, run
+
+__all__ = ["ALL", "ORDERS", "draw_lines", "play_seed", "quietly"]
 
 ORDERS = ("total", "causal", "merged", "deadline", "transactions", "operations")
 ALL = "all"
@@ -47,3 +50,16 @@ def play_seed(order: str, seed: int) -> SeedResult:
     return SeedResult(
         seed=seed, failure=tuple(failure), steps=steps, published=published, delivered=delivered
     )
+
+
+def draw_lines(drawn: AnyDraw) -> list[str]:
+    """Describe what a seed draws, a line each, without what is not in the program."""
+    lines = []
+    for name, value in msgspec.structs.asdict(drawn).items():
+        if isinstance(value, Faults):
+            rates = ", ".join(f"{each} {rate:g}" for each, rate in value.rates.items())
+            lines.append(f"  faults per minute: {rates or 'none'}")
+        elif value and name != "seed":
+            shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+            lines.append(f"  {name.replace('_', ' ')}: {shown}")
+    return lines
