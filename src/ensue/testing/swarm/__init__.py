@@ -106,6 +106,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     rows = [
         row for row in rows if row.action != "published" or (row.true_ns or 0) < program.over_ns
     ]
+    unnoticed: set[str] = set()
     if drawn.broker is not None and program.mishap.lost_ns is not None:
         # Events may get receipts, and be missed, before a client notices that the log was lost.
         rows = [
@@ -113,6 +114,13 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
             for row in rows
             if row.action != "published" or (row.true_ns or 0) >= program.noticed_ns
         ]
+        # A station that was rolled back does not know who subscribes to what.
+        unnoticed = {
+            row.event or ""
+            for row in rows
+            if row.action == "submitted"
+            and program.mishap.lost_ns <= (row.true_ns or 0) < program.noticed_ns
+        }
     if isinstance(drawn.order, ensue.Deadline):
         rows = without_gaps(without_unread(rows), program.world.gaps)
     elif isinstance(drawn.order, ensue.Causal):
@@ -126,6 +134,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         lost_ns=program.mishap.lost_ns,
         broken=program.broken,
     )
+    problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
     problems += program.taken.judge(rows)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
