@@ -15,6 +15,9 @@ from ensue.testing.swarm import draw, run
         # A clock that was set back began to slew when an idle publisher read it again, long
         # afterwards: its events were dropped as skewed.
         ("merged", 22),
+        # A timer from before a clock was set forward held up the timers of events that came later:
+        # an event that waited for a missing one was dropped as late.
+        ("deadline", 74),
         # A station on a broker was rolled back to before what a plain subscription had read: it was
         # not ended, and dropped new events as duplicates.
         ("total", 1711),
