@@ -160,6 +160,30 @@ def test_node_is_called_when_its_timer_is_due() -> None:
     asyncio.run(main())
 
 
+def test_timer_set_before_the_clock_stepped_forward_holds_up_no_later_one() -> None:
+    async def main() -> None:
+        node, clock = FakeNode(), ManualClock()
+        done = asyncio.Event()
+        node.on_timer = done.set
+        driver = Driver(node, transport=FakeTransport(), clock=clock)
+
+        def later(node: FakeNode, now_ns: int) -> None:
+            node.timer_ns = now_ns + 3_600_000_000_000
+
+        def soon(node: FakeNode, now_ns: int) -> None:
+            node.timer_ns = now_ns + 1_000_000
+
+        driver.command(later)
+        await asyncio.sleep(0)
+        clock.advance(3_600_000_000_000)
+        driver.command(soon)
+        async with asyncio.timeout(30):
+            await done.wait()
+        driver.close()
+
+    asyncio.run(main())
+
+
 def test_closed_driver_takes_no_command_and_calls_no_timer() -> None:
     async def main() -> None:
         node, transport = FakeNode(), FakeTransport()

@@ -4,7 +4,9 @@ The node stays pure; all I/O is here. After each batch of frames, timer call or 
 drains the node's effects and carries them out in the order that `ensue.protocols.interface`
 prescribes. With a store, records are written first, and the other effects wait until they are safe.
 A driver keeps one timer at the event loop, for the earliest time that the node asked for: a node
-that postpones its timer with every frame costs nothing.
+that postpones its timer with every frame arms none. The event loop's clock does not step: a timer
+from before a step forward of the node's clock is late, and is armed again with the next frame,
+command or timer.
 
 asyncio would only log an exception of the node, the port or an outcome callback, and clients would
 wait forever. So the driver closes, logs the exception, and reports it to its owner.
@@ -42,6 +44,8 @@ __all__ = ["Driver", "Failed", "Store"]
 
 N = TypeVar("N", bound=Node)
 SECOND_NS = 1_000_000_000
+TIMER_LATE_S = 0.001
+"""Arm a timer again that would fire later than this: the clock was stepped forward."""
 _OUTCOMES = frozenset(get_args(Outcome)) - {Publish}
 
 _log = logging.getLogger("ensue")
@@ -351,10 +355,10 @@ class Driver(Generic[N]):
             return
         if due_ns is None:
             return
+        fires_s = self._loop.time() + max(0, due_ns - self._clock.now_ns()) / SECOND_NS
         if self._timer is not None:
-            if self._timer_due_ns <= due_ns:
+            if self._timer_due_ns <= due_ns and self._timer.when() <= fires_s + TIMER_LATE_S:
                 return  # It fires early, finds nothing due, and is armed again.
             self._timer.cancel()
-        delay_s = max(0, due_ns - self._clock.now_ns()) / SECOND_NS
         self._timer_due_ns = due_ns
-        self._timer = self._loop.call_later(delay_s, self._on_timer)
+        self._timer = self._loop.call_at(fires_s, self._on_timer)

@@ -185,6 +185,27 @@ def test_departed_member_still_sends_events_that_only_it_has() -> None:
     assert table.delivered[1] == ["m"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_departed_member_also_sends_events_that_it_did_not_deliver(*, restarts: bool) -> None:
+    """A paused node holds them back; their source has its receipt."""
+    table = live(4, 1, 2)
+    table.isolate(1)
+    table.nodes[2].pause()
+    for text in ("m", "n"):
+        table.publish(0, text)
+        table.wait(2 * SECOND)
+    assert table.settled(0) == ["m", "n"]
+    table.crash(0)
+    table.unsubscribe(2)
+    table.run()
+    if restarts:
+        table.crash(2)
+        table.start(2)
+    table.heal()
+    table.wait(10 * SECOND)
+    assert (table.delivered[1], table.delivered[2]) == (["m", "n"], [])
+
+
 def test_departed_member_stops_sending_eventually() -> None:
     table = live(2, 0, 1)
     table.publish(0, "m")

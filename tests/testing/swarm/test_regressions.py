@@ -15,6 +15,9 @@ from ensue.testing.swarm import draw, run
         # A clock that was set back began to slew when an idle publisher read it again, long
         # afterwards: its events were dropped as skewed.
         ("merged", 22),
+        # A timer from before a clock was set forward held up the timers of events that came later:
+        # an event that waited for a missing one was dropped as late.
+        ("deadline", 74),
         # A station on a broker was rolled back to before what a plain subscription had read: it was
         # not ended, and dropped new events as duplicates.
         ("total", 1711),
@@ -24,6 +27,9 @@ from ensue.testing.swarm import draw, run
         # A new publisher gave up on all members, which were cut off: it took its event for one
         # without subscribers, got a receipt, and left.
         ("causal", 88),
+        # A slow reader left a topic, and dropped events that it had received and not delivered: it
+        # was the only one that had them, and their publisher had its receipts and left.
+        ("causal", 72),
         # A server was killed, and took all silent clients for ones that may have subscribed: the
         # receipts of a new publisher waited a minute for publishers that were killed.
         ("causal", 1980),

@@ -226,12 +226,20 @@ class Causality:
         self._recheck_all()
         return items
 
-    def leave(self, topic: str) -> None:
-        """Leave a topic; its progress is kept."""
+    def leave(self, topic: str) -> list[tuple[int, Item]]:
+        """Leave a topic, and keep its progress; return events that were here, with sources.
+
+        Their sources may count on this node and vanish: `received` still covers them.
+        """
         state = self.topic(topic)
         state.state = OUT
+        received = dict(state.received)
+        covered = [key for key in sorted(state.held) if key[1] <= received.get(key[0], 0)]
+        items = [(source, state.held.pop((source, number))) for source, number in covered]
         self._forget_held(state)
+        state.received = received
         self._recheck_all()
+        return items
 
     def missing(self, topic: str) -> dict[tuple[str, int], int]:
         """Return what held events wait for: up to which number, by topic and source."""

@@ -468,7 +468,10 @@ class CausalNode:
 
     def _restore_kept(self, topic: str, source: int, number: int, item: Item, now_ns: int) -> None:
         """Cache an event for peers, or hold it again if it was not delivered."""
-        if number <= self._causality.topic(topic).delivered.get(source, 0):
+        state = self._causality.topic(topic)
+        if state.state == OUT and number == state.have(source) + 1:
+            state.received[source] = number
+        if number <= state.have(source):
             # Old enough to be sent to a peer that lacks it.
             since_ns = now_ns - self.config.digest_ns
             self._cache.add((topic, source, number), item, now_ns=since_ns)

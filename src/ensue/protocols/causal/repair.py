@@ -18,6 +18,8 @@ source is away, starts a search (`retrieval`), and skips the event if no peer ha
 (`loss_recovery`).
 """
 
+from collections.abc import Iterable
+
 from ensue.protocols.causal.causality import IN, JOINING, OUT, TopicState
 from ensue.protocols.causal.event_cache import EventCache
 from ensue.protocols.causal.frames import Alive, Counts, Fill, Item, NotCached, Summary, item_bytes
@@ -92,8 +94,13 @@ class Repair:
         elif watch.gap_ns is None:
             watch.gap_ns = now_ns + self._config.gap_ns
 
-    def leave(self, topic: str, *, now_ns: int) -> None:
-        """Request nothing more of a topic, but keep sending for a while."""
+    def leave(self, topic: str, items: Iterable[tuple[int, Item]] = (), *, now_ns: int) -> None:
+        """Request nothing more of a topic, but keep sending for a while.
+
+        `items` are events that were not delivered here, with their sources.
+        """
+        for source, item in items:
+            self._cache.add((topic, source, item.event.publisher_seq), item, now_ns=now_ns)
         watch = self._watch(topic)
         watch.gap_ns = None
         watch.missing_ns.clear()

@@ -78,8 +78,7 @@ class Subscriptions:
             self._loss_recovery.forget(topic)
             self._joins.pop(topic, None)
             self._patient_until_ns.pop(topic, None)
-            state.causality.leave(topic)
-            self._repair.leave(topic, now_ns=now_ns)
+            self._repair.leave(topic, state.causality.leave(topic), now_ns=now_ns)
             state.dirty.touch(topic)
         if left:
             self.announce((), now_ns)
