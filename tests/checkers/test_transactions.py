@@ -95,6 +95,16 @@ def test_uncommitted_event_must_not_be_delivered() -> None:
     assert delivered(trace, ("1-b#1", "c.s")).anomalies() == {"dirty": 1}
 
 
+def test_subscription_withdrawn_by_two_transactions_is_found() -> None:
+    trace = delivered(moved(), *GOOD)
+    trace.add("b", "began", transaction="2-b", topic="planned")
+    trace.add("b", "unsubscribed", event="2-b#1", subscription="c3.s", transaction="2-b")
+    assert trace.add("b", "aborted", transaction="2-b").anomalies() == {}
+    trace.add("b", "began", transaction="3-b", topic="planned")
+    trace.add("b", "unsubscribed", event="3-b#1", subscription="c3.s", transaction="3-b")
+    assert trace.add("b", "committed", transaction="3-b").anomalies() == {"withdrawn": 1}
+
+
 def test_split_decision_is_found() -> None:
     assert moved().add("b2", "aborted", transaction="1-b").anomalies()["split"] == 1
 

@@ -11,7 +11,8 @@ had closed the subscription (`not_subscribed`), or had no room (`overflow`).
 **atomic.** No transaction is committed at one node and aborted at another (`split`). No event of a
 transaction that was not committed is delivered (`dirty`). Every event of a committed transaction is
 delivered once to every subscription that must receive it (`torn`, `duplicate`), and to none that
-must not (`stale`).
+must not (`stale`). No two committed transactions withdraw one subscription (`withdrawn`): it would
+have moved to two places.
 
 **sequential** (Definition 6). No broker processes an operation after one that comes later in the
 same transaction.
@@ -349,6 +350,17 @@ def _judge_atomic(ledger: Ledger, collector: Collector) -> None:
     for published in ledger.events:
         if "#" in published.event:
             _judge_event(ledger, published, collector)
+    for held in ledger.subscriptions.values():
+        names = sorted({end.transaction for end in held.ends} & ledger.committed.keys())
+        if len(names) > 1:
+            collector.violation(
+                "withdrawn",
+                (_at(ledger, held.node, held.name),),
+                (names[0], names[1]),
+                lambda held=held, names=names: (  # type: ignore[misc]
+                    f"{held.name} was withdrawn by {' and by '.join(names)}, all committed"
+                ),
+            )
 
 
 def _judge_event(ledger: Ledger, published: Published, collector: Collector) -> None:

@@ -6,9 +6,6 @@ moves a subscription. It may move on. Of an event with a receipt that matches it
 - it reaches one of the clients, if each move subscribes first or is serializable;
 - it reaches no more than one, if all moves are serializable.
 
-Several transactions may withdraw the same subscription. One of them may commit: in any serial order
-the others would be refused.
-
 Nothing is owed to a client that left within `SETTLE_S` of the event or of the last fault, nor by a
 subscription that had no room, nor within `SETTLE_S` of the time in which a transaction without
 isolation had withdrawn it and was then aborted.
@@ -155,18 +152,6 @@ class _Trace:
                     self.ended_ns[end.subscription] = 0  # Nothing came in its place.
         return to, strict
 
-    def doubles(self) -> list[str]:
-        """Return which subscriptions several committed transactions withdrew."""
-        by: dict[str, list[str]] = {}
-        for name in self._withdrawing():
-            for end in self.unsubscribed[name]:
-                by.setdefault(end.subscription, []).append(name)
-        return [
-            f"moved: {' and '.join(names)} have all withdrawn {subscription}"
-            for subscription, names in by.items()
-            if len(names) > 1
-        ]
-
     def _withdrawing(self) -> list[str]:
         """Return the committed transactions with withdrawals, in the order of commits."""
         found = (name for name in self.committed_ns if name in self.unsubscribed)
@@ -190,7 +175,7 @@ class _Trace:
 def judge_moves(
     rows: Sequence[Row], confirmed: Mapping[tuple[str, int], None], calm_ns: int
 ) -> list[str]:
-    """Return what moved subscriptions lost or got twice, and which moved twice."""
+    """Return what moved subscriptions lost or got twice."""
     trace = _Trace(sorted(rows, key=lambda row: row.true_ns or 0))
     to, strict = trace.moves()
     chains = []
@@ -207,7 +192,7 @@ def judge_moves(
         and not row.transaction
         and (_bus(row.publisher or ""), row.publisher_seq or 0) in confirmed
     ]
-    found = trace.doubles()
+    found: list[str] = []
     for chain, is_strict in sorted(chains):
         left_ns = min(trace.left_ns(each, moved=each in to) for each in chain)
         gaps = [gap for each in chain for gap in trace.gaps(each)]
