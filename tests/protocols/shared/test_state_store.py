@@ -211,6 +211,14 @@ def test_changes_apply_once_and_in_order() -> None:
     assert office.safe() == {"a": b"2"}
 
 
+def test_store_that_lost_an_epoch_says_so() -> None:
+    office = Office()
+    office.recall(1)
+    assert office.remember(2, 1, a=b"1") == [NotKept(epoch=2, reason="rolled back")]
+    office.recall(2)
+    assert office.remember(1, 1, a=b"1") == [NotKept(epoch=1, reason="superseded")]
+
+
 def test_names_do_not_collide_whatever_characters_they_contain() -> None:
     office = Office()
     names = ("a", "a/b", "a/b/c", "1/a", "", "ä/2")

@@ -8,8 +8,8 @@ and is answered with the records; from then on only that epoch may change them, 
 that use one name the later wins, and the earlier is fenced and stops. A late or repeated request of
 the earlier one has no effect: the store remembers the last `ASKED_MAX` requests.
 
-A store that continues from an older copy has lost changes that it had confirmed. It finds out by
-the number of the next one, and refuses it (`rolled back`).
+A store that continues from an older copy has lost changes that it had confirmed, or an epoch. It
+finds out by the epoch and the number of the next change, and refuses it (`rolled back`).
 
 The client's side is in `ensue.protocols.shared.remote_state`.
 
@@ -275,7 +275,8 @@ class StateStore:
             self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=FORGOTTEN)))
             return
         if frame.epoch != known.epoch:
-            self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=SUPERSEDED)))
+            reason = ROLLED_BACK if frame.epoch > known.epoch else SUPERSEDED
+            self._effects.append(Send(source, NotKept(epoch=frame.epoch, reason=reason)))
             return
         if frame.number > known.last + 1:
             # A client sends a change when the one before is safe: this store has lost some.
