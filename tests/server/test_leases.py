@@ -12,6 +12,7 @@ from tests.server.helpers import read, until, within
 
 import ensue
 from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.station import Station
 from ensue.runtime.hub_remote import RemoteHub
 from ensue.server import Server, ServerConfig
 from ensue.transports.tcp.messages import Member
@@ -122,5 +123,19 @@ def test_publisher_that_reconnects_in_time_keeps_its_stamp(
             await until(lambda: blinking.name not in node.lost, "it is back")
             await within(blinking.flush())
             assert await read(events, 1) == [b"stalled"]
+
+    asyncio.run(main())
+
+
+def test_server_that_stops_does_not_take_its_publishers_for_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with chain(tmp_path) as (low, _), ensue.connect(low.url) as bus:
+            await within(bus.publish("a", b"e"))
+            lost: list[str] = []
+            monkeypatch.setattr(Station, "lose", lambda _self, name, **_: lost.append(name))
+            await low.stop()
+            assert lost == []
 
     asyncio.run(main())

@@ -310,7 +310,8 @@ class Listener:
     def _release(self, connection: Connection, name: str) -> None:
         if self.routes.get(name) is connection:
             del self.routes[name]
-            if self.on_left is not None:
+            # A server that stops closes its connections itself: their clients are not gone.
+            if self.on_left is not None and not self._closing:
                 self.on_left(name)
 
     def receive_bundle(self, connection: Connection, message: bytes) -> int:
