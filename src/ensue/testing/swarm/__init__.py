@@ -133,6 +133,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         lossy=drawn.is_lossy or program.is_refused,
         lost_ns=program.mishap.lost_ns,
         broken=program.broken,
+        leaves=program.leaves,
     )
     problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
     problems += program.taken.judge(rows)

@@ -20,6 +20,8 @@ class DurableReader:
         """By position that was handed out: its topic."""
         self._safe = 0
         """Up to where an acknowledgement has returned."""
+        self.leaves: list[tuple[int, str]] = []
+        """When it began to leave topics; killed before it has, it may have left or not."""
         self.has_begun = False
         """Whether it was ever subscribed: only then its name has an owner."""
         self._is_first = True
@@ -57,8 +59,9 @@ class DurableReader:
                 )
         self._handed[position] = event.topic
 
-    def leave(self, topic: str) -> None:
-        """Note that events of a topic need not be acknowledged."""
+    def leave(self, topic: str, at_ns: int) -> None:
+        """Note that a topic is being left: its events need not be acknowledged."""
+        self.leaves.append((at_ns, topic))
         self._acked.update((one, None) for one, its in self._handed.items() if its == topic)
 
     def done(self, event: ensue.ReceivedEvent) -> int:

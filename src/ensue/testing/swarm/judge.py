@@ -35,11 +35,13 @@ def judge(
     lossy: bool = False,
     lost_ns: int | None = None,
     broken: Mapping[str, int] = MappingProxyType({}),
+    leaves: Mapping[str, Sequence[tuple[int, str]]] = MappingProxyType({}),
 ) -> list[str]:
     """Return what is wrong with a run, in words; nothing: it is valid.
 
     `lost_ns` is when a server lost its log: nothing is owed that had its receipt before. `broken`
-    says when durable subscriptions got that error, and began anew.
+    says when durable subscriptions got that error, and began anew. `leaves` says when they began to
+    leave topics.
     """
     problems: list[str] = []
     if lost_ns is not None:
@@ -50,6 +52,7 @@ def judge(
         lives = sorted(
             (row for row in rows if row.subscription == name), key=lambda row: row.true_ns or 0
         )
+        lives = _with_doubtful_leaves(lives, leaves.get(name, ()))
         anew_ns = broken.get(name)
         if anew_ns is None and lost_ns is not None:
             # Nothing remembers one that was closed when its server lost its log.
@@ -144,6 +147,29 @@ def _redeliveries(name: str, lives: Sequence[Row]) -> list[str]:
                     f"renumbered: position {position} of {name} was {known}, and is {row.event}"
                 )
     return problems
+
+
+def _with_doubtful_leaves(lives: list[Row], leaves: Sequence[tuple[int, str]]) -> list[Row]:
+    """Add the end of subscriptions that a life began to leave and was killed before it had.
+
+    Nothing is owed until the next life has the topic again.
+    """
+    found = list(lives)
+    for at_ns, topic in leaves:
+        before = [row for row in lives if (row.true_ns or 0) <= at_ns]
+        bus = before[-1].node if before else ""
+        is_done = any(
+            row.action == "unsubscribed"
+            and (row.topic, row.node) == (topic, bus)
+            and (row.true_ns or 0) >= at_ns
+            for row in lives
+        )
+        if before and not is_done:
+            end = msgspec.structs.replace(
+                before[-1], action="unsubscribed", topic=topic, event=None, position=None
+            )
+            found.append(msgspec.structs.replace(end, true_ns=at_ns, verdict=""))
+    return sorted(found, key=lambda row: row.true_ns or 0)
 
 
 def _one_life(name: str, lives: Sequence[Row], *, lost_ns: int | None = None) -> list[Row]:

@@ -481,9 +481,22 @@ class Program:
         ):
             self.problems.append(f"left: {event.id} was handed out after its topic was left")
 
-    async def _change(self, events: ensue.Subscription, topic: str, left: dict[str, int]) -> None:
+    @property
+    def leaves(self) -> dict[str, list[tuple[int, str]]]:
+        """By durable subscription: when it began to leave topics."""
+        return {name: hands.leaves for name, hands in self._hands.items()}
+
+    async def _change(
+        self,
+        events: ensue.Subscription,
+        topic: str,
+        left: dict[str, int],
+        hands: DurableReader | None = None,
+    ) -> None:
         """Leave a topic, or join it again. `left` says how many rows there were then."""
         if topic in events.topics and len(events.topics) > 1 and topic not in left:
+            if hands is not None:
+                hands.leave(topic, self.world.now_ns)
             await events.unsubscribe(topic)
             left[topic] = len(self.world.rows)
         elif topic in left:
@@ -532,8 +545,7 @@ class Program:
                     topic = random.choice(topics)
                     # What was handed out and is not acknowledged would lose its position.
                     await self._acknowledge(late, hands, random)
-                    hands.leave(topic)
-                    await self._change(events, topic, left)
+                    await self._change(events, topic, left, hands)
                 if self.calm:
                     await self._acknowledge(late, hands, random)
                 if self.calm and left:
