@@ -12,6 +12,7 @@ from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Notif
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import Changed, ChangeRequest, Forget, Refused
+from ensue.protocols.total.records import CLOCK
 
 CHAIN = {"low": ["a", "b"], "high": ["c"]}
 
@@ -573,6 +574,19 @@ def test_void_is_acknowledged_with_the_event_before_it() -> None:
     net.come_to_rest()
     publish(net, "c", "e7")
     assert positions(net)[-1] == ("e7", 7)
+
+
+def test_void_after_the_last_acknowledged_event_is_not_asked_for_again() -> None:
+    net = acknowledging()
+    net.acknowledge("s", 5)
+    net.publish("doomed", "a", "lost")
+    net.roundtrip()
+    net.crash("doomed")
+    net.under_way.clear()
+    net.pass_time(net.config.lease_ns)
+    net.come_to_rest()
+    record = CLOCK.decode(net.disks["s"]["clock/a"])
+    assert record.slot == 4
 
 
 @pytest.mark.parametrize("reached", [AttachRequest, ChangeRequest, Changed])

@@ -61,11 +61,12 @@ class Progress:
             self.delivered += 1
             while self.delivered in self.gaps:
                 self.delivered += 1
-        if self._acknowledge_each:
+        if self._acknowledge_each and (count or self.unacknowledged):
             self.unacknowledged.append((self.delivered, topic, slot))
         elif self._durable:
             self._advance(topic, slot)
-            self._effects.append(Persist("delivered", INT.encode(self.delivered)))
+            if count:
+                self._effects.append(Persist("delivered", INT.encode(self.delivered)))
 
     def acknowledge(self, position: int) -> None:
         """Note that the application has handled every event up to a position."""
