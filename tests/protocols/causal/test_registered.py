@@ -305,6 +305,17 @@ def test_steady_publishing_without_subscribers_asks_once_a_round_trip() -> None:
     assert len(settled(room, "pub~1")) == 101
 
 
+def test_new_connection_polls_before_it_greets() -> None:
+    """A server drops frames to others on a connection that has not polled."""
+    room = members_of("a~1", "pub~1")
+    room.cut = between("pub~1", "a~1", REGISTRY)
+    room.run(5 * SECOND)
+    node = room.nodes["pub~1"]
+    node.repeat(now_ns=room.now_ns)
+    frames = [each.frame for each in node.take_effects() if isinstance(each, Send)]
+    assert [type(frame) for frame in frames] == [Register, Heartbeat]
+
+
 def mute(room: Room, name: str, *kinds: type[Frame]) -> None:
     """Drop all frames of some types that one client sends."""
     send = room.send

@@ -156,8 +156,12 @@ class RegisteredNode:
         self._client.resign()
 
     def repeat(self, *, now_ns: int) -> None:
-        """Repeat requests, and check which peers are alive: the connection is new."""
+        """Repeat requests, and check which peers are alive: the connection is new.
+
+        The poll goes first. A server relays nothing over a connection before it.
+        """
         self._client.repeat(now_ns)
+        self.node.state.effects += self._client.take_effects()
         for peer in bits(self.node.state.detector.suspected & self._cube.everyone):
             self.node.neighbors.greet(peer, now_ns=now_ns)
 
