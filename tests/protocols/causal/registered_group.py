@@ -74,14 +74,15 @@ class Desk:
     def enrol(self, source: str) -> list[tuple[str, Frame]]:
         return self.handle(source, Register(epoch=0, known=0, gone=0))
 
-    def ask(self, source: str) -> list[tuple[str, Frame]]:
-        """Register a client that knows the complete lists."""
+    def ask(self, source: str, topics: tuple[str, ...] = ()) -> list[tuple[str, Frame]]:
+        """Poll as a client that knows the complete lists."""
         registry = self.registry
         known, gone = len(registry.names), len(registry.gone)
         digest = registry._list.digest(known, gone)
         assert digest is not None
         return self.handle(
-            source, Register(epoch=registry.epoch, known=known, gone=gone, digest=digest)
+            source,
+            Register(epoch=registry.epoch, known=known, gone=gone, digest=digest, topics=topics),
         )
 
     def wait(self, period_ns: int) -> list[tuple[str, Frame]]:

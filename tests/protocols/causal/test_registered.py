@@ -39,7 +39,13 @@ from ensue.protocols.causal.trees import Relay
 from ensue.protocols.interface import Frame, Join, Refuse, Send, Settle
 from ensue.protocols.membership.client import KnownMembers
 from ensue.protocols.membership.frames import FRAMES as REGISTRY_FRAMES
-from ensue.protocols.membership.frames import Members, Register, TopicGranted, TopicRequest
+from ensue.protocols.membership.frames import (
+    Members,
+    Register,
+    TopicGranted,
+    TopicReleased,
+    TopicRequest,
+)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -190,6 +196,124 @@ def test_answer_of_another_new_member_does_not_stand_for_a_silent_subscriber() -
     room.cut = set()
     room.run(5 * SECOND)
     assert room.delivered("a~1") == ["first"]
+
+
+def settled(room: Room, name: str) -> list[str]:
+    """Return the payloads of a node's settled events."""
+    return [each.event.payload.decode() for each in room.outcomes[name] if isinstance(each, Settle)]
+
+
+def members_of(*names: str, topic: str = "", reader: str = "a~1") -> Room:
+    """Return a room of members, one of which has subscribed."""
+    room = Room()
+    for name in names:
+        room.come(name)
+        room.run(SECOND)
+    if topic:
+        room.act(reader, "subscribe", (topic,))
+        room.run(SECOND)
+    return room
+
+
+def between(one: str, *others: str) -> set[tuple[str, str]]:
+    return {pair for other in others for pair in ((one, other), (other, one))}
+
+
+@pytest.mark.parametrize("known", ["", "u"], ids=["unknown row", "old row"])
+def test_publisher_that_is_cut_off_learns_of_a_new_subscriber_before_it_settles(known: str) -> None:
+    room = members_of("a~1", "pub~1", topic=known)
+    room.cut = between("pub~1", "a~1", REGISTRY)
+    room.act("a~1", "subscribe", ("t",))
+    room.run(5 * SECOND)
+    assert Join("t") in room.outcomes["a~1"], "it passes over the publisher"
+    room.act("pub~1", "publish", "t", b"first")
+    room.nodes["pub~1"]._client._granted["publish"].add("t")  # As if it had published before.
+    room.nodes["pub~1"].node.advance(now_ns=room.now_ns)
+    room.run(5 * SECOND)
+    assert settled(room, "pub~1") == []
+    room.cut = between("pub~1", "a~1")
+    room.run(5 * SECOND)
+    assert settled(room, "pub~1") == [], "the registry has named the subscriber"
+    room.cut = set()
+    room.run(2 * SECOND)
+    assert room.delivered("a~1") == ["first"]
+    assert settled(room, "pub~1") == ["first"]
+
+
+def test_member_that_asked_for_a_topic_and_has_not_joined_holds_up_no_receipt() -> None:
+    room = members_of("a~1", "pub~1", topic="t")
+    room.lost = lambda frame: isinstance(frame, TopicReleased)
+    room.act("a~1", "unsubscribe", ("t",))
+    room.run(SECOND)
+    room.act("pub~1", "publish", "t", b"first")
+    room.run(SECOND)
+    assert settled(room, "pub~1") == ["first"], "its row is without the topic"
+
+
+def test_member_that_may_have_subscribed_is_asked_again() -> None:
+    room = members_of("a~1", "b~1", "c~1", "d~1", "pub~1", topic="t", reader="c~1")
+    room.lost = lambda frame: isinstance(frame, TopicReleased)
+    room.act("c~1", "unsubscribe", ("t",))
+    room.run(SECOND)
+    room.act("pub~1", "publish", "t", b"first")
+    room.lost = lambda frame: isinstance(frame, Heartbeat | Alive | Versions)
+    room.run(SECOND // 2)
+    room.lost = lambda _frame: False
+    assert settled(room, "pub~1") == []
+    room.run(2 * SECOND)
+    assert settled(room, "pub~1") == ["first"]
+
+
+def test_killed_subscriber_of_another_topic_holds_up_no_receipt() -> None:
+    room = members_of("a~1", "pub~1", topic="other")
+    room.kill("a~1")
+    room.act("pub~1", "publish", "t", b"first")
+    room.run(SECOND)
+    assert settled(room, "pub~1") == ["first"]
+
+
+def test_event_whose_subscribers_left_is_not_settled_without_an_unknown_one() -> None:
+    """The only known subscriber is evicted before it had the event; another one is cut off."""
+    room = members_of("a~1", "b~1", "pub~1", topic="t")
+    room.cut = between("pub~1", "b~1")
+    room.lost = lambda frame: isinstance(frame, Rows | Receipt)  # So a~1 does not pass them on.
+    room.act("b~1", "subscribe", ("t",))
+    room.run(SECOND)
+    room.kill("a~1")
+    room.act("pub~1", "publish", "t", b"first")
+    room.run(2 * EXPIRE_NS)
+    assert "a~1" not in room.desk.registry.present
+    assert settled(room, "pub~1") == []
+    room.cut, room.lost = set(), lambda _frame: False
+    room.run(5 * SECOND)
+    assert room.delivered("b~1") == ["first"]
+    assert settled(room, "pub~1") == ["first"]
+
+
+def test_steady_publishing_without_subscribers_asks_once_a_round_trip() -> None:
+    room = members_of("pub~1")
+    room.act("pub~1", "publish", "t", b"first")
+    room.run(SECOND)
+    polls = room.nodes["pub~1"]._client.asked
+    for number in range(100):
+        room.act("pub~1", "publish", "t", str(number).encode())
+        room.run(5 * MS)
+        # A poll takes up to 40 ms, and an event may wait for the one before its own.
+        assert room.nodes["pub~1"].unsettled_count <= 20
+    assert room.nodes["pub~1"]._client.asked - polls <= 50
+    room.run(100 * MS)
+    assert len(settled(room, "pub~1")) == 101
+
+
+def test_new_connection_polls_before_it_greets() -> None:
+    """A server drops frames to others on a connection that has not polled."""
+    room = members_of("a~1", "pub~1")
+    room.cut = between("pub~1", "a~1", REGISTRY)
+    room.run(5 * SECOND)
+    node = room.nodes["pub~1"]
+    node.repeat(now_ns=room.now_ns)
+    frames = [each.frame for each in node.take_effects() if isinstance(each, Send)]
+    assert [type(frame) for frame in frames] == [Register, Heartbeat]
 
 
 def mute(room: Room, name: str, *kinds: type[Frame]) -> None:

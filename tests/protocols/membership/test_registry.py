@@ -16,12 +16,18 @@ from ensue.protocols.causal.frames import Alive
 from ensue.protocols.causal.registered import RegisteredNode
 from ensue.protocols.interface import Frame, Refuse, Send
 from ensue.protocols.membership import registry
-from ensue.protocols.membership.client import STRANGERS_MAX, KnownMembers, MembershipClient
+from ensue.protocols.membership.client import (
+    RETRY_NS,
+    STRANGERS_MAX,
+    KnownMembers,
+    MembershipClient,
+)
 from ensue.protocols.membership.frames import (
     Deregister,
     Evicted,
     Members,
     Register,
+    TopicReleased,
     TopicRequest,
 )
 from ensue.protocols.membership.registry import AGAIN, RETURN_NS, SWEEPS
@@ -62,23 +68,145 @@ def test_restarted_registry_resumes_with_its_lists() -> None:
     assert members(dict(desk.enrol("e~1"))["e~1"]).names[4] == "e~1", "or had the time to poll"
 
 
-def test_restarted_registry_names_the_members_that_asked_to_subscribe() -> None:
+def readers(desk: Desk, *topics: str) -> dict[str, tuple[int, ...]]:
+    """Ask as the first member which members may have subscribed to topics."""
+    name = desk.registry.present[0]
+    ((_, answer),) = desk.ask(name, topics)
+    return members(answer).readers
+
+
+def test_registry_names_the_members_that_asked_to_subscribe() -> None:
     desk = Desk()
     for name in ("reader~1", "writer~1", "left~1"):
         desk.enrol(name)
     for name in ("reader~1", "left~1"):
-        desk.handle(name, TopicRequest(topic="t", action="subscribe"))
-    desk.handle("writer~1", TopicRequest(topic="t", action="publish"))
+        desk.handle(name, TopicRequest(topic="t/1", action="subscribe"))
+    desk.handle("writer~1", TopicRequest(topic="t/1", action="publish"))
+    assert readers(desk, "t/1", "other") == {"t/1": (0, 2), "other": ()}
     desk.handle("left~1", Deregister(epoch=desk.registry.epoch))
-    desk.start()
-    desk.wait(RETURN_NS + MS)
-    assert members(dict(desk.enrol("new~1"))["new~1"]).readers == (0,)
-    for name in ("reader~1", "writer~1", "new~1"):
+    for _ in range(2):
+        assert readers(desk, "t/1", "other") == {"t/1": (0,), "other": ()}
+        desk.start()
+        desk.wait(RETURN_NS + MS)
+    for name in ("reader~1", "writer~1"):
         desk.handle(name, Deregister(epoch=desk.registry.epoch))
     desk.enrol("later~1")  # Begins another epoch, in which 0 is another member.
     desk.start()
     desk.wait(RETURN_NS + MS)
-    assert members(dict(desk.enrol("last~1"))["last~1"]).readers == ()
+    assert readers(desk, "t/1") == {"t/1": ()}
+    assert not any("reader/" in key for key in desk.disk)
+
+
+def test_released_topic_has_no_reader_unless_it_was_requested_again() -> None:
+    desk = Desk()
+    desk.enrol("reader~1")
+    desk.handle("reader~1", TopicRequest(topic="t", action="subscribe", asked=1))
+    desk.handle("reader~1", TopicReleased(topic="t", asked=1))
+    assert readers(desk, "t") == {"t": ()}
+    assert not any("reader/" in key for key in desk.disk)
+    desk.handle("reader~1", TopicRequest(topic="t", action="subscribe", asked=2))
+    desk.handle("reader~1", TopicReleased(topic="t", asked=1))
+    assert readers(desk, "t") == {"t": (0,)}, "the release was overtaken"
+
+
+def member(desk: Desk, name: str) -> MembershipClient:
+    """Return the client of a member that knows the lists."""
+    lists = KnownMembers()
+    (*_, (_, answer)) = desk.enrol(name)
+    assert lists.take(members(answer))
+    return MembershipClient(REGISTRY, lists, now_ns=desk.now_ns)
+
+
+def exchange(desk: Desk, client: MembershipClient, name: str) -> dict[str, tuple[int, ...]]:
+    """Exchange one message with the registry; return the readers it names."""
+    (sent,) = client.take_effects()
+    assert isinstance(sent, Send)
+    ((_, answer),) = desk.handle(name, sent.frame)
+    return client.receive(answer, desk.now_ns).readers
+
+
+def test_one_inquiry_is_under_way_and_the_next_is_for_all_topics_since() -> None:
+    desk = Desk()
+    client = member(desk, "a~1")
+    for topic in ("t", "u", "v"):
+        client.inquire(topic, desk.now_ns)
+    assert (client.has_inquired("t"), client.has_inquired("u")) == (True, False)
+    assert exchange(desk, client, "a~1") == {"t": ()}
+    assert exchange(desk, client, "a~1") == {"u": (), "v": ()}
+    assert client.take_effects() == []
+
+
+def test_unanswered_inquiry_is_repeated() -> None:
+    desk = Desk()
+    client = member(desk, "a~1")
+    client.inquire("t", desk.now_ns)
+    client.take_effects()
+    assert client.next_timer_ns() == desk.now_ns + RETRY_NS
+    client.handle_timer(desk.now_ns + RETRY_NS)
+    assert exchange(desk, client, "a~1") == {"t": ()}
+
+
+def test_answer_to_an_earlier_poll_is_none_to_an_inquiry() -> None:
+    desk = Desk()
+    client = member(desk, "a~1")
+    client.inquire("t", desk.now_ns)
+    (first,) = client.take_effects()
+    assert isinstance(first, Send)
+    ((_, early),) = desk.handle("a~1", first.frame)
+    client.receive(early, desk.now_ns)
+    desk.handle("a~1", TopicRequest(topic="t", action="subscribe"))
+    client.inquire("t", desk.now_ns)
+    assert client.receive(early, desk.now_ns).readers == {}, "it came twice"
+    assert exchange(desk, client, "a~1") == {"t": (0,)}
+
+
+def test_client_asks_again_for_readers_that_did_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "READERS_MAX", 2)
+    desk = Desk()
+    client = member(desk, "a~1")
+    for topic in ("t", "u"):
+        for name in ("a~1", "b~1"):
+            desk.enrol(name)
+            desk.handle(name, TopicRequest(topic=topic, action="subscribe"))
+    client.question(desk.now_ns)
+    exchange(desk, client, "a~1")  # Of b~1.
+    for topic in ("first", "t", "u"):
+        client.inquire(topic, desk.now_ns)
+    assert exchange(desk, client, "a~1") == {"first": ()}
+    assert exchange(desk, client, "a~1") == {"t": (0, 1)}
+    assert exchange(desk, client, "a~1") == {"u": (0, 1)}
+
+
+def test_topic_that_was_released_without_a_connection_is_released_by_the_next() -> None:
+    desk = Desk()
+    client = member(desk, "a~1")
+    for topic in ("t", "u"):
+        desk.handle("a~1", TopicRequest(topic=topic, action="subscribe"))
+        client.ask(topic, "subscribe", desk.now_ns)
+        client.withdraw(topic, "subscribe")
+    client.ask("u", "subscribe", desk.now_ns)
+    client.question(desk.now_ns)
+    client.take_effects()  # All of it is lost.
+    client.repeat(desk.now_ns)
+    for sent in client.take_effects():
+        assert isinstance(sent, Send)
+        for _, answer in desk.handle("a~1", sent.frame):
+            client.receive(answer, desk.now_ns)
+    assert readers(desk, "t", "u") == {"t": (), "u": (0,)}
+    client.repeat(desk.now_ns)
+    repeated = [each.frame for each in client.take_effects() if isinstance(each, Send)]
+    assert [type(frame) for frame in repeated] == [Register, TopicRequest]
+
+
+def test_withdrawn_request_releases_its_topic() -> None:
+    desk = Desk()
+    client = member(desk, "a~1")
+    client.ask("t", "subscribe", desk.now_ns)
+    client.withdraw("t", "subscribe")
+    for sent in client.take_effects():
+        assert isinstance(sent, Send)
+        desk.handle("a~1", sent.frame)
+    assert readers(desk, "t") == {"t": ()}
 
 
 def test_departed_or_expired_member_can_not_return_under_its_name() -> None:

@@ -39,6 +39,8 @@ from ensue.journal.index import EventIndex
 from ensue.journal.journal import Journal
 from ensue.journal.recovery import Recovery
 from ensue.journal.segments import Segments
+from ensue.protocols.causal.reader_inquiries import ReaderInquiries
+from ensue.protocols.causal.registered import RegisteredNode
 from ensue.protocols.content.client import Notified
 from ensue.protocols.content.leases import Leases as ContentLeases
 from ensue.protocols.interface import Join, Persist, Send
@@ -541,6 +543,12 @@ def put_off(self: MembershipClient, now_ns: int) -> None:
     self._poll_due_ns = now_ns + POLL_NS
 
 
+def greet_unregistered(self: RegisteredNode, *, now_ns: int) -> None:
+    """A new connection greets others before it polls: its server drops these frames."""
+    with mock.patch.object(self._client, "take_effects", return_value=[]):
+        real_repeat(self, now_ns=now_ns)
+
+
 def admit_without_news(self: Registry, name: str, terms: str, now_ns: int) -> None:
     """Members are not told of a new one."""
     before = list(self._effects)
@@ -560,7 +568,7 @@ real_admit, real_deregister = Registry._admit, Registry._deregister
 real_retire, real_commit_write = Driver.retire, GroupCommit._write
 real_synced, real_group_write = GroupCommit._synced, GroupCommit.write
 real_begin, real_own_write = station_builder.begin_incarnation, content_broker._OwnRecords.write
-real_drive = ContentBroker._drive
+real_drive, real_repeat = ContentBroker._drive, RegisteredNode.repeat
 
 SERVER = (
     Mutant("answers before records", "total", ((Driver, "_drain", carry_out_first),)),
@@ -604,6 +612,14 @@ SERVER = (
     Mutant("members learn nothing new", "causal", ((Registry, "_admit", admit_without_news),)),
     Mutant("the registry is not asked again", "causal", ((MembershipClient, "question", put_off),)),
     Mutant("a new connection asks nothing", "causal", ((MembershipClient, "repeat", nothing),)),
+    Mutant(
+        "settled without asking",
+        "causal",
+        (
+            (ReaderInquiries, "unread", lambda _self, _topic, last, _now_ns: last),
+            (RegisteredNode, "repeat", greet_unregistered),
+        ),
+    ),
 )
 
 
@@ -872,7 +888,7 @@ SEEDS = {
     "acks are safe at once": 45,
     "unread events survive leaving": 6,
     "handlers get left topics": 33,
-    "shares join at once": 0,
+    "shares join at once": 2,
     "shares leave for all": 2,
     "a full share stays paused": 2,
     "a full reader stays paused": 5,
@@ -884,9 +900,10 @@ SEEDS = {
     "gone clients keep places": 384,
     "every user may": 2,
     "every user may, merged": 1,
-    "marks are forgotten": 12,
+    "marks are forgotten": 76,
     "the registry forgets": 0,
     "the registry is not asked again": 0,
+    "settled without asking": 3344,
     "subscriptions by content ignore options": 0,
     "a paused broker holds up newcomers": 6,
     "a dead coordinator keeps its timeout": 8,

@@ -33,6 +33,9 @@ from ensue.testing.swarm import draw, run
         # A server was killed, and took all silent clients for ones that may have subscribed: the
         # receipts of a new publisher waited a minute for publishers that were killed.
         ("causal", 1980),
+        # A publisher was cut off when a reader subscribed. It took its events for ones without
+        # subscribers, and got receipts; the reader never got them.
+        ("causal", 3344),
         # A client closed before it was connected to the last node of the chain, which kept its slot
         # for a full lease: subscribers waited for ten seconds.
         ("total", 2074),

@@ -60,6 +60,10 @@ def _always(*_arguments: object) -> bool:
     return True
 
 
+def _all(_topic: str, last: int, _now_ns: int) -> int:
+    return last
+
+
 class CausalNode:
     """One node of the hypercube.
 
@@ -69,7 +73,8 @@ class CausalNode:
 
     `may_publish` returns whether events of a topic may be sent yet; later events wait too.
     `all_publishers_known` returns whether all nodes are known that may have published before some
-    events: topic, last number by source, now.
+    events: topic, last number by source, now. `unread` returns up to which number the events of a
+    topic certainly have no subscriber, if none is known: topic, last number, now.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class CausalNode:
         membership: Membership | None = None,
         may_publish: Callable[[str], bool] = _always,
         all_publishers_known: Callable[[str, Counts, int], bool] = _always,
-        all_rows_known: Callable[[], bool] = _always,
+        unread: Callable[[str, int, int], int] = _all,
         now_ns: int = 0,
     ) -> None:
         self.name = name
@@ -121,7 +126,7 @@ class CausalNode:
             self._repair,
             self._subscriptions,
             may_publish,
-            all_rows_known,
+            unread,
         )
         self._handlers: dict[type[Frame], Handler] = {
             Publication: self._publication,

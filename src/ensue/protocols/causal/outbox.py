@@ -6,10 +6,12 @@ has up to `window` messages of a topic under way. Events published while the win
 together, up to `batch_max` events and `batch_bytes_max` bytes per message.
 
 An event is settled when every reachable member has it, and at least one, if there are any. Members
-that cannot be reached get it when they are back (`repair`).
+that cannot be reached get it when they are back (`repair`). If all members left before one had the
+event, it is queued again, as one without subscribers.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from ensue.core.event import Event
 from ensue.protocols.causal.config import CausalConfig
@@ -40,23 +42,29 @@ class Outbox:
         """Whether events wait for room in the window."""
         return bool(self._queue)
 
+    @property
+    def last_queued(self) -> int:
+        """Number of the last queued event; 0 if there is none."""
+        return self._queue[-1].event.publisher_seq if self._queue else 0
+
     def add(self, item: Item) -> None:
         """Append an event."""
         self.unsettled[item.event.publisher_seq] = item.event
         self._queue.append(item)
 
-    def pump(self, trees: Trees, targets: int, *, now_ns: int) -> list[Effect]:
+    def pump(self, trees: Trees, targets: int, *, now_ns: int) -> None:
         """Send what the window has room for."""
-        effects: list[Effect] = []
         while self._queue and self._under_way < self._config.window:
-            items = self._next_batch()
-            if not targets:
-                effects += self._settle(items)
-                continue
             self._under_way += 1
-            message = Publication(token=0, height=1, below=b"", items=items)
+            message = Publication(token=0, height=1, below=b"", items=self._next_batch())
             trees.start(message, targets, now_ns=now_ns, insists=True)
-        return effects
+
+    def settle_unread(self, last: int) -> list[Effect]:
+        """Settle queued events up to a number: they have no subscriber."""
+        items: list[Item] = []
+        while self._queue and self._queue[0].event.publisher_seq <= last:
+            items.append(self._queue.popleft())
+        return self._settle(items)
 
     def _next_batch(self) -> tuple[Item, ...]:
         items = [self._queue.popleft()]
@@ -69,12 +77,16 @@ class Outbox:
         return tuple(items)
 
     def done(self, relay: Relay) -> list[Effect]:
-        """Settle the events of a finished message."""
+        """Settle the events of a finished message; queue them again if all targets left."""
         assert isinstance(relay.message, Publication)
         self._under_way -= 1
+        if not relay.targets:
+            both = (*relay.message.items, *self._queue)
+            self._queue = deque(sorted(both, key=lambda item: item.event.publisher_seq))
+            return []
         return self._settle(relay.message.items)
 
-    def _settle(self, items: tuple[Item, ...]) -> list[Effect]:
+    def _settle(self, items: Iterable[Item]) -> list[Effect]:
         effects: list[Effect] = []
         for item in items:
             number = item.event.publisher_seq

@@ -6,6 +6,8 @@ it joins without subscribing its application, and the event waits. So does every
 
 An event that is refused after it got its number leaves a gap that no subscriber can pass. All
 later events of its topic are refused too.
+
+An event without a known subscriber is settled when it is certain that there is none (`unread`).
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +42,7 @@ class Publications:
         repair: Repair,
         subscriptions: Subscriptions,
         may_publish: Callable[[str], bool],
-        all_rows_known: Callable[[], bool],
+        unread: Callable[[str, int, int], int],
     ) -> None:
         self._name = name
         self._state = state
@@ -50,8 +52,9 @@ class Publications:
         self._subscriptions = subscriptions
         self._may_publish = may_publish
         """Whether events of a topic may be sent yet."""
-        self._all_rows_known = all_rows_known
-        """Whether there is no member whose subscriptions are unknown."""
+        self._unread = unread
+        """Up to which number the events of a topic certainly have no subscriber, if none is known:
+        topic, number of the last one, now."""
         self._numbers = EventNumbers(name)
         self._waiting: dict[int, Event] = {}
         """Events without a place, in publishing order: this node is not in their topic yet."""
@@ -144,20 +147,26 @@ class Publications:
         for topic in list(self._queued):
             outbox = self._outboxes[topic]
             targets = state.membership.members(topic) & state.cube.everyone & ~(1 << state.number)
-            if not targets and not self._all_rows_known():
-                continue  # A member that does not answer yet may be a subscriber.
-            state.effects += outbox.pump(self._trees, targets, now_ns=now_ns)
+            if targets:
+                outbox.pump(self._trees, targets, now_ns=now_ns)
+            else:
+                last = self._unread(topic, outbox.last_queued, now_ns)
+                settled = outbox.settle_unread(last)
+                if settled:
+                    state.effects += settled
+                    state.dirty.touch(topic)
             if not outbox.queued:
                 del self._queued[topic]
-            if not targets:
-                state.dirty.touch(topic)
 
     def done(self, relay: Relay) -> None:
         """Settle the events of a message that all reachable members have."""
         assert isinstance(relay.message, Publication)
         topic = relay.message.items[0].event.topic
-        self._state.effects += self._outbox(topic).done(relay)
+        outbox = self._outbox(topic)
+        self._state.effects += outbox.done(relay)
         self._state.dirty.touch(topic)
+        if outbox.queued:
+            self._queued[topic] = None
 
     def settled(self, topic: str) -> int:
         """Return up to which number the events of a topic are settled."""

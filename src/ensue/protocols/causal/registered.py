@@ -8,10 +8,10 @@ would miss their subscribers. So a new node sends a heartbeat to every member an
 that come later get the rows of this node the same way: of two that come or subscribe at once, one
 learns of the other.
 
-A member that did not answer in time may be cut off and have subscribed long ago: the registry says
-which ones may have. While the row of such a member is unknown, heartbeats to it go on, more slowly,
-and an event without a known subscriber is not settled: its publisher may be the only process that
-has it. That ends when the row arrives, from any member, or when the registry evicts the member.
+Events without a known subscriber. A member that did not answer in time, or was cut off from this
+node for a while, may have subscribed. So such an event is not settled before the registry and the
+members that it names have answered (`ReaderInquiries`): this node may be the only process that has
+the event.
 
 Topics are requested before use. An event whose topic is not granted yet waits, and so do all later
 ones; when the topic is denied, its events are settled as void, with the reason.
@@ -24,6 +24,7 @@ from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.causal.frames import Alive, Counts, Heartbeat, Row, Rows, Versions
 from ensue.protocols.causal.hypercube import Hypercube, bits
 from ensue.protocols.causal.node import CausalNode
+from ensue.protocols.causal.reader_inquiries import ReaderInquiries
 from ensue.protocols.interface import Effect, Frame, Refuse, Resumed
 from ensue.protocols.membership.client import KnownMembers, MembershipClient
 
@@ -32,7 +33,7 @@ __all__ = ["RegisteredNode"]
 GREET_NS = 100_000_000
 """Interval at which a new node repeats heartbeats to members that have not answered."""
 LATE_GREET_NS = 1_000_000_000
-"""The same after the warm-up, to members that did not answer in time."""
+"""Interval at which a node repeats heartbeats to members that may have subscribed."""
 
 
 class RegisteredNode:
@@ -53,25 +54,24 @@ class RegisteredNode:
         self._cube = Hypercube(members.names)
         for number in members.gone:
             self._cube.remove(members.names[number])
+        self._inquiries = ReaderInquiries(client, self._cube, name)
         self.node = CausalNode(
             name=name,
             names=self._cube,
             config=config,
             may_publish=lambda topic: client.may(topic, "publish"),
             all_publishers_known=self._all_publishers_known,
-            all_rows_known=lambda: not self._unknown_rows(),
+            unread=self._inquiries.unread,
             now_ns=now_ns,
         )
         self._unheard = self._cube.everyone & ~(1 << self.node.number)
-        """Members that have not sent what they know, as a set."""
+        """Members that have not sent what they know since this node came, as a set."""
         self._late = 0
         """Those of them that the warm-up does not wait for any more."""
         self._is_warm = False
-        self._readers = frozenset(members.readers)
-        """Members that may have subscribed before this node registered."""
         self._announced: dict[int, dict[int, int]] = {}
         """By peer: versions of the rows that it is going to send."""
-        self._inquiries: dict[str, tuple[int, Counts]] = {}
+        self._missing: dict[str, tuple[int, Counts]] = {}
         """By topic: a poll of the registry, and the missing events by source that it came after."""
         self._greet_due_ns: int | None = now_ns
         self._greet_until_ns = now_ns + config.answer_ns
@@ -156,8 +156,12 @@ class RegisteredNode:
         self._client.resign()
 
     def repeat(self, *, now_ns: int) -> None:
-        """Repeat requests, and check which peers are alive: the connection is new."""
+        """Repeat requests, and check which peers are alive: the connection is new.
+
+        The poll goes first. A server relays nothing over a connection before it.
+        """
         self._client.repeat(now_ns)
+        self.node.state.effects += self._client.take_effects()
         for peer in bits(self.node.state.detector.suspected & self._cube.everyone):
             self.node.neighbors.greet(peer, now_ns=now_ns)
 
@@ -172,9 +176,10 @@ class RegisteredNode:
             self._client.stranger(source, frame, now_ns)
             return
         self.node.receive(frame, source=source, now_ns=now_ns)
-        if self._unheard:
-            self._listen(frame, self._cube.numbers[source])
-            if not self._unknown_rows():
+        peer = self._cube.numbers[source]
+        if (self._unheard | self._inquiries.owing) >> peer & 1 and self._has_sent_rows(frame, peer):
+            self._unheard &= ~(1 << peer)
+            if self._inquiries.received_rows(peer):
                 self.node.advance(now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
@@ -192,14 +197,12 @@ class RegisteredNode:
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the pending effects."""
-        effects = [*self.node.take_effects(), *self._client.effects]
-        self._client.effects = []
+        effects = [*self.node.take_effects(), *self._client.take_effects()]
         if not self._is_warm and not self._unheard & ~self._late:
             self._is_warm = True
+            self._unheard = 0
             effects.append(Resumed())
-        if self._is_warm and self._unheard:
-            self._unheard = self._unknown_rows()
-        if not self._unheard:
+        if not self._unheard and not self._inquiries.owing:
             self._greet_due_ns = None
         return effects
 
@@ -228,16 +231,27 @@ class RegisteredNode:
                 self.node.state.effects.append(Refuse((topic,), reason))
             else:
                 self.node.refuse(topic, reason, now_ns=now_ns)
+        if update.readers:
+            self._ask_readers(self._inquiries.answer(update.readers), now_ns)
+            self.node.advance(now_ns=now_ns)
+
+    def _ask_readers(self, readers: int, now_ns: int) -> None:
+        """Ask members for their rows: they may have subscribed."""
+        for peer in bits(readers):
+            self._announced.pop(peer, None)
+            self.node.neighbors.greet(peer, now_ns=now_ns)
+        if readers and self._greet_due_ns is None:
+            self._greet_due_ns = now_ns + LATE_GREET_NS
 
     def _all_publishers_known(self, topic: str, last: Counts, now_ns: int) -> bool:
         """Return whether the registry answered a poll sent after events were missed.
 
         Then all processes are known that may have published before these events.
         """
-        asked, missed = self._inquiries.get(topic, (0, {}))
+        asked, missed = self._missing.get(topic, (0, {}))
         if any(missed.get(source, 0) < number for source, number in last.items()):
             self._client.question(now_ns)
-            self._inquiries[topic] = self._client.asked, last
+            self._missing[topic] = self._client.asked, last
             return False
         return asked <= self._client.answered
 
@@ -246,25 +260,18 @@ class RegisteredNode:
     def _greet(self, now_ns: int) -> None:
         """Send heartbeats to members that owe their rows; do not wait for silent ones."""
         self._greet_due_ns = now_ns + (LATE_GREET_NS if self._is_warm else GREET_NS)
-        for peer in bits(self._unheard):
+        for peer in bits(self._inquiries.owing):
+            self.node.neighbors.greet(peer, now_ns=now_ns)
+        for peer in bits(self._unheard & ~self._inquiries.owing):
             if self.node.state.detector.away(peer, now_ns) or not (
                 0 < self._greet_until_ns - now_ns <= self.config.answer_ns
             ):
                 self._late |= 1 << peer
-            if self._is_warm or not self._late >> peer & 1:
+            if not self._late >> peer & 1:
                 self.node.neighbors.greet(peer, now_ns=now_ns)
 
-    def _unknown_rows(self) -> int:
-        """Return the members, as a set, that may have subscribed and whose rows are unknown."""
-        version = self.node.state.membership.version
-        return sum(
-            1 << peer
-            for peer in bits(self._unheard)
-            if peer in self._readers and version(peer) == 0
-        )
-
-    def _listen(self, frame: Frame, peer: int) -> None:
-        """Note whether a peer has sent all rows it knows."""
+    def _has_sent_rows(self, frame: Frame, peer: int) -> bool:
+        """Return whether a peer has sent all rows it knows, with this frame."""
         match frame:
             case Alive():
                 self._announced[peer] = {}
@@ -273,8 +280,9 @@ class RegisteredNode:
             case Rows() if peer in self._announced:
                 pass
             case _:
-                return
+                return False
         version = self.node.state.membership.version
-        if all(version(node) >= one for node, one in self._announced[peer].items()):
-            self._unheard &= ~(1 << peer)
-            del self._announced[peer]
+        if any(version(node) < one for node, one in self._announced[peer].items()):
+            return False
+        del self._announced[peer]
+        return True

@@ -182,9 +182,7 @@ class RegisteredBroker:
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the pending effects."""
-        effects = [*self.broker.take_effects(), *self._client.effects]
-        self._client.effects = []
-        return effects
+        return [*self.broker.take_effects(), *self._client.take_effects()]
 
     # -- Internal -------------------------------------------------------------------------------
 

@@ -28,15 +28,16 @@ Theory of operation
     member that knows other lists is evicted. After a restart no new process gets a number until
     all former members have polled, or had the time to (`RETURN_NS`).
 
-    It also persists which members have asked for a topic to subscribe to, and sends their numbers
-    to a new process: receipts wait for silent members that may have subscribed, and for no others.
+    It also persists which members have asked for which topics to subscribe to, until they release
+    a topic or leave. A member that has published an event and knows of no subscriber asks for
+    their numbers: its receipt waits for members that may have subscribed, and for no others.
 
     A registry that was stopped, or whose clock jumped, evicts no member for that time: only time
     in which the registry ran counts.
 
 HAZARD: members that knew entries which the registry lost are evicted, and have to reconnect as new
-members. A silent member of whose request the registry lost the record counts as one that never
-subscribed.
+members. A silent member of whose topic request the registry lost the record counts as one that
+never subscribed.
 
 Limit: `NODES_MAX` numbers in one epoch, including those of members that have left.
 """

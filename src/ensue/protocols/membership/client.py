@@ -1,8 +1,8 @@
 """The membership client: follow the registry's lists, and request topics.
 
 The registry is polled every few seconds, when a frame of an unknown process arrives (it probably
-registered after the last update), and when a connection is back. Unanswered topic requests are
-repeated.
+registered after the last update), when a connection is back, and when the owner inquires which
+members may have subscribed to a topic. Unanswered topic requests and inquiries are repeated.
 
 When the registry evicts the process, one `Refuse` effect reports it, and the driver ends the node.
 A process that leaves repeats `Deregister` until the registry has answered (`resigned`): while it is
@@ -13,6 +13,7 @@ import msgspec
 
 from ensue.protocols.interface import Effect, Frame, Refuse, Send
 from ensue.protocols.membership.frames import (
+    INQUIRIES_MAX,
     Action,
     Deregister,
     Evicted,
@@ -44,8 +45,6 @@ class KnownMembers:
     def __init__(self, terms: str = "") -> None:
         self.terms = terms
         self.epoch = 0
-        self.readers: tuple[int, ...] = ()
-        """Numbers of members that may have subscribed when this process registered."""
         self._list = MemberList()
         self._whole = False
 
@@ -67,7 +66,6 @@ class KnownMembers:
     def take(self, members: Members) -> bool:
         """Append new entries; return whether the lists are complete."""
         self.epoch = members.epoch
-        self.readers = members.readers or self.readers
         known, gone = len(self.names), len(self.gone)
         if members.first > known or members.gone_first > gone or not self.fits(members):
             self._whole = False
@@ -84,12 +82,17 @@ class KnownMembers:
         known = self._list.digest(members.first, members.gone_first)
         return known is None or known == members.digest
 
-    def question(self, asked: int = 0) -> Register:
-        """Return a request for the unknown entries."""
+    def question(self, asked: int = 0, topics: tuple[str, ...] = ()) -> Register:
+        """Return a request for the unknown entries, and for readers of topics."""
         known, gone = len(self.names), len(self.gone)
-        digest = self._list.digest(known, gone) or b""
         return Register(
-            epoch=self.epoch, known=known, gone=gone, terms=self.terms, digest=digest, asked=asked
+            epoch=self.epoch,
+            known=known,
+            gone=gone,
+            terms=self.terms,
+            digest=self._list.digest(known, gone) or b"",
+            asked=asked,
+            topics=topics,
         )
 
 
@@ -101,10 +104,12 @@ class MembershipUpdate(msgspec.Struct):
     """Numbers of members that have left."""
     granted: TopicGranted | None = None
     denied: TopicDenied | None = None
+    readers: dict[str, tuple[int, ...]] = {}
+    """By topic: numbers of the members that may have subscribed, if that was asked."""
 
 
 class MembershipClient:
-    """The membership of one process. The owner drains `effects`."""
+    """The membership of one process. The owner drains its effects."""
 
     def __init__(self, registry: str, members: KnownMembers, *, now_ns: int) -> None:
         self.registry = registry
@@ -127,6 +132,12 @@ class MembershipClient:
         self._granted: dict[Action, set[str]] = {"publish": set(), "subscribe": set()}
         self._asks: dict[tuple[str, Action], int] = {}
         """Unanswered topic requests, and when to repeat them."""
+        self._requests = 0
+        """Number of the last topic request."""
+        self._released: dict[str, tuple[int, TopicReleased]] = {}
+        """Released topics, until the registry has answered this poll, which is a later one."""
+        self._inquiries: dict[str, int] = {}
+        """Topics whose readers are needed, and the first poll that asked; 0: none has yet."""
 
     # -- Topics ---------------------------------------------------------------------------------
 
@@ -141,10 +152,25 @@ class MembershipClient:
 
     def withdraw(self, topic: str, action: Action) -> None:
         """Cancel the request for a topic, and release it if it was granted."""
-        self._asks.pop((topic, action), None)
-        if topic in self._granted[action]:
+        asked = self._asks.pop((topic, action), None) is not None
+        if asked or topic in self._granted[action]:
             self._granted[action].discard(topic)
-            self.effects.append(Send(self.registry, TopicReleased(topic=topic)))
+            released = TopicReleased(topic=topic, asked=self._requests)
+            self._released[topic] = self.asked + 1, released
+            self.effects.append(Send(self.registry, released))
+
+    def inquire(self, topic: str, now_ns: int) -> None:
+        """Ask which members may have subscribed to a topic; an update has the answer.
+
+        Polls at once, unless such a poll is under way: the next one is for all topics since.
+        """
+        self._inquiries.setdefault(topic, 0)
+        if not any(self._inquiries.values()) and not self._leaving:
+            self.question(now_ns)
+
+    def has_inquired(self, topic: str) -> bool:
+        """Return whether a poll about a topic is under way."""
+        return bool(self._inquiries.get(topic))
 
     # -- Members --------------------------------------------------------------------------------
 
@@ -190,21 +216,26 @@ class MembershipClient:
 
     def question(self, now_ns: int) -> None:
         """Poll the registry, or repeat that this process leaves."""
-        self._poll_due_ns = now_ns + (RETRY_NS if self._leaving else POLL_NS)
+        self._poll_due_ns = now_ns + (RETRY_NS if self._leaving or self._inquiries else POLL_NS)
         self._asked_ns = now_ns
         if self._leaving and not self.resigned:
             self.resign()
         elif not self._leaving and not self._evicted:
             self.asked += 1
-            self.effects.append(Send(self.registry, self.members.question(self.asked)))
+            topics = tuple(self._inquiries)[:INQUIRIES_MAX]
+            for topic in topics:
+                self._inquiries[topic] = self._inquiries[topic] or self.asked
+            self.effects.append(Send(self.registry, self.members.question(self.asked, topics)))
 
     def repeat(self, now_ns: int) -> None:
         """Repeat all requests now, and report the topics in use: the connection is new."""
         self.question(now_ns)
         if self._leaving:
             return
+        for _, released in self._released.values():
+            self.effects.append(Send(self.registry, released))
         for topic in sorted(self._granted["subscribe"]):
-            self.effects.append(Send(self.registry, TopicRequest(topic=topic, action="subscribe")))
+            self._request(topic, "subscribe")
         for topic, action in self._asks:
             self._ask(topic, action, now_ns)
 
@@ -213,6 +244,11 @@ class MembershipClient:
         self._leaving = True
         self._asks.clear()
         self.effects.append(Send(self.registry, Deregister(epoch=self.members.epoch)))
+
+    def take_effects(self) -> list[Effect]:
+        """Drain the pending effects."""
+        effects, self.effects = self.effects, []
+        return effects
 
     def handle_timer(self, now_ns: int) -> None:
         """Send due polls and requests."""
@@ -228,7 +264,12 @@ class MembershipClient:
 
     def _ask(self, topic: str, action: Action, now_ns: int) -> None:
         self._asks[topic, action] = now_ns + RETRY_NS
-        self.effects.append(Send(self.registry, TopicRequest(topic=topic, action=action)))
+        self._request(topic, action)
+
+    def _request(self, topic: str, action: Action) -> None:
+        self._requests += 1
+        request = TopicRequest(topic=topic, action=action, asked=self._requests)
+        self.effects.append(Send(self.registry, request))
 
     def _evict(self, reason: str) -> None:
         if not self._evicted:
@@ -238,11 +279,31 @@ class MembershipClient:
     def _update(self, frame: Members, now_ns: int) -> MembershipUpdate:
         members = self.members
         names, gone = len(members.names), len(members.gone)
+        readers: dict[str, tuple[int, ...]] = {}
         if members.take(frame):
             self.answered = max(self.answered, min(frame.asked, self.asked))
+            self._released = {
+                topic: (poll, released)
+                for topic, (poll, released) in self._released.items()
+                if poll > self.answered
+            }
+            readers = self._take_readers(frame, now_ns)
         else:
             self.question(now_ns)
         # A number may be known to be gone before its name is known.
         went = [number for number in members.gone[:gone] if names <= number < len(members.names)]
         went += [number for number in members.gone[gone:] if number < len(members.names)]
-        return MembershipUpdate(came=members.names[names:], went=went)
+        return MembershipUpdate(came=members.names[names:], went=went, readers=readers)
+
+    def _take_readers(self, frame: Members, now_ns: int) -> dict[str, tuple[int, ...]]:
+        """Return the answers to inquiries; ask again for the rest, and for later ones."""
+        readers = {
+            topic: numbers
+            for topic, numbers in frame.readers.items()
+            if 0 < self._inquiries.get(topic, 0) <= frame.asked
+        }
+        for topic in readers:
+            del self._inquiries[topic]
+        if readers and any(first <= frame.asked for first in self._inquiries.values()):
+            self.question(now_ns)
+        return readers

@@ -2,8 +2,8 @@
 
 | frame | from | to | purpose |
 |---|---|---|---|
-| `Register` | process | registry | register, or poll for updates |
-| `Members` | registry | member | entries of the lists beyond a known prefix |
+| `Register` | process | registry | register, or poll for updates and for readers of topics |
+| `Members` | registry | member | entries of the lists beyond a known prefix; readers |
 | `Deregister` | member | registry | leave permanently |
 | `Evicted` | registry | process | not a member, or no longer one |
 | `TopicRequest` | member | registry | may this member publish on, or subscribe to, a topic? |
@@ -22,6 +22,7 @@ from ensue.protocols.interface import Frame
 __all__ = [
     "FRAMES",
     "FROM_NODES",
+    "INQUIRIES_MAX",
     "Action",
     "Deregister",
     "Evicted",
@@ -36,6 +37,8 @@ __all__ = [
 Action = Literal["publish", "subscribe"]
 Terms = Annotated[str, msgspec.Meta(max_length=64)]
 Digest = Annotated[bytes, msgspec.Meta(max_length=16)]
+INQUIRIES_MAX = 64
+"""Topics that one request can inquire about."""
 
 
 class Register(Frame, frozen=True, tag=70):
@@ -53,6 +56,8 @@ class Register(Frame, frozen=True, tag=70):
     """Of the known lists; empty if new."""
     asked: Count = 0
     """Number of this request at its sender."""
+    topics: Annotated[tuple[Name, ...], msgspec.Meta(max_length=INQUIRIES_MAX)] = ()
+    """Which members may have subscribed to these?"""
 
 
 class Members(Frame, frozen=True, tag=71):
@@ -69,8 +74,8 @@ class Members(Frame, frozen=True, tag=71):
     """Of the entries before `first` and `gone_first`."""
     asked: Count = 0
     """The request that this answers; 0: an update without a request."""
-    readers: tuple[Number, ...] = ()
-    """For a new member: the present ones that may have subscribed to anything."""
+    readers: dict[Name, tuple[Number, ...]] = msgspec.field(default_factory=dict)
+    """By topic of the request: the members that may have subscribed. Not all topics may fit."""
 
 
 class Evicted(Frame, frozen=True, tag=72):
@@ -91,6 +96,8 @@ class TopicRequest(Frame, frozen=True, tag=74):
 
     topic: Name
     action: Action
+    asked: Count = 0
+    """Number of this request at its sender."""
 
 
 class TopicGranted(Frame, frozen=True, tag=75):
@@ -112,6 +119,8 @@ class TopicReleased(Frame, frozen=True, tag=77):
     """The member has unsubscribed from a topic."""
 
     topic: Name
+    asked: Count = 0
+    """Number of its last request: a later one is not released."""
 
 
 FRAMES: tuple[type[Frame], ...] = (

@@ -3,7 +3,7 @@
 The theory of operation is in the package docstring.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ensue.core.wire import Records
 from ensue.protocols.causal.hypercube import NODES_MAX
@@ -14,9 +14,11 @@ from ensue.protocols.membership.frames import (
     Members,
     Register,
     TopicGranted,
+    TopicReleased,
     TopicRequest,
 )
 from ensue.protocols.membership.member_list import MemberList
+from ensue.protocols.membership.topic_readers import TopicReaders
 
 __all__ = ["AGAIN", "CUBE", "Registry", "registry_of"]
 
@@ -26,6 +28,8 @@ NAMES_MAX = 1024
 """Names in one frame."""
 GONE_MAX = 8192
 """Numbers of departed members in one frame."""
+READERS_MAX = 8192
+"""Numbers of readers in one frame, unless a single topic has more."""
 SWEEPS = 4
 """How often the registry looks for silent members within `expire_ns`."""
 RETURN_NS = 3_000_000_000
@@ -66,7 +70,7 @@ class Registry:
         self._numbers: dict[str, int] = {}
         self._present: dict[str, int] = {}
         """Members, and when each last sent a frame."""
-        self._readers: dict[str, None] = {}
+        self._readers = TopicReaders()
         """Members that may have subscribed: they asked for a topic to subscribe to."""
         self.epoch = 0
         self.terms = ""
@@ -112,10 +116,13 @@ class Registry:
                 self._register(frame, source, now_ns)
             case Deregister(epoch=epoch):
                 self._deregister(epoch, source)
-            case TopicRequest(topic=topic, action=action):
+            case TopicRequest(topic=topic, action=action, asked=asked):
                 if action == "subscribe" and source in self._present:
-                    self._note_reader(source)
+                    self._add_reader(source, topic, asked)
                 self._effects.append(Send(source, TopicGranted(topic=topic, action=action)))
+            case TopicReleased(topic=topic, asked=asked):
+                if self._readers.release(source, topic, asked):
+                    self._persist(f"reader/{self._numbers[source]}/{topic}", None)
             case _:
                 pass
 
@@ -162,7 +169,7 @@ class Registry:
             self._admit(source, frame.terms, now_ns)
         self._present[source] = now_ns
         self._unheard.discard(source)
-        readers = () if frame.epoch else tuple(self._numbers[name] for name in self._readers)
+        readers = self._readers_of(frame.topics)
         self._send_update(source, frame.known, frame.gone, asked=frame.asked, readers=readers)
 
     def _deregister(self, epoch: int, source: str) -> None:
@@ -203,11 +210,21 @@ class Registry:
         if not self._present:
             self._sweep_due_ns = now_ns + self._expire_ns // SWEEPS
 
-    def _note_reader(self, name: str) -> None:
+    def _add_reader(self, name: str, topic: str, asked: int) -> None:
         """Persist, before the grant, that a member may have subscribed."""
-        if name not in self._readers:
-            self._readers[name] = None
-            self._persist(f"reader/{self._numbers[name]}", b"")
+        if self._readers.add(name, topic, asked):
+            self._persist(f"reader/{self._numbers[name]}/{topic}", b"")
+
+    def _readers_of(self, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Return the members that may have subscribed to topics, as far as they fit."""
+        readers: dict[str, tuple[int, ...]] = {}
+        count = 0
+        for topic in topics:
+            readers[topic] = tuple(self._numbers[name] for name in self._readers.of(topic))
+            count += len(readers[topic])
+            if count >= READERS_MAX:
+                break
+        return readers
 
     def _part(self, names: list[str]) -> None:
         """Remove members, and notify the others."""
@@ -215,9 +232,8 @@ class Registry:
         for name in names:
             del self._present[name]
             self._unheard.discard(name)
-            if name in self._readers:
-                del self._readers[name]
-                self._persist(f"reader/{self._numbers[name]}", None)
+            for topic in self._readers.part(name):
+                self._persist(f"reader/{self._numbers[name]}/{topic}", None)
             self._persist(f"gone/{len(self.gone)}", _NUMBER.encode(self._numbers[name]))
             self._list.part(self._numbers[name])
         if names:
@@ -231,7 +247,7 @@ class Registry:
         gone: int,
         *,
         asked: int = 0,
-        readers: tuple[int, ...] = (),
+        readers: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         digest = self._list.digest(known, gone)
         assert digest is not None
@@ -245,7 +261,7 @@ class Registry:
             gone_total=len(self.gone),
             digest=digest,
             asked=asked,
-            readers=readers,
+            readers=dict(readers or {}),
         )
         self._effects.append(Send(peer, members))
 
@@ -265,7 +281,7 @@ class Registry:
     def _restore(self, records: Mapping[str, bytes], now_ns: int) -> None:
         names: dict[int, str] = {}
         gone: dict[int, int] = {}
-        readers: list[int] = []
+        readers: list[tuple[int, str]] = []
         for key, value in records.items():
             if not key.startswith(self._prefix):
                 continue
@@ -277,7 +293,8 @@ class Registry:
             elif kind == "name":
                 names[int(index)] = _TEXT.decode(value)
             elif kind == "reader":
-                readers.append(int(index))
+                member, _, topic = index.partition("/")
+                readers.append((int(member), topic))
             else:
                 gone[int(index)] = _NUMBER.decode(value)
         for _, name in sorted(names.items()):
@@ -289,4 +306,5 @@ class Registry:
         self._present = {
             name: now_ns for name, number in self._numbers.items() if number not in left
         }
-        self._readers = {self.names[number]: None for number in sorted(readers)}
+        for number, topic in sorted(readers):
+            self._readers.add(self.names[number], topic, 0)
