@@ -315,7 +315,7 @@ def test_bad_arguments_of_merge_are_rejected(spark: SparkSession) -> None:
     stream = spark.readStream.schema(SCHEMA).parquet(".")
     wrongs: tuple[tuple[Callable[[], DataFrame], str], ...] = (
         (lambda: merge(frame, array=True), "needs the bounds"),
-        (lambda: merge(frame, "merged"), "order is a value"),  # type: ignore[arg-type]
+        (lambda: merge(frame, "merged"), "order must be a value"),  # type: ignore[arg-type]
         (lambda: merge(frame, late="keep"), "late must be"),
         (lambda: merge(frame, held_max=0), "held_max is 0"),
         (lambda: merge(frame.drop("stamp")), "column 'stamp' is missing"),
