@@ -179,7 +179,13 @@ class TestRedisStreams(RedisSuite):
     def test_messages_survive_a_restart_while_the_reader_is_disconnected(
         self, server: Server, prefix: str
     ) -> None:
-        asyncio.run(self.outlive_a_restart(server, prefix))
+        async def main() -> None:
+            async with self.started(server, prefix) as a:
+                # By default an answer may precede the write, which waits while a sync is slow.
+                await self.ask(a, "CONFIG", "SET", "appendfsync", "always")
+            await self.outlive_a_restart(server, prefix)
+
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize(
