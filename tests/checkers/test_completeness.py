@@ -132,6 +132,17 @@ def test_delivery_outside_every_subscription_is_uninvited() -> None:
     ]
 
 
+def test_application_reads_on_what_arrived_before_its_subscription_fell_behind() -> None:
+    script = Script().subscribe("s1", "x").publish("p1", "a").publish("p1", "b")
+    script.row("s1", "unsubscribed", topic="x", subscription="main", verdict="behind")
+    script.deliver("s1", "a")
+    assert check(script.rows).verdict == Verdict.VALID
+    script.subscribe("s1", "x").leave("s1", "x").deliver("s1", "b")
+    assert explained(check(script.rows)) == [
+        ("uninvited", "s1 delivered b (its 2nd), but was not subscribed to x then")
+    ]
+
+
 def test_subscription_of_another_name_does_not_invite() -> None:
     script = Script().subscribe("s1", "x", subscription="other").publish("p1", "a")
     script.deliver("s1", "a", subscription="other").deliver("s1", "a", subscription="main")

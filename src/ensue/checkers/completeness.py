@@ -130,8 +130,9 @@ def _is_invited(history: History, subscriber: Subscriber, delivery: Delivery) ->
     index = bisect_right(intervals, delivery.step, key=lambda one: one.opened_step) - 1
     if index < 0:
         return False
-    closed = intervals[index].closed_step
-    return closed is None or delivery.step < closed
+    interval = intervals[index]
+    closed = interval.closed_step
+    return closed is None or delivery.step < closed or interval.reads_on
 
 
 class _Debts:

@@ -71,6 +71,8 @@ class Interval:
     """None: it lasts to the end of the trace."""
     closed_ns: int | None = None
     """None: the subscriber could still receive at the end of the trace."""
+    reads_on: bool = False
+    """Whether it fell behind its log: the application still gets what had arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +348,9 @@ class _Reader:
         self._open[subscriber, row.topic] = interval
 
     def _unsubscribed(self, row: Row) -> None:
+        interval = self._open.get((self._subscriber(row), row.topic or ""))
+        if interval is not None and row.verdict == "behind":
+            interval.reads_on = True
         self._close(row)
 
     def _close(self, row: Row, *, forgetful: bool = False) -> None:

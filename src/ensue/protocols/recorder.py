@@ -17,7 +17,7 @@ Which effect becomes which row:
 | `Discard` | `discarded` with its verdict |
 | `Settle` | `discarded` with verdict `void` at the publisher; none if the event is published |
 | `Join` | `subscribed`; verdict `missed` if it starts again because events are lost |
-| `Leave` | `unsubscribed` |
+| `Leave` | `unsubscribed`; verdict `behind` if it joins again by itself |
 | `Refuse`, `Alert` | none |
 | `Notification` | its own row; on a bus, events by content when the application gets them |
 
@@ -52,7 +52,10 @@ from ensue.protocols.interface import (
     Settle,
 )
 
-__all__ = ["AlongsideRecorder", "Recorder", "Sink"]
+__all__ = ["BEHIND", "AlongsideRecorder", "Recorder", "Sink"]
+
+BEHIND = "behind"
+"""The verdict of `unsubscribed` when a subscription fell behind its log, and joins again."""
 
 
 class Sink(Protocol):
@@ -234,6 +237,7 @@ class Recorder:
                 true_ns,
                 topic=effect.topic,
                 subscription=subscription,
+                verdict=BEHIND if effect.rejoins else "",
             )
         elif isinstance(effect, Arrive):
             self._event("received", node, effect.event, at_ns, true_ns, subscription=subscription)
