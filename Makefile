@@ -48,9 +48,8 @@ lint: $(READY)  ## check format and lint, changing nothing
 types: $(READY)  ## check types, strictly
 	$(BIN)/mypy
 
-# Four at once on two cores: many tests wait for a broker, a process or a timeout.
 unit: $(READY)  ## the tests of `make test` without lint and types
-	$(BIN)/pytest -n 4
+	$(BIN)/pytest -n auto
 
 # Exit code 1 says that a criterion is not met: the page says which.
 experiments: $(READY)  ## the papers' evaluations in quick form: docs/explanation/experiments.md and its plots

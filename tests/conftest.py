@@ -3,6 +3,7 @@
 Properties have no deadline: a busy machine is no failure.
 """
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,11 @@ HERE = Path(__file__).parent
 LONGEST_FIRST = ("spark", "processes", "brokers")
 KEPT_FOR_VERIFY = pytest.StashKey[int]()
 """Number of tests that this run leaves to `--verify`."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Three at once on each core: many tests wait for a broker, a process or a timeout."""
+    return min(3 * (os.cpu_count() or 2), 12)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
