@@ -17,6 +17,23 @@ __all__ = ["build", "main"]
 
 NEEDED = ("typer", "rich", "pyarrow")
 INTERRUPTED = 130
+COMMANDS = {
+    "demo": "demo",
+    "serve": "serve",
+    "status": "status",
+    "token": "serve",
+    "pub": "pub",
+    "sub": "sub",
+    "tx": "tx",
+    "sim": "sim",
+    "swarm": "sim",
+    "replay": "sim",
+    "check": "check",
+    "audit": "audit",
+    "report": "report",
+    "pipeline": "pipeline",
+}
+"""Command to its module, in the order in which the help lists them."""
 
 
 def main() -> None:
@@ -24,7 +41,7 @@ def main() -> None:
     try:
         _replace_closed_streams()
         _check_extras()
-        build()()
+        build(sys.argv[1] if len(sys.argv) > 1 else "")()
     except KeyboardInterrupt:
         # Commands handle Ctrl-C themselves; this one came while they were imported.
         pass
@@ -81,42 +98,21 @@ def _load_orders() -> None:
         raise SystemExit(2) from None
 
 
-def _commands() -> "tuple[Callable[..., None], ...]":
-    """Return the commands, in the order in which the help lists them."""
-    from ensue.cli.audit import audit  # noqa: PLC0415 - they need the extra
-    from ensue.cli.check import check  # noqa: PLC0415 - as above
-    from ensue.cli.demo import demo  # noqa: PLC0415 - as above
-    from ensue.cli.pipeline import pipeline  # noqa: PLC0415 - as above
-    from ensue.cli.pub import pub  # noqa: PLC0415 - as above
-    from ensue.cli.report import report  # noqa: PLC0415 - as above
-    from ensue.cli.serve import serve, token  # noqa: PLC0415 - as above
-    from ensue.cli.sim import replay, sim, swarm  # noqa: PLC0415 - as above
-    from ensue.cli.status import status  # noqa: PLC0415 - as above
-    from ensue.cli.sub import sub  # noqa: PLC0415 - as above
-    from ensue.cli.tx import tx  # noqa: PLC0415 - as above
+def _function(command: str) -> "Callable[..., None]":
+    """Import the function of a command."""
+    from importlib import import_module  # noqa: PLC0415 - see above
 
-    return (
-        demo,
-        serve,
-        status,
-        token,
-        pub,
-        sub,
-        tx,
-        sim,
-        swarm,
-        replay,
-        check,
-        audit,
-        report,
-        pipeline,
+    function: Callable[..., None] = getattr(
+        import_module(f"ensue.cli.{COMMANDS[command]}"), command
     )
+    return function
 
 
-def build() -> "typer.Typer":
-    """Return the application with all its commands.
+def build(command: str = "") -> "typer.Typer":
+    """Return the application with one command, or with all if there is no such command.
 
-    The orders of installed packages are registered first: commands have options for them.
+    Importing all of them takes half a second. The orders of installed packages are registered
+    first: commands have options for them.
     """
     from importlib.metadata import version  # noqa: PLC0415 - see above
     from typing import Annotated  # noqa: PLC0415 - as above
@@ -159,7 +155,8 @@ def build() -> "typer.Typer":
     ) -> None:
         pass
 
-    for function in _commands():
-        command = with_order_options(function)
-        app.command(cls=Command, help=paragraphs(function.__doc__ or ""))(command)
+    for name in (command,) if command in COMMANDS else COMMANDS:
+        function = _function(name)
+        decorate = app.command(cls=Command, help=paragraphs(function.__doc__ or ""))
+        decorate(with_order_options(function))
     return app
