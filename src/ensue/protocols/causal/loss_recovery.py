@@ -13,7 +13,7 @@ of answers, or of a node that is away.
 - What the vector covers is delivered first, if it can be had: it is searched and waited for. Held
   events that come after the lost one are exempt: they cannot precede it. If something is still
   missing that no peer has, or nothing came for `patience_ns`, all that the vector covers is
-  skipped.
+  skipped. What only waits for a search in another topic is not missing yet.
 - A node that is away is *in doubt*: none of its events is taken until it is back and has reported
   how many to skip. The source of the lost event, and sources of its held effects, are not in doubt:
   what they publish from there on comes after it.
@@ -224,10 +224,22 @@ class LossRecovery:
         for source, count in missing.items():
             self._retrieval.begin(state.name, source, count, now_ns=now_ns)
         return all(
-            # Held events are here, and wait for others.
-            state.have(each) > state.delivered.get(each, 0)
-            or self._retrieval.in_vain(state.name, each, now_ns=now_ns)
+            self._is_held(state, each) or self._retrieval.in_vain(state.name, each, now_ns=now_ns)
             for each in missing
+        )
+
+    def _is_held(self, state: TopicState, source: int) -> bool:
+        """Return whether the next event of a source is here, and has to wait for this loss.
+
+        If it waits for an event of another topic that is searched there, it may soon be delivered.
+        """
+        item = state.held.get((source, state.delivered.get(source, 0) + 1))
+        if item is None:
+            return False
+        return not any(
+            topic != state.name and self._retrieval.is_searched(topic, each, count)
+            for topic, needs in item.after.items()
+            for each, count in needs.items()
         )
 
 
