@@ -160,10 +160,14 @@ class Net:
 
     def publish(self, publisher: str, topic: str, event: str) -> Event:
         node = self.publisher(publisher)
-        origin = self.placement.node(topic)
         published = node.publish(topic, event.encode(), now_ns=self.now_ns)
-        number = node._numbers[origin]
-        self._requests[publisher, origin, number] = event
+        pending = next(
+            each
+            for unsettled in node._unsettled.values()
+            for each in reversed(unsettled.values())
+            if each.event is published
+        )
+        self._requests[publisher, pending.origin, pending.number] = event
         self._carry_out(publisher)
         return published
 

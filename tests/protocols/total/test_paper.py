@@ -504,7 +504,7 @@ def test_lemma_6_what_a_new_subscriber_is_notified_of_is_stamped_by_the_new_grou
 @pytest.mark.parametrize("seed", range(20))
 def test_theorem_1_any_two_events_are_notified_in_one_order(seed: int) -> None:
     """Changing subscriptions, three publishers, and reordering on all paths but the links."""
-    random = Random(seed)
+    random, network = Random(seed), Random(f"network/{seed}")
     net = by_one({"i": ("T1", "T2", "T3"), "j": ("T1", "T2"), "k": ("T2", "T3")})
     for number in range(80):
         who, topic = random.choice("ijk"), random.choice(("T1", "T2", "T3"))
@@ -512,10 +512,10 @@ def test_theorem_1_any_two_events_are_notified_in_one_order(seed: int) -> None:
             change = net.unsubscribe if topic in net.subscriber(who)._wanted else net.subscribe
             change(who, topic)
         net.publish(f"p{random.randrange(3)}", topic, f"e{number}")
-        for _ in range(random.randrange(8)):
+        for _ in range(network.randrange(8)):
             if choices := net.arrivals():
-                net.deliver(random.choice(choices))
-    net.come_to_rest(random.choice)
+                net.deliver(network.choice(choices))
+    net.come_to_rest(network.choice)
     assert net.disagreements() == []
     assert net.waiting() == []
     assert sum(len(net.delivered(name)) for name in "ijk") > 40

@@ -10,8 +10,8 @@ from ensue.core.errors import ConfigurationError, LimitReached
 from ensue.protocols.interface import Frame, Publish, Refuse, Send, Settle
 from ensue.protocols.topic_log.frames import Accepted, Put
 from ensue.protocols.total.config import SequencerConfig
-from ensue.protocols.total.frames import Confirm, Forget, Refused, Stamped, StampRequest
-from ensue.protocols.total.pending_requests import TOGETHER
+from ensue.protocols.total.frames import Confirm, Fill, Forget, Refused, Stamped, StampRequest
+from ensue.protocols.total.pending_requests import RAISE_AFTER, TOGETHER
 from ensue.protocols.total.publisher import CONFIRM_BATCH, Publisher
 
 RUNS_MAX = SequencerConfig().runs_max
@@ -88,16 +88,74 @@ def test_many_events_do_not_wait_for_an_answer() -> None:
     assert requests(net.under_way)[RUNS_MAX:] == [("low", RUNS_MAX + 1, ("a",) * TOGETHER)]
 
 
-def test_a_request_to_another_node_waits_until_all_earlier_ones_are_stamped() -> None:
+def test_requests_for_later_nodes_are_pipelined_through_the_node_of_earlier_ones() -> None:
     net = Net(CHAIN)
     net.publish("p", "a", "e1")
     net.publish("p", "c", "e2")
-    net.publish("p", "a", "e3")
-    assert requests(net.under_way) == [("low", 1, ("a",))]
-    net.roundtrip()
+    assert requests(net.under_way) == [("low", 1, ("a",)), ("low", 2, ("c",))]
+    net.settle()
+    assert [event for event, _ in net.settled("p")] == ["e1", "e2"]
+    net.publish("p", "c", "e3")
     assert requests(net.under_way) == [("high", 1, ("c",))]
+
+
+def test_a_request_to_an_earlier_node_waits_until_all_before_are_stamped() -> None:
+    net = Net(CHAIN)
+    net.publish("p", "c", "e1")
+    net.publish("p", "a", "e2")
+    net.publish("p", "c", "e3")
+    assert requests(net.under_way) == [("high", 1, ("c",))]
+    net.roundtrip()
+    assert requests(net.under_way) == [("low", 1, ("a", "c"))]
     net.settle()
     assert [event for event, _ in net.settled("p")] == ["e1", "e2", "e3"]
+
+
+def test_a_busy_publisher_returns_to_the_node_of_its_topics() -> None:
+    net = Net(CHAIN, config=SequencerConfig(runs_max=RAISE_AFTER + 2))
+    net.publish("p", "a", "first")
+    for number in range(RAISE_AFTER + 1):
+        net.publish("p", "c", f"e{number}")
+    asked = requests(net.under_way)
+    assert {node for node, _, _ in asked} == {"low"}
+    assert len(asked) == RAISE_AFTER
+    net.roundtrip()
+    net.settle()
+    assert requests(net.handled)[-1][0] == "high"
+    assert len(net.settled("p")) == RAISE_AFTER + 2
+
+
+def test_an_effect_is_not_published_before_the_stamp_of_its_cause_is_complete() -> None:
+    net = Net(CHAIN)
+    net.subscribe("q", "a", "c")
+    net.subscribe("s", "b")
+    net.settle()
+    with net.holding(Fill):
+        net.publish("p", "a", "cause")
+        net.publish("p", "b", "effect")
+        net.settle()
+        assert net.delivered("s") == []  # What s publishes now may be ordered before the cause.
+    net.settle()
+    assert net.delivered("s") == ["effect"]
+
+
+def test_held_events_whose_leases_run_out_are_requested_again() -> None:
+    net = Net(CHAIN)
+    net.subscribe("q", "a", "c")
+    net.subscribe("s", "b")
+    net.settle()
+    with net.holding(Fill):
+        net.publish("p", "a", "e1")
+        for number in range(2, 5):
+            net.publish("p", "b", f"e{number}")
+        net.settle()
+        net.pass_time(2 * net.config.lease_ns)
+        net.publish("r", "b", "other")
+        net.settle()
+        assert net.delivered("s") == ["other"]  # Void slots hold no other publisher up.
+    net.come_to_rest()
+    assert net.settled("p") == [(f"e{number}", "") for number in range(1, 5)]
+    assert net.delivered("s") == ["other", "e2", "e3", "e4"]
 
 
 def test_without_publisher_order_requests_to_different_nodes_are_pipelined() -> None:
@@ -402,7 +460,7 @@ def test_all_settled_events_can_be_confirmed_at_once() -> None:
     net = Net(CHAIN)
     for topic in "abc":
         net.publish("p", topic, topic)
-    net.settle()
+        net.settle()
     publisher = net.publisher("p")
     publisher.confirm_all()
     frames = [each.frame for each in publisher.take_effects() if isinstance(each, Send)]
@@ -436,6 +494,7 @@ def test_origin_is_confirmed_too_if_another_node_completed_the_stamps() -> None:
 def test_leave_confirms_settled_events_and_is_sent_to_every_origin() -> None:
     net = Net(CHAIN)
     net.publish("p", "a", "e1")
+    net.settle()
     net.publish("p", "c", "e2")
     net.settle()
     net.say_goodbye("p")

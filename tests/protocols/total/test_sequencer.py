@@ -207,9 +207,37 @@ def test_requests_beyond_the_window_are_not_answered() -> None:
     assert ask(low, 3, "a", settled=2) == [stamped({"a": 3}, number=3)]
 
 
-def test_a_request_for_a_topic_hosted_elsewhere_is_refused() -> None:
-    (refusal,) = ask(node(), 1, "d")
+def test_a_request_for_a_topic_of_an_earlier_node_is_refused() -> None:
+    placement = Placement(["low", "high"], topics={"low": ["a"], "high": ["b"]})
+    (refusal,) = ask(Sequencer(name="high", placement=placement), 1, "a")
+    assert refusal == Refused(number=1, reason="'a' is not hosted by high")
+
+
+def test_without_publisher_order_a_request_for_a_topic_hosted_elsewhere_is_refused() -> None:
+    (refusal,) = ask(node(publisher_order=False), 1, "d")
     assert refusal == Refused(number=1, reason="'d' is not hosted by low")
+
+
+def test_a_request_for_a_topic_of_a_later_node_is_counted_there() -> None:
+    placement = Placement(["one", "two", "three"], topics={"three": ["c"]})
+    one, two, three = (Sequencer(name=name, placement=placement) for name in placement.nodes)
+    (frame,) = ask(one, 1, "c")
+    for source, stage in (("one", two), ("two", three)):
+        (frame,) = handle(stage, frame, source=source)
+    assert frame == Stamped(origin="one", grants=(Grant(1, Stamp({"c": 1})),))
+    assert (one.count("c"), two.count("c"), three.count("c")) == (0, 0, 1)
+
+
+def test_a_repeated_request_for_a_topic_of_a_later_node_is_answered_where_it_was_completed() -> (
+    None
+):
+    placement = Placement(["one", "two", "three"], topics={"two": ["b"]})
+    one = Sequencer(name="one", placement=placement)
+    ask(one, 1, "b")
+    one.receive(StampRequest(number=1, topics=("b",), settled=1), source="p", now_ns=0)
+    repeat = Repeat(publisher="p", number=1)
+    sends = [each for each in one.take_effects() if isinstance(each, Send)]
+    assert sends == [Send("two", repeat), Send("three", repeat)]
 
 
 def test_a_request_for_a_topic_without_a_place_is_refused() -> None:

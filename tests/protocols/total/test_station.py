@@ -20,6 +20,7 @@ from ensue.protocols.total.frames import (
     ChangeFill,
     ChangeRequest,
     Expired,
+    Fill,
     Forget,
     OrderRequest,
     Out,
@@ -314,14 +315,14 @@ def test_event_of_another_publisher_is_refused(wrong: Event) -> None:
     assert alone.handle(order(1, event(1))) == [out((1, 1))]
 
 
-def test_a_topic_of_another_station_is_refused() -> None:
+def test_a_topic_of_an_earlier_station_is_refused() -> None:
     net = StationNet({"s1": ["a"], "s2": ["b"]})
-    station = net.station("s1")
-    station.receive(order(1, event(1, "b")), source="p", now_ns=0)
+    station = net.station("s2")
+    station.receive(order(1, event(1, "a")), source="p", now_ns=0)
     ((peer, answer),) = sent(station.take_effects())
     assert peer == "p"
     assert isinstance(answer, Refused)
-    assert "'b' is not hosted by s1" in answer.reason
+    assert "'a' is not hosted by s2" in answer.reason
 
 
 # -- Several stations ------------------------------------------------------------------------------
@@ -332,12 +333,28 @@ def test_event_ordered_by_two_stations_is_put_by_its_publisher() -> None:
     net.subscribe("both", "a", "b")
     net.settle()
     net.publish("p", "a", "x")
+    net.come_to_rest()
     net.publish("p", "b", "y")
     net.come_to_rest()
     assert net.delivered("both") == ["x", "y"]
     assert net.settled("p") == [("x", ""), ("y", "")]
     kinds = {type(parcel.frame) for parcel in net.handled}
     assert {Stamped, Put, Out} <= kinds
+
+
+def test_event_is_not_published_in_one_step_before_the_stamps_of_earlier_ones() -> None:
+    net = StationNet({"s1": ["a", "c"], "s2": ["b"]})
+    net.subscribe("both", "a", "b")
+    net.subscribe("one", "c")
+    net.settle()
+    with net.holding(Fill):
+        net.publish("p", "a", "cause")
+        net.publish("p", "c", "effect")
+        net.settle()
+        assert net.delivered("one") == []
+    net.come_to_rest()
+    assert net.delivered("one") == ["effect"]
+    assert net.settled("p") == [("cause", ""), ("effect", "")]
 
 
 def test_a_void_for_a_topic_of_another_station_travels_there_as_a_put() -> None:

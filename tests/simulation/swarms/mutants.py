@@ -6,6 +6,7 @@ into classes that are not a role. `test_mutants_total` lists them.
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from heapq import heappop
 from typing import Any
 from unittest import mock
 
@@ -17,10 +18,11 @@ from ensue.protocols.shared.link import LinkAck, Linked
 from ensue.protocols.topic_log.frames import Accepted, Taken
 from ensue.protocols.topic_log.log import TopicLog
 from ensue.protocols.total.config import SequencerConfig
-from ensue.protocols.total.frames import Changed, ChangeFill, Fill, StampRequest
+from ensue.protocols.total.frames import Changed, ChangeFill, Fill, Repeat, StampRequest
 from ensue.protocols.total.groups import Counters, Group
 from ensue.protocols.total.hold_back import Held, HoldBack, PositionQueue
 from ensue.protocols.total.publisher import Publisher
+from ensue.protocols.total.publisher_sessions import PublisherSession
 from ensue.protocols.total.sequencer import Sequencer
 from ensue.protocols.total.stage import StageState
 from ensue.protocols.total.subscriber import Subscriber
@@ -28,6 +30,7 @@ from ensue.protocols.total.subscription_changes import SubscriptionChanges
 
 real_fill, real_data, real_offer = Group.fill, Linked._data, HoldBack.offer
 real_pass_on, real_apply = StageState.pass_on, SubscriptionChanges._apply
+real_repeated = Sequencer._repeated
 real_leave, real_next, real_read = HoldBack.leave, PositionQueue.next, PositionQueue._read
 
 
@@ -314,6 +317,46 @@ class AsksTwoNodesAtOnce(Publisher):
     def __init__(self, *, config: SequencerConfig | None = None, **options: Any) -> None:
         config = msgspec.structs.replace(config or SequencerConfig(), publisher_order=False)
         super().__init__(config=config, **options)
+
+
+def release_all(self: Publisher, now_ns: int) -> None:
+    """Stamped events do not wait for the stamps of earlier ones."""
+    while self._held:
+        pending = heappop(self._held)[1]
+        if pending.held:
+            pending.held = False
+            self._publish(pending, now_ns)
+
+
+def repeat_to_one_node(
+    self: Sequencer, publisher: str, session: PublisherSession, number: int, item: str | Event
+) -> None:
+    """A repeated request is repeated only to the node that counted it."""
+    last = session.elsewhere.get(number)
+    if last is None:
+        real_repeated(self, publisher, session, number, item)
+    else:
+        frame = Repeat(publisher=publisher, number=number)
+        self.state.effects.append(Send(self.placement.nodes[last], frame))
+
+
+def start_over_at_once(self: Publisher, place: int, now_ns: int) -> None:
+    """Only the event whose lease ran out is requested again, behind all others."""
+    (pending,) = (
+        each
+        for unsettled in self._unsettled.values()
+        for each in unsettled.values()
+        if each.place == place
+    )
+    del self._unsettled[pending.origin][pending.number]
+    pending.held, pending.granted_by = False, ""
+    pending.event = msgspec.structs.replace(pending.event, stamp=None)
+    pending.number = self._numbers[pending.origin] = self._numbers[pending.origin] + 1
+    self._unsettled[pending.origin][pending.number] = pending
+    self._unstamped[place] = None
+    lane = self._lane(pending.origin)
+    lane.waiting.append(pending)
+    self._request(lane, now_ns)
 
 
 def publisher_without(kind: str) -> type[Publisher]:

@@ -32,6 +32,7 @@ from ensue.simulation.scenario import (
     Change,
     Publication,
     PublisherSpec,
+    Reply,
     Scenario,
     SequencerSpec,
     SubscriberSpec,
@@ -120,6 +121,7 @@ MUTANTS = (
     HASTY,
     patched("ignores other clocks", 1, VectorQueue, "_unmet", lambda *_: None),
     publisher("asks two nodes at once", 4, mutants.AsksTwoNodesAtOnce),
+    patched("starts over at once", 119, Publisher, "_start_over", mutants.start_over_at_once),
     publisher("publisher forgets events", 9, mutants.publisher_without("event")),
     publisher("publisher forgets requests", 9, mutants.publisher_without("number")),
     publisher("publisher forgets sequences", 9, mutants.publisher_without("sequence")),
@@ -139,7 +141,12 @@ RESTAMPING = node("node forgets publishers", 0, mutants.node_without("publisher"
 # This one only if the node that completed a stamp is unreachable until its lease expires, while the
 # node that got the request restarts.
 UNAWARE = node("node forgets who completes", 0, mutants.node_without("elsewhere"))
-RARE = (UNTAUGHT, CLINGING, RESTAMPING, UNAWARE)
+# These only if an answer to a second event is faster than the stamp of the first on its way up.
+IMPATIENT = patched("publishes out of order", 0, Publisher, "_release", mutants.release_all)
+HEEDLESS = patched("node does not hold", 0, Sequencer, "_must_hold", lambda *_: False)
+# This one only if the answer to a request that entered at another node is lost.
+DEAF = patched("repeats to one node", 0, Sequencer, "_repeated", mutants.repeat_to_one_node)
+RARE = (UNTAUGHT, CLINGING, RESTAMPING, UNAWARE, IMPATIENT, HEEDLESS, DEAF)
 
 
 def joining(events: tuple[Publication, ...], faults: Faults) -> Scenario:
@@ -299,6 +306,68 @@ def completing_node_is_unreachable() -> Scenario:
     )
 
 
+def slow_link(*, carries: bool) -> Scenario:
+    """A reply to the second event of a publisher is faster than the stamp of the first."""
+    clog = Clog(sources=("node-1",), targets=("node-2",), from_ns=SECOND, until_ns=3 * SECOND)
+    return Scenario(
+        name="slow link",
+        duration_ns=5 * SECOND,
+        sequencer=SequencerConfig(carries=carries),
+        chain=(
+            SequencerSpec(name="node-1", topics=("cause", "effect")),
+            SequencerSpec(name="node-2", topics=("reply",)),
+        ),
+        publishers=(
+            PublisherSpec(
+                name="publisher",
+                events=(
+                    Publication(at_ns=SECOND + 100 * MS, topics=("cause",)),
+                    Publication(at_ns=SECOND + 101 * MS, topics=("effect",)),
+                ),
+            ),
+        ),
+        subscribers=(
+            SubscriberSpec(name="both", topics=("cause", "reply")),
+            SubscriberSpec(
+                name="replier", topics=("effect",), replies=(Reply(on="effect", topic="reply"),)
+            ),
+        ),
+        faults=Faults(clogs=(clog,)),
+    )
+
+
+def lost_answer_of_a_later_node() -> Scenario:
+    """The answers to requests that entered at the first node are lost at the third."""
+    noise = Noise(
+        loss=1.0,
+        sources=("node-3",),
+        targets=("publisher",),
+        from_ns=SECOND,
+        until_ns=4 * SECOND,
+    )
+    return Scenario(
+        name="lost answer",
+        duration_ns=6 * SECOND,
+        sequencer=SequencerConfig(lease_ns=SECOND),
+        chain=(
+            SequencerSpec(name="node-1", topics=("first",)),
+            SequencerSpec(name="node-2", topics=("second",)),
+            SequencerSpec(name="node-3", topics=("third",)),
+        ),
+        publishers=(
+            PublisherSpec(
+                name="publisher",
+                events=(
+                    Publication(at_ns=SECOND + 100 * MS, topics=("first",)),
+                    Publication(at_ns=SECOND + 100 * MS, topics=("second",)),
+                ),
+            ),
+        ),
+        subscribers=(SubscriberSpec(name="all", topics=("first", "second", "third")),),
+        faults=Faults(noises=(noise,)),
+    )
+
+
 def symptoms(mutant: Mutant, scenario: Scenario, seed: int) -> list[str]:
     """Run a scenario with a mutant; return what went wrong, empty if nothing did."""
     try:
@@ -332,6 +401,9 @@ def test_swarm_finds_planted_bug(mutant: Mutant) -> None:
         (CLINGING, rejoining_in_a_late_change(), "total: mover delivered "),
         (RESTAMPING, group_shrinks_while_answer_is_lost(), "fifo (duplicate): "),
         (UNAWARE, completing_node_is_unreachable(), "stuck: publisher has 1 unsettled"),
+        (IMPATIENT, slow_link(carries=False), "causal: both delivered replier.replies/reply/1"),
+        (HEEDLESS, slow_link(carries=True), "causal: both delivered replier.replies/reply/1"),
+        (DEAF, lost_answer_of_a_later_node(), "stuck: publisher has 1 unsettled"),
     ],
     ids=lambda each: each.name.replace(" ", "-") if isinstance(each, Mutant) else "",
 )

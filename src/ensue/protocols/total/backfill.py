@@ -24,14 +24,14 @@ Only the topics that are joined first begin in the past. A topic that is added l
 events: its past would come behind events that other subscribers got after it.
 
 HAZARD: two events that were published before any subscription had both their topics have no order
-but their places. Where stations of a chain complete each other's stamps, places may differ from the
-stamps of topics that are ordered together; then the stamps are followed.
+but their places. In a chain of several stations, places may differ from the stamps of topics that
+are ordered together, as publishers put events there themselves; then the stamps are followed.
 
 HAZARD: a stamp leaves out entries that the topic's previous one had. A log completes the stamp of
 the first event that it sends, as far as it goes back. At the very front of what is kept the
 previous one may be gone; then the other event's stamp decides which of two comes first, and if that
-leaves it out too, their places decide. Those are wrong if stations complete each other's stamps and
-a publisher was so slow to publish one of the two that it was overtaken.
+leaves it out too, their places decide. Those are wrong if the chain has several stations and a
+publisher was so slow to publish one of the two that it was overtaken.
 """
 
 from collections import deque

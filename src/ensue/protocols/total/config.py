@@ -24,9 +24,9 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     leave_out: bool = True
     """Leave stamp entries out that have not changed since the topic's previous event."""
     publisher_order: bool = True
-    """Keep a publisher's order across topics, so that order is causal: a request to another node
-    waits for the stamps of all earlier ones. False: keep it only within a topic; requests to
-    different nodes don't wait for each other."""
+    """Keep a publisher's order across topics, so that order is causal: requests enter the chain at
+    one node, and an event is published when all earlier ones have their stamps. False: keep it only
+    within a topic; events don't wait for each other."""
     carries: bool = False
     """Each node keeps the log of its topics (`ensue.protocols.total.station`), and publishers send
     events with their requests: an event whose stamp one node can make is published in one step,

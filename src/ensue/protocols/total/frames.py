@@ -2,7 +2,7 @@
 
 | frame | from | to | meaning |
 |---|---|---|---|
-| StampRequest | publisher | the topics' node (the origin) | order these events |
+| StampRequest | publisher | the topics' node, or one before (the origin) | order these events |
 | Fill | node | next node | a stamp on its way up the chain |
 | Stamped | last node | publisher | the stamps |
 | Confirm | publisher | last node | these events are published, or given up |
@@ -60,10 +60,10 @@ ENTRY_BYTES = 16
 
 
 class StampRequest(Frame, frozen=True, tag=16):
-    """Order a run of events, numbered from `number` on, of topics of one node."""
+    """Order a run of events, numbered from `number` on, of topics of one node and later ones."""
 
     number: Count
-    """1, 2, 3, … per publisher and origin."""
+    """1, 2, 3, … per publisher and origin, the node that gets the request."""
     topics: tuple[Name, ...]
     settled: Count
     """Every number below is settled: the publisher will not repeat it."""
@@ -74,11 +74,13 @@ class Fill(Frame, frozen=True, tag=17):
 
     publisher: Name
     origin: Name
+    """The node where the request entered the chain."""
     number: Count
     topic: Name
     stamp: Stamp
+    """Without entries until the node of the topic has counted the event."""
     last: Count
-    """The stage that completes it."""
+    """The stage that completes it; until it is counted, the stage that counts it."""
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -180,9 +182,10 @@ class Refused(Frame, frozen=True, tag=26):
 class OrderRequest(Frame, frozen=True, tag=28):
     """Order a run of events, as `StampRequest` does, and publish them.
 
-    All are of topics kept at one node. An event whose stamp is complete there is published at once,
-    and `Out` is the answer. For any other event the publisher gets a stamp, and publishes it
-    itself.
+    An event of a topic kept at this node whose stamp is complete here is published at once, and
+    `Out` is the answer, unless stamps of earlier ones of its publisher may not be complete. For any
+    other event the publisher gets a stamp, and publishes it itself. Events of topics kept at later
+    nodes come without their payloads.
     """
 
     number: Count

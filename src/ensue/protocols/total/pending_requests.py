@@ -12,6 +12,9 @@ together, so that a busy node gets fewer requests and not more.
 
 The bound is at most a quarter of a lease: a stamp whose answer was lost has to be requested again
 while the publisher can still use its slot.
+
+All open requests of a lane are at one node, where they enter the chain in publication order and
+travel up the chain in that order (`Entry`).
 """
 
 from collections import OrderedDict, deque
@@ -22,12 +25,24 @@ import msgspec
 from ensue.core.event import Event
 from ensue.protocols.total.config import SequencerConfig
 
-__all__ = ["TOGETHER", "Backoff", "Key", "Lane", "PendingEvent", "Route", "Run"]
+__all__ = [
+    "RAISE_AFTER",
+    "TOGETHER",
+    "Backoff",
+    "Entry",
+    "Key",
+    "Lane",
+    "PendingEvent",
+    "Route",
+    "Run",
+]
 
 BACKOFF_RETRIES_MAX = 8
 """The longest wait for an answer, in times `retry_ns`, if the lease allows."""
 TOGETHER = 256
 """So many events are requested without waiting for an answer."""
+RAISE_AFTER = 64
+"""After so many events of later nodes, requests enter the chain at the first of those."""
 
 Key = tuple[str, int]
 """The topic of an event and its number there: unique at its publisher, cheaper than its id."""
@@ -67,6 +82,8 @@ class PendingEvent(msgspec.Struct, gc=False):
     """The node that completed the stamp; empty until stamped."""
     proof: bytes = b""
     """The seal on the stamp."""
+    held: bool = False
+    """Whether it is stamped, and waits for the stamps of earlier events."""
     settled: bool = False
     due_ns: int = 0
     """When to repeat the broadcast of a stamped event."""
@@ -97,7 +114,7 @@ class Backoff:
 class Lane:
     """Events that are stamped in publication order: all, or those of one origin."""
 
-    __slots__ = ("answered_ns", "due_ns", "in_flight", "origin", "runs", "waiting")
+    __slots__ = ("answered_ns", "drains", "due_ns", "in_flight", "origin", "runs", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[PendingEvent] = deque()
@@ -111,6 +128,13 @@ class Lane:
         """The origin of the requests in flight."""
         self.answered_ns = -1
         """When a request was last answered."""
+        self.drains = False
+        """Whether waiting events wait until no request is open."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether every event has an answer."""
+        return not self.in_flight and not self.waiting
 
     def sent(self, run: Run, events: Iterable[PendingEvent]) -> None:
         """Note that a run was sent: new requests, or open ones again."""
@@ -136,6 +160,10 @@ class Lane:
     def answered(self, pending: PendingEvent, now_ns: int) -> None:
         """Note that a request, if it is open, was answered."""
         self.answered_ns = now_ns
+        self.withdraw(pending)
+
+    def withdraw(self, pending: PendingEvent) -> None:
+        """Wait no longer for the answer to a request, if it is open."""
         run = pending.run
         if run is not None:
             run.open -= 1
@@ -162,15 +190,59 @@ class Lane:
 
 
 class Route:
-    """Where the events of a topic go."""
+    """A node where requests enter the chain."""
 
-    __slots__ = ("lane", "origin", "unsettled")
+    __slots__ = ("lane", "origin", "stage", "unsettled")
 
     def __init__(
-        self, origin: str, unsettled: "OrderedDict[int, PendingEvent]", lane: Lane
+        self,
+        origin: str,
+        stage: int,
+        unsettled: "OrderedDict[int, PendingEvent]",
+        lane: Lane,
     ) -> None:
         self.origin = origin
-        """The node that hosts the topic."""
+        self.stage = stage
+        """The place of the node in the chain."""
         self.unsettled = unsettled
-        """The unsettled events of that node."""
+        """The unsettled events that were requested there."""
         self.lane = lane
+
+
+class Entry:
+    """Where the next request enters the chain, to keep its place behind all earlier ones.
+
+    The chain keeps the order of requests that enter at one node. So while earlier requests are open
+    a request enters where they did, and travels up to the node of its topic, in its place. If that
+    node comes before, all earlier requests have to be answered first; from then on requests enter
+    there. A publisher of topics of several nodes so waits a few times, not whenever it turns to
+    another node.
+    """
+
+    __slots__ = ("_beyond", "_lowest", "_route")
+
+    def __init__(self) -> None:
+        self._route: Route | None = None
+        self._beyond = 0
+        """How many events in a row had topics of later nodes."""
+        self._lowest: Route | None = None
+        """The first of those nodes."""
+
+    def choose(self, home: Route, *, idle: bool) -> Route:
+        """Return where an event enters whose topic has its home at a node.
+
+        If that is not where open requests have entered, it has to wait for them.
+        """
+        current = self._route
+        if idle or current is None or home.stage <= current.stage:
+            return self.move(home)
+        self._beyond += 1
+        if self._lowest is None or home.stage < self._lowest.stage:
+            self._lowest = home
+        # Or one event would keep a busy publisher from the node of all its others.
+        return self.move(self._lowest) if self._beyond >= RAISE_AFTER else current
+
+    def move(self, route: Route) -> Route:
+        """Let requests enter at another node."""
+        self._route, self._beyond, self._lowest = route, 0, None
+        return route

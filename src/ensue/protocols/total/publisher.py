@@ -1,16 +1,18 @@
 """A publisher: requests a stamp for each event, publishes and settles it.
 
 What it guarantees
-- Events are stamped in the order they were published, whatever their topics: a request to another
-  node waits until all earlier ones have their stamps. Requests to one node are pipelined. Without
-  `publisher_order` this holds within a topic only, and no node waits for another.
+- Events are stamped in the order they were published, whatever their topics, and an event is
+  published only when all earlier ones have complete stamps: an effect cannot overtake its cause.
+  Requests are pipelined (`Entry`). Without `publisher_order` this holds within a topic only.
 - Every event is settled: published, or void (its lease ran out, or a node refused it; no subscriber
   got it, and none will).
 - Where nodes keep the logs of their topics (`carries`) the event travels with the request; if one
   node can order it, that is all, and it is settled with its slot and no stamp.
 - After a crash it continues with the same request numbers, so no event is stamped twice.
 
-States of an event: waiting -> requested -> stamped -> settled.
+States of an event: waiting -> requested -> stamped -> settled. A stamped event is held until all
+earlier ones are stamped. If its lease runs out meanwhile, no node has published it: it is requested
+again, and all events after it, as soon as those before it have their stamps.
 
 HAZARD: a publisher that restarts without its records must take a new name. Under the old name its
 requests would be answered with the stamps of its former events.
@@ -18,6 +20,7 @@ requests would be answered with the stamps of its former events.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
@@ -47,7 +50,15 @@ from ensue.protocols.total.frames import (
     StampRequest,
     Voided,
 )
-from ensue.protocols.total.pending_requests import Backoff, Key, Lane, PendingEvent, Route, Run
+from ensue.protocols.total.pending_requests import (
+    Backoff,
+    Entry,
+    Key,
+    Lane,
+    PendingEvent,
+    Route,
+    Run,
+)
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.records import INT, OUTGOING, OutgoingRecord
 
@@ -90,7 +101,15 @@ class Publisher:
         """Origin to its unsettled requests by number, rising. An `OrderedDict`, because the first
         one is read often, and a plain dict has to skip all that were removed before it."""
         self._routes: dict[str, Route] = {}
-        """A cache: topic to where its events go."""
+        """A cache: topic to its node."""
+        self._origins: dict[str, Route] = {}
+        several = self.config.publisher_order and len(placement.nodes) > 1
+        self._entry = Entry() if several else None
+        """None: an event enters the chain at its topic's node."""
+        self._unstamped: OrderedDict[int, None] = OrderedDict()
+        """With an entry: the places of events without an answer, rising."""
+        self._held: list[tuple[int, PendingEvent]] = []
+        """A heap of stamped events, by place, that wait for earlier ones."""
         self._lanes: dict[str, Lane] = {}
         self._restored: dict[Key, PendingEvent] = {}
         """Unsettled events from before a restart, which may have been broadcast then."""
@@ -129,20 +148,19 @@ class Publisher:
                 limit="outgoing_max",
                 value=config.outgoing_max,
             )
-        route = self._routes.get(topic)
-        if route is None:
-            route = self._routes[topic] = self._route_by(self.placement.node(topic))
+        route = self._routes.get(topic) or self._route(topic)
+        if self._entry is not None:
+            route = self._entry.choose(route, idle=route.lane.idle)
         origin = route.origin
         event = self._events.make(topic, payload, now_ns, key, headers)
         number = self._numbers[origin] = self._numbers.get(origin, 0) + 1
         self._place += 1
+        pending = PendingEvent(event, origin, number, self._place)
         if config.durable:
-            record = OutgoingRecord(event, origin, number)
-            self._effects.append(Persist(f"event/{self._place}", OUTGOING.encode(record)))
+            self._persist(pending)
             self._effects.append(Persist(f"sequence/{topic}", INT.encode(event.publisher_seq)))
-            self._effects.append(Persist(f"number/{origin}", INT.encode(number)))
         self._effects.append(Publish(event))
-        self._add(PendingEvent(event, origin, number, self._place), route)
+        self._add(pending, route)
         self._now_ns = now_ns
         self._to_request[origin] = None
         return event
@@ -245,19 +263,41 @@ class Publisher:
             lane = self._lanes[key] = Lane()
         return lane
 
+    def _route(self, topic: str) -> Route:
+        """Return the route of a topic, to its node."""
+        route = self._routes[topic] = self._route_by(self.placement.node(topic))
+        return route
+
     def _route_by(self, origin: str) -> Route:
-        """Return the route of events of an origin's topics."""
-        unsettled = self._unsettled.setdefault(origin, OrderedDict())
-        return Route(origin, unsettled, self._lane(origin))
+        """Return the route of requests that enter at a node."""
+        route = self._origins.get(origin)
+        if route is None:
+            unsettled = self._unsettled.setdefault(origin, OrderedDict())
+            stage = self.placement.nodes.index(origin)
+            route = Route(origin, stage, unsettled, self._lane(origin))
+            self._origins[origin] = route
+        return route
 
     def _add(self, pending: PendingEvent, route: Route) -> None:
         self.unsettled_count += 1
         route.unsettled[pending.number] = pending
         route.lane.waiting.append(pending)
+        if self._entry is not None:
+            self._unstamped[pending.place] = None
+
+    def _persist(self, pending: PendingEvent) -> None:
+        """Write the record of an event, and the last number of its origin."""
+        record = OutgoingRecord(pending.event, pending.origin, pending.number)
+        self._effects.append(Persist(f"event/{pending.place}", OUTGOING.encode(record)))
+        self._effects.append(Persist(f"number/{pending.origin}", INT.encode(pending.number)))
 
     def _request(self, lane: Lane, now_ns: int) -> None:
         """Request the stamps that may be requested now."""
         waiting = lane.waiting
+        if lane.drains:
+            if lane.in_flight:
+                return
+            lane.drains = False
         if lane.waits_for_more(self.config.runs_max):
             return
         asked: list[PendingEvent] = []
@@ -271,7 +311,7 @@ class Publisher:
             if pending.origin != lane.origin:
                 if lane.in_flight or asked:
                     # Its place in the order is only certain to be later once all earlier ones have
-                    # theirs; requests to one node keep their order on the way.
+                    # theirs; requests that enter at one node keep their order on the way.
                     break
                 lane.origin = pending.origin
             full = full or self._settled(pending.origin) + self.config.window
@@ -302,31 +342,46 @@ class Publisher:
         """Send or repeat requests, as runs of consecutive numbers."""
         carries = self.config.carries
         together: list[PendingEvent] = []
+        events: list[Event] = []
         size = following = 0
         for pending in due:
             number = pending.number
-            more = wire_bytes(pending.event) if carries else 0
+            event = self._carried(pending) if carries else pending.event
+            more = wire_bytes(event) if carries else 0
             if together and (number != following or size + more > self._request_bytes_max):
-                self._send_request(lane, together, wait_ns, now_ns)
-                together, size = [], 0
+                self._send_request(lane, together, events, wait_ns, now_ns)
+                together, events, size = [], [], 0
             together.append(pending)
+            events.append(event)
             size += more
             following = number + 1
         if together:
-            self._send_request(lane, together, wait_ns, now_ns)
+            self._send_request(lane, together, events, wait_ns, now_ns)
+
+    def _carried(self, pending: PendingEvent) -> Event:
+        """Return the event to send: without its payload, unless its own node gets it."""
+        event = pending.event
+        home = self._routes.get(event.topic) or self._route(event.topic)
+        if home.origin == pending.origin or not event.payload:
+            return event
+        return msgspec.structs.replace(event, payload=b"")
 
     def _send_request(
-        self, lane: Lane, together: Sequence[PendingEvent], wait_ns: int, now_ns: int
+        self,
+        lane: Lane,
+        together: Sequence[PendingEvent],
+        events: Sequence[Event],
+        wait_ns: int,
+        now_ns: int,
     ) -> None:
         settled = self._settled(lane.origin)
         first = together[0].number
         lane.sent(Run(first, first + len(together), now_ns, wait_ns), together)
         frame: Frame
         if self.config.carries:
-            events = tuple([pending.event for pending in together])
-            frame = OrderRequest(number=first, events=events, settled=settled)
+            frame = OrderRequest(number=first, events=tuple(events), settled=settled)
         else:
-            topics = tuple([pending.event.topic for pending in together])
+            topics = tuple([event.topic for event in events])
             frame = StampRequest(number=first, topics=topics, settled=settled)
         self._effects.append(Send(lane.origin, frame))
 
@@ -345,6 +400,25 @@ class Publisher:
         pending.granted_by = source
         pending.event = msgspec.structs.replace(pending.event, stamp=grant.stamp)
         pending.proof = grant.proof
+        if self._entry is None:
+            self._publish(pending, now_ns)
+            return
+        pending.held = True
+        heappush(self._held, (pending.place, pending))
+        del self._unstamped[pending.place]
+        self._release(now_ns)
+
+    def _release(self, now_ns: int) -> None:
+        """Publish stamped events up to the first that has no stamp."""
+        first = next(iter(self._unstamped), None)
+        while self._held and (first is None or self._held[0][0] < first):
+            pending = heappop(self._held)[1]
+            if pending.held:
+                pending.held = False
+                self._publish(pending, now_ns)
+
+    def _publish(self, pending: PendingEvent, now_ns: int) -> None:
+        """Publish a stamped event."""
         if not self._stamped:
             self._broadcast_due_ns = now_ns + self._backoff.least_ns
         self._stamped[pending.key] = pending
@@ -358,9 +432,53 @@ class Publisher:
     def _voided(self, origin: str, numbers: Sequence[int], source: str, now_ns: int) -> None:
         for number in numbers:
             pending = self._requested_at(origin, number)
-            if pending is not None:
-                pending.granted_by = source
-                self._settle(pending, "void", now_ns)
+            if pending is None:
+                continue
+            if pending.held and not pending.restored:
+                self._start_over(pending.place, now_ns)
+                return  # All later ones have other numbers now.
+            pending.granted_by = source
+            self._settle(pending, "void", now_ns)
+
+    def _start_over(self, place: int, now_ns: int) -> None:
+        """Request events from a place on again, when all before them have their stamps.
+
+        None of them was published: they waited for those. Their slots are voided.
+        """
+        again = [
+            pending
+            for unsettled in self._unsettled.values()
+            for pending in unsettled.values()
+            if pending.place >= place
+        ]
+        again.sort(key=lambda each: each.place)
+        assert self._entry is not None
+        homes = (
+            self._routes.get(each.event.topic) or self._route(each.event.topic) for each in again
+        )
+        route = self._entry.move(min(homes, key=lambda each: each.stage))
+        lane = route.lane
+        lane.waiting.clear()
+        for pending in again:
+            lane.withdraw(pending)
+            del self._unsettled[pending.origin][pending.number]
+            if pending.granted_by:
+                self._owed.setdefault((pending.granted_by, pending.origin), [])
+            pending.origin, pending.granted_by, pending.proof = route.origin, "", b""
+            pending.held = False
+            pending.event = msgspec.structs.replace(pending.event, stamp=None)
+            pending.number = self._numbers.get(route.origin, 0) + 1
+            self._numbers[route.origin] = pending.number
+            if self.config.durable:
+                self._persist(pending)
+            route.unsettled[pending.number] = pending
+            lane.waiting.append(pending)
+            self._unstamped.pop(pending.place, None)
+            self._unstamped[pending.place] = None
+        self._held = [each for each in self._held if each[1].held]
+        heapify(self._held)
+        lane.drains = True
+        self._request(lane, now_ns)
 
     def _are_out(self, origin: str, slots: Sequence[tuple[int, int]], now_ns: int) -> None:
         """Settle a run of events that a node published as soon as it had ordered them."""
@@ -379,10 +497,14 @@ class Publisher:
                 pending.run = None
             pending.settled = True
             self.unsettled_count -= 1
+            if self._entry is not None:
+                del self._unstamped[pending.place]
             if pending.restored or self.config.durable:
                 self._forget(pending)
             effects.append(Settle(pending.event, "", "", slot))
         lane.answered_ns = now_ns
+        if self._held:
+            self._release(now_ns)
         self._request(lane, now_ns)
 
     def _forget(self, pending: PendingEvent) -> None:
@@ -413,12 +535,14 @@ class Publisher:
         del self._unsettled[pending.origin][pending.number]
         self._stamped.pop(pending.key, None)
         self._lane(pending.origin).answered(pending, now_ns)
-        pending.settled = True
+        pending.settled, pending.held = True, False
         self.unsettled_count -= 1
         self._forget(pending)
         if pending.granted_by:
             self._owe_confirmation(pending, now_ns)
         self._effects.append(Settle(pending.event, verdict, reason))
+        if self._unstamped.pop(pending.place, pending) is None:
+            self._release(now_ns)
         self._request(self._lane(pending.origin), now_ns)
 
     def _owe_confirmation(self, pending: PendingEvent, now_ns: int) -> None:

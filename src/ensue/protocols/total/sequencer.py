@@ -9,7 +9,8 @@ What it guarantees
 - After a crash it restarts with every counter, subscription and open stamp that it sent.
 
 How
-- A request for topic `T` starts at `T`'s node, which counts it, and travels up the chain, node by
+- A request for topic `T` enters at `T`'s node, or at one before, where earlier requests of its
+  publisher have entered. `T`'s node counts it. It travels up the chain, node by
   node without skipping any, to the last node that hosts a topic of `T`'s group. Each node adds the
   counts of its own topics of the group; counts of topics on lower stages were learned from their
   requests, all of which pass through here. A group that lives on one node never leaves it.
@@ -280,6 +281,8 @@ class Sequencer:
         """Publish the next events that need no other node; return how many."""
         if self._put_out is None or isinstance(frame, StampRequest) or frame.number != session.next:
             return 0
+        if self._must_hold(publisher, session):
+            return 0
         room, most = BATCH_BYTES_MAX - self._batch_bytes, max(0, full - session.next)
         counted = self._responses.counted
         slots, size = self.state.stamp_run(frame.events[:most], self._put_out, counted, room)
@@ -297,13 +300,27 @@ class Sequencer:
         last = session.elsewhere.get(number)
         if last is not None:
             frame = Repeat(publisher=publisher, number=number)
-            self.state.effects.append(Send(self.placement.nodes[last], frame))
+            nodes = self.placement.nodes
+            # If another node counts the event, this one does not know which node completes it.
+            is_counted = self.placement.stage(_topic(item)) == self.stage
+            for node in (nodes[last],) if is_counted else nodes[last:]:
+                self.state.effects.append(Send(node, frame))
         elif self.config.carries and self.leases.find(publisher, self.name, number) is None:
             # Stamped here, and no lease: it was published in the same step.
             slot = session.out.get(number) or self.sessions.find_slot(item)
             self._responses.published(publisher, ((number, slot),))
         else:
             self._answer_again(publisher, self.name, number)
+
+    def _must_hold(self, publisher: str, session: PublisherSession) -> bool:
+        """Return whether an event may not go out before its publisher says so.
+
+        Stamps of earlier events are not known to be complete. If its subscribers had it before
+        they are, what they publish then could be ordered before those.
+        """
+        if not self.config.publisher_order:
+            return False
+        return bool(session.elsewhere) or self.leases.any_of(publisher, self.name)
 
     # -- Stamps ------------------------------------------------------------------------------------
 
@@ -313,23 +330,43 @@ class Sequencer:
         """Stamp the next request of a publisher, or refuse it."""
         if self._batch_bytes >= BATCH_BYTES_MAX:
             return False  # Stamps may be far longer than requests. It will be repeated.
-        topic = item if isinstance(item, str) else item.topic
+        topic = _topic(item)
         group = self.state.group_cache.get(topic)
         if group is None or not group.hosted:
             if not self.state.may_host((topic,), publisher, number):
                 return False
-            if self.placement.stage(topic) != self.stage:
+            stage = self.placement.stage(topic)
+            if stage < self.stage or (stage > self.stage and not self.config.publisher_order):
                 self.state.refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
                 return False
+            if stage > self.stage:
+                session.next = number + 1
+                self._pass_on(publisher, session, number, topic, Stamp({}), stage)
+                return True
         self._stamp(publisher, session, number, item, now_ns)
         return True
 
     def _stamp(
         self, publisher: str, session: PublisherSession, number: int, item: str | Event, now_ns: int
     ) -> None:
-        state = self.state
-        topic = item if isinstance(item, str) else item.topic
+        topic = _topic(item)
         session.next = number + 1
+        stamp, last = self._count(topic)
+        if last > self.stage:
+            self._batch_bytes += ENCODED_MAX * sum(map(len, stamp.entries))
+            self._pass_on(publisher, session, number, topic, stamp, last)
+        elif isinstance(item, str) or self._put_out is None or self._must_hold(publisher, session):
+            self._batch_bytes += ENCODED_MAX * sum(map(len, stamp.entries))
+            self._complete(publisher, self.name, number, topic, stamp, now_ns)
+        else:
+            self._batch_bytes += self._put_out(item, stamp)
+            slot = stamp.entries[topic]
+            session.out.extend(number, (slot,))
+            self._responses.published(publisher, ((number, slot),))
+
+    def _count(self, topic: str) -> tuple[Stamp, int]:
+        """Count an event of a hosted topic; return its stamp, and the stage that completes it."""
+        state = self.state
         group = state.group_cache.get(topic) or state.group(topic)
         slot = group.own[0] + 1
         state.counters.set(topic, group.own, slot)
@@ -337,44 +374,55 @@ class Sequencer:
         whole = group.tick is None or not self.config.leave_out
         group.fill(entries, state.counters, whole=whole)
         self._responses.counted[topic] = slot
-        stamp = Stamp(entries, whole)
-        if group.last == self.stage:
-            if isinstance(item, str) or self._put_out is None:
-                self._batch_bytes += ENCODED_MAX * sum(map(len, entries))
-                self._complete(publisher, self.name, number, topic, stamp, now_ns)
-                return
-            self._batch_bytes += self._put_out(item, stamp)
-            session.out.extend(number, (slot,))
-            self._responses.published(publisher, ((number, slot),))
-            return
-        self._batch_bytes += ENCODED_MAX * sum(map(len, entries))
-        session.elsewhere[number] = group.last
+        return Stamp(entries, whole), group.last
+
+    def _pass_on(
+        self,
+        publisher: str,
+        session: PublisherSession,
+        number: int,
+        topic: str,
+        stamp: Stamp,
+        last: int,
+    ) -> None:
+        """Pass a request that entered here to the next node."""
+        session.elsewhere[number] = last
         if self.config.durable:
-            state.persist(f"elsewhere/{number}/{publisher}", INT.encode(group.last))
-        state.pass_on(
+            self.state.persist(f"elsewhere/{number}/{publisher}", INT.encode(last))
+        self.state.pass_on(
             Fill(
                 publisher=publisher,
                 origin=self.name,
                 number=number,
                 topic=topic,
                 stamp=stamp,
-                last=group.last,
+                last=last,
             )
         )
 
     def _on_fill(self, frame: Fill, source: str, now_ns: int) -> None:
-        state, topic, slot = self.state, frame.topic, frame.stamp.entries.get(frame.topic)
+        state, topic, entries = self.state, frame.topic, frame.stamp.entries
         valid = self.placement.knows(topic) and self.stage <= frame.last < len(self.placement.nodes)
-        if slot is None or not valid or not state.is_from_below(source):
+        if not valid or not state.is_from_below(source):
             return  # Not what a neighbor would send.
-        state.learn(topic, slot)
-        group = state.group_cache.get(topic) or state.group(topic)
-        stamp = Stamp(dict(frame.stamp.entries), frame.stamp.whole)
-        group.fill(stamp.entries, state.counters, whole=stamp.whole)
-        if frame.last == self.stage:
+        slot, stage = entries.get(topic), self.placement.stage(topic)
+        if slot is None and stage > self.stage:
+            state.pass_on(frame)
+            return
+        last = frame.last
+        if slot is None and stage == self.stage:
+            stamp, last = self._count(topic)
+        elif slot is not None and stage < self.stage:
+            state.learn(topic, slot)
+            group = state.group_cache.get(topic) or state.group(topic)
+            stamp = Stamp(dict(entries), frame.stamp.whole)
+            group.fill(stamp.entries, state.counters, whole=stamp.whole)
+        else:
+            return  # As above.
+        if last == self.stage:
             self._complete(frame.publisher, frame.origin, frame.number, topic, stamp, now_ns)
         else:
-            state.pass_on(msgspec.structs.replace(frame, stamp=stamp))
+            state.pass_on(msgspec.structs.replace(frame, stamp=stamp, last=last))
 
     # -- Leases ------------------------------------------------------------------------------------
 
@@ -457,6 +505,10 @@ class Sequencer:
             # Leases start again: a longer lease is always safe.
             due_ns = now_ns + self.config.lease_ns
             self.leases.add(Lease.restore(LEASE.decode(value), due_ns), now_ns=now_ns)
+
+
+def _topic(item: str | Event) -> str:
+    return item if isinstance(item, str) else item.topic
 
 
 def _record_order(key: str) -> tuple[str, int, int, str]:
