@@ -225,6 +225,14 @@ DEFECTS = (
         "total",
         ((Recovery, "_check_start", lambda _self, logs: logs),),
     ),
+    Mutant(
+        "a removed end of the log goes unnoticed",
+        "total",
+        (
+            (Recovery, "_check_truncation", nothing),
+            (Recovery, "_check_end", lambda _self, logs, _nexts: logs),
+        ),
+    ),
     Mutant("relayed claims are believed", "causal", ((ClaimChecker, "screen", screen_nothing),)),
     Mutant(
         "relayed messages are believed", "deadline", ((ClaimChecker, "screen", screen_nothing),)
@@ -881,6 +889,7 @@ SEEDS = {
     "relayed messages are believed": 2,
     "a cut end of the log goes unnoticed": 158,
     "a removed start of the log goes unnoticed": 685,
+    "a removed end of the log goes unnoticed": 391,
     "a full server refuses its chain": 209,
     "a lost publisher keeps its lease": 52,
     "settled when sent": 2,
