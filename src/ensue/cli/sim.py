@@ -162,10 +162,8 @@ def swarm(
     """
     with output.option("--seeds"):
         chosen = seed_pool.parse_seeds(seed_range)
-    _check_master(master, jobs, out)
+    _check_options(protocol, trace, master, jobs, out)
     _check_free(trace)
-    if stack and protocol == ALL and trace is not None:
-        raise BadInput(f"--trace writes the trace of one order, got {ALL}: name an order")
     play = _play(protocol, stack=stack)
     name = _label(protocol, stack=stack)
     totals = _Totals()
@@ -393,8 +391,12 @@ def _replay_to_trace(protocol: str, seed: int, directory: Path) -> tuple[Path | 
     return written, _check_line(directory, scenario, outcome)
 
 
-def _check_master(master: str | None, jobs: int | None, out: Path | None) -> None:
+def _check_options(
+    protocol: str, trace: Path | None, master: str | None, jobs: int | None, out: Path | None
+) -> None:
     """Raise if options contradict each other."""
+    if protocol == ALL and trace is not None:
+        raise BadInput(f"--trace writes the trace of one order, got {ALL}: name an order")
     if master is not None and jobs is not None:
         raise BadInput(
             "--jobs and --master exclude each other: Spark decides how many seeds run at once"
