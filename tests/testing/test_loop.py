@@ -1,19 +1,13 @@
 """The event loop of simulated processes behaves as asyncio's does, on virtual time."""
 
 import asyncio
-import secrets
-import socket
-import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
 from ensue.core.errors import BadInput
 from ensue.testing import (
-    EscapedSimulation,
     Faults,
     Process,
     ProcessKilled,
@@ -151,32 +145,6 @@ def test_paused_process_goes_on_later_and_suspended_clock_stands_still() -> None
     paused, suspended = simulate(main).result
     assert paused == pytest.approx(61, abs=0.1)
     assert suspended == pytest.approx(10, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [(time, "time"), (time, "monotonic"), (socket, "socket"), (secrets, "token_bytes")],
-)
-def test_real_clock_randomness_or_socket_is_refused(owner: Any, name: str) -> None:
-    async def main(_simulation: Simulation) -> None:
-        getattr(owner, name)()
-
-    with pytest.raises(EscapedSimulation) as refused:
-        simulate(main, seed=7)
-    assert "seed=7" in "".join(refused.value.__notes__)
-    assert time.monotonic() > 0  # Outside of a simulation nothing has changed.
-
-
-def test_thread_is_refused() -> None:
-    async def start(_simulation: Simulation) -> None:
-        threading.Thread(target=print).start()
-
-    async def execute(_simulation: Simulation) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, print)
-
-    for main in (start, execute):
-        with pytest.raises(EscapedSimulation):
-            simulate(main)
 
 
 def test_run_that_can_not_go_on_says_where_it_waits() -> None:

@@ -4,7 +4,7 @@ import os
 import shlex
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -162,7 +162,7 @@ def swarm(
     """
     with output.option("--seeds"):
         chosen = seed_pool.parse_seeds(seed_range)
-    _check_master(master, jobs, out)
+    _check_options(protocol, trace, master, jobs, out)
     _check_free(trace)
     play = _play(protocol, stack=stack)
     name = _label(protocol, stack=stack)
@@ -308,8 +308,9 @@ class _Totals(msgspec.Struct):
             "seeds": self.seeds,
             "interrupted": self.interrupted,
             "failures": [
-                {"seed": one.seed, "sentences": one.failure, "replay": _replay(protocol, one.seed)}
+                {"seed": one.seed, "sentences": sentences, "replay": _replay(failed, one.seed)}
                 for one in self.failures
+                for failed, sentences in _failures(protocol, one).items()
             ],
             "events": self.events,
             "deliveries": self.deliveries,
@@ -319,6 +320,14 @@ class _Totals(msgspec.Struct):
             "steps_per_second": round(self.per_second(self.steps)),
             "trace": None if written is None else str(written),
         }
+
+
+def _failures(protocol: str, result: SeedResult) -> dict[str, Sequence[str]]:
+    """Return the sentences of a failed seed, by what to replay."""
+    if protocol != _label(ALL, stack=True):
+        return {protocol: result.failure}
+    found = stack_runs.failures(result.failure)
+    return {_label(order, stack=True): sentences for order, sentences in found.items()}
 
 
 def _replay(protocol: str, seed: int) -> str:
@@ -343,10 +352,12 @@ def _print_totals(
 ) -> None:
     for failure in totals.failures[:FAILURES_SHOWN]:
         output.print_lines([f"seed {failure.seed} failed:"], style="bold red")
-        output.print_lines(f"  {line}" for line in failure.failure[:SENTENCES_SHOWN])
-        if len(failure.failure) > SENTENCES_SHOWN:
-            output.print_lines([f"  and {len(failure.failure) - SENTENCES_SHOWN} more"])
-        output.print_lines([f"replay: {_replay(protocol, failure.seed)}", ""])
+        for failed, sentences in _failures(protocol, failure).items():
+            output.print_lines(f"  {line}" for line in sentences[:SENTENCES_SHOWN])
+            if len(sentences) > SENTENCES_SHOWN:
+                output.print_lines([f"  and {len(sentences) - SENTENCES_SHOWN} more"])
+            output.print_lines([f"replay: {_replay(failed, failure.seed)}"])
+        output.print_lines([""])
     others = [str(failure.seed) for failure in totals.failures[FAILURES_SHOWN:]]
     if others:
         output.print_lines([f"also failed: {', '.join(others)}"])
@@ -380,8 +391,12 @@ def _replay_to_trace(protocol: str, seed: int, directory: Path) -> tuple[Path | 
     return written, _check_line(directory, scenario, outcome)
 
 
-def _check_master(master: str | None, jobs: int | None, out: Path | None) -> None:
+def _check_options(
+    protocol: str, trace: Path | None, master: str | None, jobs: int | None, out: Path | None
+) -> None:
     """Raise if options contradict each other."""
+    if protocol == ALL and trace is not None:
+        raise BadInput(f"--trace writes the trace of one order, got {ALL}: name an order")
     if master is not None and jobs is not None:
         raise BadInput(
             "--jobs and --master exclude each other: Spark decides how many seeds run at once"

@@ -1,5 +1,7 @@
 """Seeds of the whole stack for `swarm --stack` and `replay --stack`."""
 
+import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +15,14 @@ if TYPE_CHECKING:
     from ensue.cli.seed_pool import Play
     from ensue.testing.swarm import StackRun
 
-__all__ = ["ALL", "OPERATIONS", "player", "replay", "write_trace"]
+__all__ = ["ALL", "OPERATIONS", "failures", "player", "replay", "write_trace"]
 
 ALL = "all"
 """Stands for every order."""
 OPERATIONS = "operations"
 """Programs of operators, on no order in particular."""
 ROWS_SHOWN = 40
-"""Rows shown before and after the first row that names an event of a problem."""
+"""Rows shown of a problem: those about events that it names, or else the last of the run."""
 
 
 def player(order: str) -> "Play":
@@ -34,10 +36,15 @@ def player(order: str) -> "Play":
     return partial(seeds.play_seed, order)
 
 
+def failures(failure: Sequence[str]) -> dict[str, list[str]]:
+    """Return the sentences of a failed seed of all orders, by order that failed."""
+    from ensue.testing.swarm.seeds import by_order  # noqa: PLC0415 - as above
+
+    return by_order(failure)
+
+
 def write_trace(order: str, seed: int, directory: Path) -> Path | None:
     """Play a seed again to write its trace."""
-    if order == ALL:
-        raise BadInput("--trace needs one order instead of all")
     return traces.write(_run(order, seed).rows, directory)
 
 
@@ -79,12 +86,14 @@ def replay(
     rows = sorted(run.rows, key=lambda row: (row.true_ns or 0, row.node, row.step))
     if run.problems:
         output.print_lines(["", "problems:"], style="bold red")
-        output.print_lines(f"  {each}" for each in run.problems)
-        output.print_lines(["", "around the first:"])
-        output.print_lines(map(narration.row_line, _around(rows, run.problems[0])))
+        output.print_lines(f"  {line}" for each in run.problems for line in each.splitlines())
+        named = _about(rows, run.problems[0])
+        output.print_lines(["", "around the first:" if named else "the last rows:"])
+        output.print_lines(map(narration.row_line, named or rows[-ROWS_SHOWN:]))
     else:
         output.print_lines(["", "valid: every application got what it was owed, in order"])
     if verbose:
+        sys.stderr.write(run.traceback)
         output.print_lines(["", "all rows:"])
         output.print_lines(map(narration.row_line, rows))
     output.print_lines([f"digest: {run.digest}"])
@@ -102,7 +111,7 @@ def _run(order: str, seed: int) -> "StackRun":
         return run(draw(seed, order))
 
 
-def _around(rows: list[Row], problem: str) -> list[Row]:
+def _about(rows: list[Row], problem: str) -> list[Row]:
     """Return the rows about the events that a problem names."""
     named = [row for row in rows if row.event is not None and row.event in problem]
     return named[:ROWS_SHOWN]

@@ -225,6 +225,14 @@ DEFECTS = (
         "total",
         ((Recovery, "_check_start", lambda _self, logs: logs),),
     ),
+    Mutant(
+        "a removed end of the log goes unnoticed",
+        "total",
+        (
+            (Recovery, "_check_truncation", nothing),
+            (Recovery, "_check_end", lambda _self, logs, _nexts: logs),
+        ),
+    ),
     Mutant("relayed claims are believed", "causal", ((ClaimChecker, "screen", screen_nothing),)),
     Mutant(
         "relayed messages are believed", "deadline", ((ClaimChecker, "screen", screen_nothing),)
@@ -881,6 +889,7 @@ SEEDS = {
     "relayed messages are believed": 2,
     "a cut end of the log goes unnoticed": 158,
     "a removed start of the log goes unnoticed": 685,
+    "a removed end of the log goes unnoticed": 391,
     "a full server refuses its chain": 209,
     "a lost publisher keeps its lease": 52,
     "settled when sent": 2,
@@ -903,7 +912,7 @@ SEEDS = {
     "marks are forgotten": 76,
     "the registry forgets": 0,
     "the registry is not asked again": 0,
-    "settled without asking": 3344,
+    "settled without asking": 324,
     "subscriptions by content ignore options": 0,
     "a paused broker holds up newcomers": 6,
     "a dead coordinator keeps its timeout": 8,

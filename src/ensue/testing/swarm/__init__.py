@@ -4,10 +4,13 @@ A seed draws a program of several processes and the faults that strike them (`pr
 a simulated world, and judges what the applications got (`judge`).
 """
 
+import traceback
+
 import msgspec
 
 import ensue
-from ensue.core.trace import Row
+from ensue.core.trace import Row, digest
+from ensue.simulation.seeds import raised
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.absences import without_forgotten
@@ -32,6 +35,8 @@ from ensue.testing.world import World
 
 SLOW_MS = (0.05, 40.0)
 """Latencies where events overtake the news of subscriptions that move."""
+UNTIL_S = 600.0
+"""How long a program may take, in virtual time."""
 SURE_MS = 1_000
 """Deadlines that the network never misses without a fault."""
 AnyDraw = Draw | ContentDraw | OperationsDraw
@@ -44,12 +49,14 @@ class StackRun(msgspec.Struct, frozen=True, kw_only=True):
 
     drawn: AnyDraw
     problems: list[str]
-    """What is wrong, in words; nothing: the run is valid."""
+    """What is wrong, in words; nothing: the run is valid. First what the run raised, if it did."""
     rows: list[Row]
     faults: list[str]
     """What struck, and when."""
     seconds: float
     digest: str
+    traceback: str = ""
+    """Where the run raised, if it did."""
 
 
 def draw(seed: int, order: str, *, faults: list[str] | None = None) -> AnyDraw:
@@ -62,26 +69,40 @@ def draw(seed: int, order: str, *, faults: list[str] | None = None) -> AnyDraw:
 
 
 def run(drawn: AnyDraw) -> StackRun:
-    """Run what was drawn, and judge it."""
+    """Run what was drawn, and judge it. An exception of the run is a problem too."""
+    worlds: list[World] = []
+    faults: list[list[str]] = []
+    problems: list[str] = []
 
-    async def main(simulation: Simulation) -> tuple[list[str], list[str]]:
+    async def main(simulation: Simulation) -> None:
         program = _program(simulation.world, drawn)
+        # Not the program itself: the simulation frees all objects of its processes.
+        worlds.append(simulation.world)
+        faults.append(program.faults)
         await program.run()
         # Judged before the simulation ends: then processes that were killed, or did not end, are
         # freed. Their `finally` and `except` blocks run, and may report problems of their own.
-        return program.faults, [*program.problems, *_judge(program, simulation.rows)]
+        problems.extend([*program.problems, *_judge(program, simulation.rows)])
 
     slow = isinstance(drawn, ContentDraw) and drawn.streams
     network = NetworkOptions(latency_ms=SLOW_MS) if slow else NetworkOptions()
-    simulated = simulate(main, seed=drawn.seed, network=network, until_s=600.0)
-    faults, problems = simulated.result
+    where = ""
+    try:
+        simulate(main, seed=drawn.seed, network=network, until_s=UNTIL_S)
+    except Exception as error:
+        if not worlds:
+            raise
+        where = traceback.format_exc()
+        problems = [raised(error), *getattr(error, "__notes__", ()), *problems]
+    (world,) = worlds
     return StackRun(
         drawn=drawn,
         problems=problems,
-        rows=simulated.rows,
-        faults=faults,
-        seconds=simulated.seconds,
-        digest=simulated.digest,
+        rows=world.rows,
+        faults=list(*faults),
+        seconds=world.now_s,
+        digest=digest(world.rows),
+        traceback=where,
     )
 
 

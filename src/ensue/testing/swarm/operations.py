@@ -169,6 +169,7 @@ class OperationsProgram:
         self.clients: list[Process] = []
         self.problems: list[str] = []
         self.faults: list[str] = []
+        """What struck, and when: one list, also while the program runs."""
         self.durable: list[str] = ["archive"]
         self.calm = False
         """Whether faults are over: publishers stop."""
@@ -188,6 +189,7 @@ class OperationsProgram:
         self._start("hub", self._use_hub, self._generator())
         self._start("novice", self._misuse)
         striker = Striker(self.world, [self.cluster], self.drawn.faults)
+        striker.log = self.faults
         striker.start()
         await asyncio.sleep(BUSY_S)
         await striker.stop()
@@ -199,7 +201,6 @@ class OperationsProgram:
         self.cluster.close()
         if self.drawn.servers == 1:
             await self._recover()
-        self.faults = list(striker.log)
         self.problems += [f"{name} refused: {why}" for name, why in self.cluster.damaged.items()]
 
     def _generator(self) -> Random:

@@ -100,6 +100,7 @@ class Program:
         self.mishap = Mishap(world, self.cluster, drawn.mishap)
         self.clients: list[Process] = []
         self.faults: list[str] = []
+        """What struck, and when: one list, also while the program runs."""
         """What struck, and when."""
         self.problems: list[str] = []
         """What applications met that they must not meet."""
@@ -149,6 +150,7 @@ class Program:
         if drawn.users:
             self._start("guest", self._trespass, self._generator())
         striker = Striker(world, [self.cluster], drawn.faults, brokers=self._brokers)
+        striker.log = self.faults
         striker.start()
         loop = asyncio.get_running_loop()
         others = [loop.create_task(self.mishap.strike())] if drawn.mishap else []
@@ -169,7 +171,7 @@ class Program:
         await asyncio.gather(*others)
         self.problems += await judge_leaks(self.cluster, self.clients, self._closed)
         self.cluster.close()
-        self.faults = [*striker.log, *self.mishap.log]
+        self.faults += self.mishap.log
         self.problems += self.mishap.problems
         if drawn.mishap == "flipped" and self._saw_damage and not self.cluster.damaged:
             self.problems.append(

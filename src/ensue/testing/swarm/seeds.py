@@ -1,7 +1,7 @@
 """Play the programs of a seed on the whole stack, and return a small result."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -10,7 +10,7 @@ from ensue.simulation.seeds import SeedResult, raised
 from ensue.testing.faults import Faults
 from ensue.testing.swarm import AnyDraw, draw, run
 
-__all__ = ["ALL", "ORDERS", "draw_lines", "play_seed", "quietly"]
+__all__ = ["ALL", "ORDERS", "by_order", "draw_lines", "play_seed", "quietly"]
 
 ORDERS = ("total", "causal", "merged", "deadline", "transactions", "operations")
 ALL = "all"
@@ -31,7 +31,10 @@ def quietly() -> Iterator[None]:
 
 
 def play_seed(order: str, seed: int) -> SeedResult:
-    """Play one seed of an order, or of all."""
+    """Play one seed of an order, or of all.
+
+    Of all, each sentence of a failure begins with its order (`by_order`).
+    """
     failure: list[str] = []
     steps = published = delivered = 0
     for each in ORDERS if order == ALL else (order,):
@@ -40,8 +43,7 @@ def play_seed(order: str, seed: int) -> SeedResult:
             with quietly():
                 outcome = run(draw(seed, each))
         except Exception as error:  # noqa: BLE001 - any exception is a failure of this seed
-            notes = getattr(error, "__notes__", ())
-            failure += [f"{label}{raised(error)}", *notes]
+            failure.append(f"{label}{raised(error)}")
             continue
         failure += [f"{label}{problem}" for problem in outcome.problems]
         steps += len(outcome.rows)
@@ -50,6 +52,19 @@ def play_seed(order: str, seed: int) -> SeedResult:
     return SeedResult(
         seed=seed, failure=tuple(failure), steps=steps, published=published, delivered=delivered
     )
+
+
+def by_order(failure: Sequence[str]) -> dict[str, list[str]]:
+    """Return the sentences of each order that failed, of a seed of all.
+
+    Without one, such as after the death of a process, any order may have failed.
+    """
+    found: dict[str, list[str]] = {}
+    for sentence in failure:
+        order = sentence.partition(": ")[0]
+        if order in ORDERS:
+            found.setdefault(order, []).append(sentence)
+    return found or {order: list(failure) for order in ORDERS}
 
 
 def draw_lines(drawn: AnyDraw) -> list[str]:

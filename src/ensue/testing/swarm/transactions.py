@@ -109,6 +109,7 @@ class ContentProgram:
         self.problems: list[str] = []
         self.outcomes: list[str] = []
         self.faults: list[str] = []
+        """What struck, and when: one list, also while the program runs."""
         self.calm = False
         self.over = False
         self.calm_ns = 0
@@ -129,6 +130,7 @@ class ContentProgram:
             random = Random(world.random.random())  # noqa: S311 - replays a seed
             self.clients.append(world.start("stream", self._stream, random))
         striker = Striker(world, [self.cluster], drawn.faults)
+        striker.log = self.faults
         await asyncio.sleep(1.0)
         striker.start()
         await asyncio.sleep(BUSY_S / 2)
@@ -152,7 +154,6 @@ class ContentProgram:
                 self.problems.append(f"{client.name} failed: {error}")
         self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
-        self.faults = striker.log
         self.problems += [
             f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
         ]
