@@ -1,15 +1,21 @@
-"""Dispatching: a dispatcher hands a running workflow instance to an agent while updates continue.
+"""Dispatching: a running workflow instance moves between agents while updates continue.
 
-The dispatcher unsubscribes and the agent subscribes. Done one after the other, an update in between
-reaches neither or both. In one transaction, each update reaches exactly one of them. Run it:
-python examples/dispatch.py
+The dispatcher unsubscribes and an agent subscribes. Done one after the other, an update in between
+reaches neither or both. In one transaction, each update reaches exactly one of them, also when the
+instance moves on from agent to agent. Run it in memory, or with clients at several servers:
+python examples/dispatch.py [URL ...]
 """
 
 import asyncio
+import sys
+from collections.abc import Sequence
+from itertools import cycle
 
 import ensue
 
+MEMORY = ("memory://workflow?brokers=5",)
 UPDATES = 20
+MOVES = 6
 WHERE = "process = 'p1' and instance = 'x1'"
 
 
@@ -20,15 +26,21 @@ class Workflow:
         self._environment = environment
         self.got: list[int] = []
         self.sent = 0
+        self.moving = True
         self._readers: list[asyncio.Task[None]] = []
+        self._progress = asyncio.Event()
 
-    def read(self, events: ensue.Subscription) -> None:
-        """Read a subscription in the background."""
-        self._readers.append(asyncio.create_task(self._read(events)))
+    def read(self, events: ensue.Subscription) -> asyncio.Event:
+        """Read a subscription in the background; the result is set by its first update."""
+        began = asyncio.Event()
+        self._readers.append(asyncio.create_task(self._read(events, began)))
+        return began
 
-    async def _read(self, events: ensue.Subscription) -> None:
+    async def _read(self, events: ensue.Subscription, began: asyncio.Event) -> None:
         async for event in events:
             self.got.append(int(event.payload))
+            self._progress.set()
+            began.set()
 
     async def updates(self, count: int) -> None:
         """Publish `count` updates."""
@@ -38,60 +50,100 @@ class Workflow:
             self.sent += 1
             await asyncio.sleep(0.001)
 
+    async def flow(self) -> None:
+        """Publish updates while the instance moves."""
+        while self.moving:
+            await self.updates(1)
+
+    async def last(self) -> None:
+        """Wait until the last update was received."""
+        while self.sent - 1 not in self.got:
+            self._progress.clear()
+            await self._progress.wait()
+
     async def received(self) -> list[int]:
         """Return how often each update was received, after all subscriptions ended."""
         await asyncio.gather(*self._readers)
         return [self.got.count(number) for number in range(self.sent)]
 
 
-async def dispatch(how: str) -> list[int]:
-    """Return how often each update was received."""
-    url = "memory://workflow?brokers=5"
+class Agent:
+    """Takes the instance, or gives it away, when the dispatcher invites it."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._workflow = workflow
+        self._held: ensue.Subscription | None = None
+        self.began = asyncio.Event()
+        """Set once the agent has an update of the instance."""
+
+    async def move(self, tx: ensue.InvitedTransaction) -> None:
+        """Do the agent's part of a move."""
+        if tx.attributes["do"] == "take":
+            self._held = await tx.subscribe(WHERE)
+            self.began = self._workflow.read(self._held)
+        elif self._held is not None:
+            await tx.unsubscribe(self._held)
+
+
+async def move(
+    dispatcher: ensue.Bus, old: ensue.Subscription, agents: dict[str, Agent], workflow: Workflow
+) -> None:
+    """Move the instance from the dispatcher to an agent, then from agent to agent."""
+    flow = asyncio.create_task(workflow.flow())
+    giver, taker = agents
+    async with dispatcher.transaction(timeout=60) as tx:
+        await tx.unsubscribe(old)
+        await tx.invite(taker, {"do": "take"})
+    await agents[taker].began.wait()
+    for _ in range(MOVES):
+        giver, taker = taker, giver
+        async with dispatcher.transaction(timeout=60) as tx:
+            await tx.invite(giver, {"do": "give"})
+            await tx.invite(taker, {"do": "take"})
+        await agents[taker].began.wait()
+    workflow.moving = False
+    await flow
+
+
+async def dispatch(how: str, urls: Sequence[str] = MEMORY) -> list[int]:
+    """Return how often each update was received; clients connect to the URLs in turn."""
+    url = cycle(urls)
     async with (
-        ensue.connect(url, order=None, name="environment") as environment,
-        ensue.connect(url, order=None, name="dispatcher") as dispatcher,
-        ensue.connect(url, order=None, name="agent") as agent,
+        ensue.connect(next(url), order=None, name="environment") as environment,
+        ensue.connect(next(url), order=None, name="dispatcher") as dispatcher,
+        ensue.connect(next(url), order=None, name="agent-1") as one,
+        ensue.connect(next(url), order=None, name="agent-2") as two,
     ):
         workflow = Workflow(environment)
         await environment.advertise(where="process = 'p1'")
         old = await dispatcher.subscribe(where=WHERE).__aenter__()
         workflow.read(old)
-
-        async def take_over(tx: ensue.InvitedTransaction) -> None:
-            workflow.read(await tx.subscribe(WHERE))
-
-        async def subscribe() -> None:
-            workflow.read(await agent.subscribe(where=WHERE).__aenter__())
-
-        agent.on_invitation(take_over)
+        agents = {bus.name: Agent(workflow) for bus in (one, two)}
+        for bus in (one, two):
+            await bus.on_invitation(agents[bus.name].move)
         await workflow.updates(UPDATES)
         if how == "in one transaction":
-            meanwhile = asyncio.create_task(workflow.updates(UPDATES))
-            async with dispatcher.transaction(timeout=60) as tx:
-                await tx.unsubscribe(old)
-                await tx.invite("agent")
-            await meanwhile
+            await move(dispatcher, old, agents, workflow)
         elif how == "subscribe, then unsubscribe":
-            await subscribe()
+            workflow.read(await one.subscribe(where=WHERE).__aenter__())
             await workflow.updates(UPDATES)
             await old.unsubscribe("content")
         else:
             await old.unsubscribe("content")
             await workflow.updates(UPDATES)
-            await subscribe()
+            workflow.read(await one.subscribe(where=WHERE).__aenter__())
         await workflow.updates(UPDATES)
-        await asyncio.sleep(0.1)
+        await workflow.last()
     return await workflow.received()
 
 
 def main() -> None:
     """Hand over in three ways."""
+    urls = sys.argv[1:] or MEMORY
     for how in ("unsubscribe, then subscribe", "subscribe, then unsubscribe", "in one transaction"):
-        counts = asyncio.run(dispatch(how))
-        lost, twice = counts.count(0), counts.count(2)
-        print(
-            f"{how}: {'some' if lost else 'no'} updates lost, {'some' if twice else 'none'} twice"
-        )
+        counts = asyncio.run(dispatch(how, urls))
+        lost, twice = counts.count(0), len([count for count in counts if count > 1])
+        print(f"{how}: of {len(counts)} updates {lost} lost, {twice} twice")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_every_example_runs_unchanged(shell: Shell, path: Path) -> None:
     assert f"{path.stem}, seed 1" in ended.stdout
     assert "latency, 99th percentile" in ended.stdout
     if not re.search(
-        r'^order = "(causal|deadline)"', path.read_text(encoding="utf-8"), re.MULTILINE
+        r'^order = "(causal|deadline|transactions)"', path.read_text(encoding="utf-8"), re.MULTILINE
     ):
         # These orders have dependencies instead of stamps.
         assert "stamp bytes, mean" in ended.stdout
@@ -245,3 +245,8 @@ def test_installed_command_works(small: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "small, seed 1" in ended.stdout
+
+
+def test_sim_counts_the_transactions_that_committed(shell: Shell) -> None:
+    ended = shell("sim", EXAMPLES / "dispatch.toml")
+    assert re.search(r"transactions committed +3 of 3", ended.stdout)

@@ -42,6 +42,10 @@ class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
     tagged: Mapping[str, int]
     """Deliveries with a verdict, such as those out of order, by verdict."""
     crashes: int
+    transactions: int
+    """Transactions that began."""
+    committed: int
+    """Transactions that committed."""
     latency_p50_ms: float | None
     latency_p99_ms: float | None
     latency_max_ms: float | None
@@ -86,6 +90,8 @@ def statistics(rows: Sequence[Row]) -> RunStatistics:
         discarded=_count(row for row in rows if row.action == "discarded"),
         tagged=_count(row for row in delivered if row.verdict),
         crashes=sum(row.action == "crashed" for row in rows),
+        transactions=_transactions(rows, "began"),
+        committed=_transactions(rows, "committed"),
         latency_p50_ms=percentile(latencies, 50),
         latency_p99_ms=percentile(latencies, 99),
         latency_max_ms=latencies[-1] if latencies else None,
@@ -101,6 +107,11 @@ def percentile(ascending: Sequence[float], percent: float) -> float | None:
     if not ascending:
         return None
     return ascending[max(0, math.ceil(percent / 100 * len(ascending)) - 1)]
+
+
+def _transactions(rows: Iterable[Row], action: str) -> int:
+    """Count transactions: several nodes note that one began or committed."""
+    return len({(row.run, row.transaction) for row in rows if row.action == action})
 
 
 def _key(row: Row) -> Key:

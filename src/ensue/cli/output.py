@@ -359,6 +359,9 @@ def statistics_rows(statistics: RunStatistics) -> list[tuple[str, str]]:
             rows.append((name, f"{value:.1f}{unit}"))
     for what, counts in (("discarded", statistics.discarded), ("tagged", statistics.tagged)):
         rows += [(f"{what} as {verdict or 'nothing'}", f"{n:,}") for verdict, n in counts.items()]
+    if statistics.transactions:
+        committed = f"{statistics.committed:,} of {statistics.transactions:,}"
+        rows.append(("transactions committed", committed))
     if statistics.crashes:
         rows.append(("crashes", f"{statistics.crashes:,}"))
     return rows

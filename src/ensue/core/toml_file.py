@@ -118,8 +118,10 @@ class TableReader(Generic[T]):
         """List every key a file may have, as `table.key`: the manual must have each."""
         return list(dict.fromkeys(self._keys(inspect.type_info(self._kind), "")))
 
-    def _keys(self, info: inspect.Type, place: str) -> Iterator[str]:
+    def _keys(self, info: inspect.Type, place: str, within: tuple[type, ...] = ()) -> Iterator[str]:
         for struct in self._structs(info):
+            if struct.cls in within:
+                continue  # A table that may hold tables of its own kind.
             if struct.tag_field is not None:
                 # Listed once, not at each place where such a table may stand.
                 place = self._listed_under
@@ -127,7 +129,7 @@ class TableReader(Generic[T]):
             for field in struct.fields:
                 name = f"{place}.{field.encode_name}".lstrip(".")
                 yield name
-                yield from self._keys(field.type, name)
+                yield from self._keys(field.type, name, (*within, struct.cls))
 
     def _structs(self, info: inspect.Type) -> list[inspect.StructType]:
         """List the tables that may stand where a type is expected, or in the list or map there."""

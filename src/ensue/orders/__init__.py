@@ -160,7 +160,7 @@ def every() -> tuple[Guarantee, ...]:
 
 
 def offered() -> tuple[str, ...]:
-    """Return the names of the orders that `connect`, scenario files, `pub` and `sub` offer."""
+    """Return the names of the orders that `connect`, `pub` and `sub` offer."""
     return tuple(each.name for each in every() if each.is_offered)
 
 

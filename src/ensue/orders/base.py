@@ -212,7 +212,7 @@ class Guarantee(ABC):
     value: ClassVar[type[Order] | None]
     """The class that an application passes to `connect`; None: the order has no such value."""
     is_offered: ClassVar[bool] = True
-    """Whether `connect`, scenario files, `pub` and `sub` offer it."""
+    """Whether `connect`, `pub` and `sub` offer it; scenario files may use every order."""
 
     # -- Parts -------------------------------------------------------------------------------------
 
@@ -223,6 +223,8 @@ class Guarantee(ABC):
     keeps_log: ClassVar[bool] = False
     """Whether servers keep its events, so that subscriptions can be durable or start in the
     past."""
+    has_content_brokers: ClassVar[bool] = False
+    """Whether scenarios of it have content brokers and clients instead of topics."""
     has_deadlines: ClassVar[bool] = False
     """Whether events expire, also while they wait for the application."""
 

@@ -22,6 +22,7 @@ class Transactions(Guarantee):
     name = "transactions"
     value = None
     is_offered = False
+    has_content_brokers = True
 
     async def publisher(self, hub: "Hub", name: str) -> PublisherNode:
         """Refuse: no bus is in this order."""

@@ -7,7 +7,23 @@ from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.topology import check_tree
 from ensue.simulation.deployments.transaction_clients import RegularSpec, TransactionSpec
 
-__all__ = ["ContentSpec"]
+__all__ = ["ContentRate", "ContentSpec"]
+
+
+class ContentRate(msgspec.Struct, frozen=True, kw_only=True):
+    """Events of a client at random times, with attributes drawn evenly."""
+
+    client: str
+    attributes: tuple[dict[str, bool | int | float | str], ...]
+    per_second: float
+    from_ns: int = 0
+    until_ns: int | None = None
+    """None: until the end of the scenario's duration."""
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.attributes or self.per_second <= 0:
+            raise ConfigurationError("a rate needs attributes, and per_second above 0")
 
 
 class ContentSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +40,9 @@ class ContentSpec(msgspec.Struct, frozen=True, kw_only=True):
     transactions: tuple[TransactionSpec, ...] = ()
     regular: tuple[RegularSpec, ...] = ()
     """Operations outside of transactions."""
+    rates: tuple[ContentRate, ...] = ()
+    sites: dict[str, str] = {}
+    """By broker or client: its site, if it has one."""
     crash_after_frames: tuple[tuple[str, int], ...] = ()
     """By node: the number of received frames after which it crashes and restarts."""
     silent_crashes: bool = False

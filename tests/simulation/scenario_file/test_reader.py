@@ -10,7 +10,7 @@ from ensue.core.errors import BadInput
 from ensue.simulation.run import play
 from ensue.simulation.scenario import Change, Publication, Rate, Reply, Scenario, Vanish
 from ensue.simulation.scenario_file.reader import keys, load, loads
-from ensue.simulation.scenario_file.tables import HypercubeTable, SequencerTable
+from ensue.simulation.scenario_file.tables import ContentTable, HypercubeTable, SequencerTable
 from ensue.simulation.scenario_file.values import parse_duration
 from ensue.simulation.world.delays import Constant, LogNormal, Normal, Uniform
 from ensue.simulation.world.faults import ClockJump, Clog, Crash, Faults, Noise, Partition, Pause
@@ -395,6 +395,9 @@ PLACES = {
     "ens": "### Who takes part",
     "publishers": "### Who takes part",
     "subscribers": "### Who takes part",
+    "brokers": "### Transactions",
+    "clients": "### Transactions",
+    "transactions": "### Transactions",
     "sequencer": "### `[sequencer]`: how the chain orders",
     "hypercube": "### `[hypercube]`: how the nodes of a cube order",
     "deadline": "### `[deadline]`: how brokers and subscribers are on time",
@@ -407,6 +410,16 @@ PLACES = {
     "clocks": "### `[clocks]`",
 }
 """Tables by the heading that documents their keys; other tables have keys with full names."""
+WHOLE = ("faults", "ens_log", "disk", "content")
+"""Tables that the manual documents in prose, their keys with full names."""
+
+
+def test_manual_has_the_defaults_of_content_brokers() -> None:
+    manual = MANUAL.read_text(encoding="utf-8")
+    for name, value in msgspec.structs.asdict(ContentTable()).items():
+        (line,) = [line for line in manual.splitlines() if line.startswith(f"| `content.{name}` |")]
+        stated = line.split("|")[3].strip().strip('`"')
+        assert (parse_duration(stated) if stated[-1] in "sm" else int(stated)) == value, name
 
 
 def test_manual_documents_every_key() -> None:
@@ -415,11 +428,12 @@ def test_manual_documents_every_key() -> None:
     everywhere = {key for keys_told in rows.values() for key in keys_told}
     for key in keys():
         table, _, name = key.rpartition(".")
-        if table in ("delay", "topics") or key in PLACES or key in ("faults", "ens_log", "disk"):
+        if table in ("delay", "topics") or key in PLACES or key in WHOLE:
             # Documented in prose: a table, or the few keys of a delay or of topics.
             assert f"`{name}`" in manual or f"[{key}]" in manual or f"`{key}." in manual, key
         elif table in PLACES:
-            assert name in rows[PLACES[table]], key
+            shared = ["name", "count", "site"]  # Of all participants.
+            assert name in [*rows[PLACES[table]], *shared], key
         else:
             # The manual shortens publishers.events.at to events.at.
             assert {key, key.partition(".")[2]} & everywhere, key

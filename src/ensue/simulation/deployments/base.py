@@ -163,16 +163,18 @@ class Deployment:
             call(name, self._subscribing(name, change.subscribe), at_ns=change.at_ns)
 
     def _schedule_rate(self, publisher: str, rate: Rate) -> None:
-        """Draw the times of a rate: exponential gaps, as of many independent causes."""
-        until_ns = self.scenario.duration_ns if rate.until_ns is None else rate.until_ns
-        at_ns = float(rate.from_ns)
-        while True:
-            at_ns += self._workload.expovariate(rate.per_second) * SECOND_NS
-            if at_ns >= until_ns:
-                return
+        """Publish at the times of a rate."""
+        for at_ns in self._arrivals(rate.per_second, rate.from_ns, rate.until_ns):
             topic = self._workload.choice(rate.topics)
             publish = self._publishing(topic, bytes(rate.size))
-            self.world.call(publisher, publish, at_ns=int(at_ns))
+            self.world.call(publisher, publish, at_ns=at_ns)
+
+    def _arrivals(self, per_second: float, from_ns: int, until_ns: int | None) -> Iterator[int]:
+        """Draw the times of a rate: exponential gaps, as of many independent causes."""
+        end_ns = self.scenario.duration_ns if until_ns is None else until_ns
+        at_ns = float(from_ns)
+        while (at_ns := at_ns + self._workload.expovariate(per_second) * SECOND_NS) < end_ns:
+            yield int(at_ns)
 
     def _outcome(self, name: str, outcome: Outcome) -> None:
         if not isinstance(outcome, Deliver) or name not in self._repliers:

@@ -27,7 +27,7 @@ from ensue.protocols.transactions.frames import FRAMES
 from ensue.protocols.transactions.nodes import BrokerNode, ClientNode
 from ensue.simulation.content_spec import ContentSpec
 from ensue.simulation.deployments.base import Deployment
-from ensue.simulation.deployments.transaction_clients import Act, Application
+from ensue.simulation.deployments.transaction_clients import Act, Application, RegularSpec
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.text import duration, listed
 from ensue.simulation.world.process import Factory
@@ -55,10 +55,12 @@ class TransactionDeployment(Deployment):
         for name in overlay.brokers:
             disk = None if overlay.silent_crashes else self._client_disk
             factory = self._broker_factory(name)
-            self.world.add(name, factory, clock=clocks.get(name), disk=disk)
+            site = overlay.sites.get(name, "")
+            self.world.add(name, factory, site=site, clock=clocks.get(name), disk=disk)
         for name in overlay.clients:
             factory = self._client_factory(name)
-            self.world.add(name, factory, clock=clocks.get(name), disk=self._client_disk)
+            site, disk = overlay.sites.get(name, ""), self._client_disk
+            self.world.add(name, factory, site=site, clock=clocks.get(name), disk=disk)
 
     def _broker_factory(self, name: str) -> Factory:
         overlay, link, role = self.scenario.overlay, self.scenario.link, self.roles.broker
@@ -126,6 +128,12 @@ class TransactionDeployment(Deployment):
             world.schedule(transaction.at_ns, self.application.start, (transaction,))
         for regular in overlay.regular:
             world.schedule(regular.at_ns, self.application.regular, (regular,))
+        for rate in overlay.rates:
+            for at_ns in self._arrivals(rate.per_second, rate.from_ns, rate.until_ns):
+                attributes = self._workload.choice(rate.attributes)
+                act = Act(action="pub", attributes=attributes, payload=bytes(rate.size))
+                published = RegularSpec(client=rate.client, at_ns=at_ns, act=act)
+                world.schedule(at_ns, self.application.regular, (published,))
         world.inject(self.scenario.faults)
         for vanish in self.scenario.vanish:
             world.schedule(vanish.at_ns, world.remove, (vanish.publisher,))
@@ -344,6 +352,8 @@ def _overlay(overlay: ContentSpec) -> Iterator[str]:
         yield f"  broker {broker} next to {listed(neighbors)}, home of {homed}"
     for one in sorted(overlay.regular, key=lambda spec: spec.at_ns):
         yield f"  at {duration(one.at_ns)} {one.client}: {_act(one.act)}"
+    for rate in overlay.rates:
+        yield f"  {rate.client} publishes {rate.per_second:g} events per second"
     for spec in sorted(overlay.transactions, key=lambda spec: spec.at_ns):
         acts = ", ".join(_act(act) for act in spec.acts)
         end = "" if spec.commit else ", then abort"

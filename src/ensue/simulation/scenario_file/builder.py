@@ -28,6 +28,7 @@ from ensue.simulation.scenario import (
     SubscriberSpec,
     TopicLogSpec,
 )
+from ensue.simulation.scenario_file.content import ContentBuilder
 from ensue.simulation.scenario_file.faults import FaultsBuilder
 from ensue.simulation.scenario_file.names import REGISTRY, Directory, placed, unknown
 from ensue.simulation.scenario_file.tables import File, PairDelay
@@ -40,11 +41,6 @@ from ensue.simulation.world.network import LinkDelay, NetworkConfig
 
 __all__ = ["build"]
 
-EVENTS_MAX = 10_000_000
-"""Maximum events of all rates of a file: a run with more takes too long."""
-EVENT_BYTES_MAX = 16_000_000
-"""The largest payload: half of the largest frame."""
-
 
 def build(file: File, *, name: str) -> Scenario:
     """Return the scenario that a file describes."""
@@ -55,8 +51,9 @@ class _Builder:
     """Turns one file into a scenario, table by table."""
 
     def __init__(self, file: File) -> None:
-        if file.order not in orders.offered():
-            raise unknown("order", "order", file.order, orders.offered())
+        known = [each.name for each in orders.every()]
+        if file.order not in known:
+            raise unknown("order", "order", file.order, known)
         self.file = file
         self.guarantee = orders.named(file.order)
         self.names = Directory(file)
@@ -65,6 +62,7 @@ class _Builder:
         """Return the whole scenario."""
         file = self.file
         subscribers = self._subscribers()
+        overlay = ContentBuilder(file, self.names).overlay()
         faults = FaultsBuilder(file.faults, self.names)
         with placed("link"):
             link = LinkConfig(
@@ -102,6 +100,7 @@ class _Builder:
                 hypercube=self._hypercube(),
                 merge=self._merge(),
                 deadline=self._deadline(),
+                overlay=overlay,
                 registry=RegistrySpec(name=REGISTRY) if file.registered else None,
                 table=self._table(),
                 topic_log_config=topic_log_config,
@@ -147,7 +146,6 @@ class _Builder:
 
     def _publishers(self) -> tuple[PublisherSpec, ...]:
         publishers: list[PublisherSpec] = []
-        asked = 0.0
         for index, table in enumerate(self.file.publishers):
             events = []
             for number, event in enumerate(table.events):
@@ -155,7 +153,7 @@ class _Builder:
                 topics = self.names.topics(f"{place}.topics", event.topics)
                 at_ns = self.names.within(f"{place}.at", event.at)
                 events.append(
-                    Publication(at_ns=at_ns, topics=topics, size=_size(place, event.size))
+                    Publication(at_ns=at_ns, topics=topics, size=self.names.size(place, event.size))
                 )
             rates = []
             for number, rate in enumerate(table.rates):
@@ -170,18 +168,14 @@ class _Builder:
                             per_second=rate.per_second,
                             from_ns=rate.from_,
                             until_ns=rate.until,
-                            size=_size(place, rate.size),
+                            size=self.names.size(place, rate.size),
                         )
                     )
-            asked += len(self.names.publishers[index]) * sum(
-                rate.per_second * ((rate.until_ns or self.file.duration) - rate.from_ns) / 1e9
-                for rate in rates
-            )
-            if asked > EVENTS_MAX:
-                raise BadInput(
-                    f"publishers[{index}].rates: ask for {asked:.0f} events, more than "
-                    f"{EVENTS_MAX}; lower per_second or the duration"
-                )
+            for _ in self.names.publishers[index]:
+                for rate in table.rates:
+                    self.names.count_events(
+                        f"publishers[{index}].rates", rate.per_second, rate.from_, rate.until
+                    )
             publishers += [
                 PublisherSpec(name=name, site=site, events=tuple(events), rates=tuple(rates))
                 for name, site in self.names.publishers[index]
@@ -423,12 +417,6 @@ class _Builder:
             for node in self.names.nodes(place, Names((name,))):
                 clocks[node] = config
         return clocks
-
-
-def _size(place: str, size: int) -> int:
-    if size > EVENT_BYTES_MAX:
-        raise BadInput(f"{place}.size: must be at most {EVENT_BYTES_MAX} bytes, got {size}")
-    return size
 
 
 def _one_way(pairs: dict[tuple[str, str], DelayModel]) -> tuple[LinkDelay, ...]:

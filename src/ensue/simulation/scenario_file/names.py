@@ -18,8 +18,15 @@ from ensue.simulation.scenario_file.values import COUNT_MAX, Names, read_value
 
 __all__ = ["REGISTRY", "Directory", "placed", "unknown"]
 
+EVENTS_MAX = 10_000_000
+"""Maximum events of all rates of a file: a run with more takes too long."""
+EVENT_BYTES_MAX = 16_000_000
+"""The largest payload: half of the largest frame."""
 REGISTRY = "registry"
 """The node that clients register with."""
+
+Placed = Sequence[tuple[str, str]]
+"""The name and site of each node of a table."""
 
 _SHOWN_MAX = 12
 """How many known names an error lists."""
@@ -59,6 +66,8 @@ class Directory:
         self.ens = self._members("ens", file.ens)
         self.publishers = self._members("publishers", file.publishers)
         self.subscribers = self._members("subscribers", file.subscribers)
+        self.brokers = self._members("brokers", file.brokers)
+        self.clients = self._members("clients", file.clients)
         if file.registered:
             self._nodes.setdefault(REGISTRY, [REGISTRY])
         # Without a chain, what strikes a site strikes the others there.
@@ -69,6 +78,8 @@ class Directory:
             self._absent = {name for table in self.chain for name, _ in table}
         if not guarantee.has_topic_log:
             self._absent |= {name for table in self.ens for name, _ in table}
+        self._asked = 0.0
+        """Events of all rates so far."""
         self._topics: dict[str, list[str]] = {}
         self._declare_topics(file)
 
@@ -96,12 +107,20 @@ class Directory:
         return tuple(dict.fromkeys(found))
 
     def publishers_named(self, place: str, names: Names) -> tuple[str, ...]:
-        """Return the publishers that names stand for, and refuse others."""
-        members = [name for table in self.publishers for name, _ in table]
-        found = self.nodes(place, names)
+        """Return the publishers, or clients of brokers, that names stand for; refuse others."""
+        if self.clients:
+            return self.members(place, "client", self.clients, names)
+        return self.members(place, "publisher", self.publishers, names)
+
+    def members(
+        self, place: str, what: str, tables: Sequence[Placed], names: Iterable[str]
+    ) -> tuple[str, ...]:
+        """Return the nodes of one kind that names stand for; refuse others."""
+        known = [name for table in tables for name, _ in table]
+        found = self.nodes(place, Names(names))
         for name in found:
-            if name not in members:
-                raise unknown(place, "publisher", name, members)
+            if name not in known:
+                raise unknown(place, what, name, known)
         return found
 
     def site(self, place: str, name: str) -> str:
@@ -143,6 +162,23 @@ class Directory:
         self.within(f"{place}.from", from_ns)
         if until_ns is not None and until_ns <= from_ns:
             raise BadInput(f"{place}.until: must come after `from`")
+
+    def size(self, place: str, size: int) -> int:
+        """Return the size of a payload; raise if it is too large."""
+        if size > EVENT_BYTES_MAX:
+            raise BadInput(f"{place}.size: must be at most {EVENT_BYTES_MAX} bytes, got {size}")
+        return size
+
+    def count_events(
+        self, place: str, per_second: float, from_ns: int, until_ns: int | None
+    ) -> None:
+        """Add the events of a rate of one node; raise if those of the file are too many."""
+        self._asked += per_second * ((until_ns or self._duration_ns) - from_ns) / 1e9
+        if self._asked > EVENTS_MAX:
+            raise BadInput(
+                f"{place}: ask for {self._asked:.0f} events, more than {EVENTS_MAX}; lower "
+                "per_second or the duration"
+            )
 
     def _declare_topics(self, file: File) -> None:
         for index, entry in enumerate(file.topics):

@@ -5,12 +5,16 @@ those of the configurations the tables become, so there is one place where each 
 `docs/how-to/simulator.md` explains every key to people.
 """
 
+from typing import Literal
+
 import msgspec
 
 from ensue.protocols.causal.config import CausalConfig
+from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
+from ensue.simulation.deployments.transaction_clients import TransactionSpec
 from ensue.simulation.scenario import Publication, Reply, Scenario
 from ensue.simulation.scenario_file.values import (
     Chance,
@@ -24,7 +28,16 @@ from ensue.simulation.world.disks import DiskConfig
 from ensue.simulation.world.load_model import QueueConfig
 from ensue.simulation.world.network import NetworkConfig
 
-__all__ = ["FaultsTable", "File", "Member", "PairDelay", "Topics"]
+__all__ = [
+    "ContentEntry",
+    "FaultsTable",
+    "File",
+    "Member",
+    "OperationTable",
+    "PairDelay",
+    "Topics",
+    "TransactionTable",
+]
 
 _SCENARIO = Scenario(name="defaults")
 _SEQUENCER = SequencerConfig()
@@ -36,6 +49,8 @@ _LINK = LinkConfig()
 _LOG = TopicLogConfig()
 _DISK = DiskConfig()
 _QUEUE = QueueConfig()
+_CONTENT = ContentConfig()
+_TRANSACTION = TransactionSpec(client="", at_ns=0, acts=())
 _NOBODY = Names()
 
 
@@ -116,6 +131,103 @@ class SubscriberTable(Member, frozen=True, kw_only=True):
     topics: Names = _NOBODY
     changes: tuple[ChangeTable, ...] = ()
     replies: tuple[ReplyTable, ...] = ()
+
+
+Attributes = dict[str, bool | int | float | str]
+"""The attributes of an event by content."""
+
+
+class BrokerTable(Member, frozen=True, kw_only=True):
+    """A content broker."""
+
+    parent: str = ""
+    """An earlier broker; empty: that of a binary tree, by its rank."""
+
+
+class ContentEntry(Table, frozen=True, kw_only=True):
+    """A content subscription or an advertisement of a client."""
+
+    where: str
+    name: str = ""
+    """To withdraw it by, in a transaction."""
+    at: Duration = Duration(0)
+    until: Duration | None = None
+
+
+class ContentEventTable(Table, frozen=True, kw_only=True):
+    """One event by content."""
+
+    at: Duration
+    publish: Attributes
+    size: Size = Size(0)
+
+
+class ContentRateTable(Table, frozen=True, kw_only=True):
+    """Events by content at random times."""
+
+    publish: tuple[Attributes, ...]
+    """Drawn evenly."""
+    per_second: float
+    from_: Duration = msgspec.field(default=Duration(0), name="from")
+    until: Duration | None = None
+    size: Size = Size(0)
+
+
+class ClientTable(Member, frozen=True, kw_only=True):
+    """A client of content brokers."""
+
+    home: Names
+    """Several brokers are taken in turn by the members."""
+    advertisements: tuple[ContentEntry, ...] = ()
+    subscriptions: tuple[ContentEntry, ...] = ()
+    events: tuple[ContentEventTable, ...] = ()
+    rates: tuple[ContentRateTable, ...] = ()
+
+
+class OperationTable(Table, frozen=True, kw_only=True):
+    """An operation of a transaction. Exactly one of the first six keys is set."""
+
+    publish: Attributes | None = None
+    subscribe: str | None = None
+    unsubscribe: str | None = None
+    advertise: str | None = None
+    unadvertise: str | None = None
+    invite: str | None = None
+    name: str = ""
+    size: Size = Size(0)
+    operations: tuple["OperationTable", ...] = ()
+
+
+class TransactionTable(Table, frozen=True, kw_only=True):
+    """A transaction."""
+
+    client: str
+    at: Duration
+    operations: tuple[OperationTable, ...]
+    isolation: Literal["serializable", "atomic", "planned"] = "serializable"
+    timeout: Duration = Duration(_TRANSACTION.timeout_ns)
+    commit: bool = _TRANSACTION.commit
+    hold: bool = _TRANSACTION.hold
+    attempts: int = _TRANSACTION.attempts
+
+
+class ContentTable(Table, frozen=True, kw_only=True):
+    """Content brokers and their clients."""
+
+    lease: Duration = Duration(_CONTENT.lease_ns)
+    grace: Duration = Duration(_CONTENT.grace_ns)
+    away: Duration = Duration(_CONTENT.away_ns)
+    beat: Duration = Duration(_CONTENT.beat_ns)
+    hello: Duration = Duration(_CONTENT.hello_ns)
+    retry: Duration = Duration(_CONTENT.retry_ns)
+    retry_max: Duration = Duration(_CONTENT.retry_ns_max)
+    timeout_max: Duration = Duration(_CONTENT.timeout_ns_max)
+    subscriptions_max: int = _CONTENT.subscriptions_max
+    advertisements_max: int = _CONTENT.advertisements_max
+    requests_max: int = _CONTENT.requests_max
+    transactions_max: int = _CONTENT.transactions_max
+    operations_max: int = _CONTENT.operations_max
+    journal_bytes_min: int = _CONTENT.journal_bytes_min
 
 
 class SequencerTable(Table, frozen=True, kw_only=True):
@@ -347,7 +459,7 @@ class File(Table, frozen=True, kw_only=True):
     name: str = ""
     """Empty: the name of the file."""
     order: str = "total"
-    """The name of an order that applications can choose, see `ensue.orders`."""
+    """The name of an order of `ensue.orders`."""
     duration: Duration = Duration(_SCENARIO.duration_ns)
     settle: Duration = Duration(_SCENARIO.settle_ns)
     registered: bool = False
@@ -358,6 +470,10 @@ class File(Table, frozen=True, kw_only=True):
     ens: tuple[TopicLogNode, ...] = (TopicLogNode(name="ens"),)
     publishers: tuple[PublisherTable, ...] = ()
     subscribers: tuple[SubscriberTable, ...] = ()
+    brokers: tuple[BrokerTable, ...] = ()
+    clients: tuple[ClientTable, ...] = ()
+    transactions: tuple[TransactionTable, ...] = ()
+    content: ContentTable = ContentTable()
     sequencer: SequencerTable = SequencerTable()
     hypercube: HypercubeTable = HypercubeTable()
     merge: MergeTable = MergeTable()
