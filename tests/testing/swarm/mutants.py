@@ -52,6 +52,7 @@ from ensue.protocols.total.publisher_sessions import PublisherSessions
 from ensue.protocols.total.station import Station
 from ensue.protocols.transactions import contexts
 from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.submissions import Submissions
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_remote import RemoteHub
 from ensue.server import content_broker, listener, server, station_builder
@@ -363,6 +364,22 @@ def deliver_to_the_closed(self: ContentSession, subscription: str) -> None:
 real_expect, real_settle = Receipts.expect, Receipts.settle
 real_anext, real_lose = Subscription.__anext__, Acknowledgements.lose
 real_work, real_share_subscribe = Runner._work, Share.subscribe
+
+
+def submit_at_once(self: plan.PlannedTransaction, *, hold: bool = False) -> Any:
+    """A plan does not wait for the decision."""
+    del hold
+    return real_ask_to_submit(self)
+
+
+def decide_to_commit(self: plan.PlannedTransaction, *, commit: bool) -> Any:
+    """A plan that its client aborts is committed."""
+    del commit
+    return real_decide(self, commit=True)
+
+
+real_ask_to_submit = plan.PlannedTransaction._ask_to_submit
+real_decide = plan.PlannedTransaction._decide
 real_give_up, real_note = ContentSession._give_up, plan.PlannedTransaction._note
 real_transaction_exit = transaction.Transaction.__aexit__
 
@@ -399,6 +416,17 @@ CLIENT = (
         "transactions",
         ((transaction.Transaction, "__aexit__", end_committed),),
     ),
+    Mutant(
+        "held plans are committed at once",
+        "transactions",
+        ((plan.PlannedTransaction, "_ask_to_submit", submit_at_once),),
+    ),
+    Mutant(
+        "aborted plans are committed",
+        "transactions",
+        ((plan.PlannedTransaction, "_decide", decide_to_commit),),
+    ),
+    Mutant("held plans have no timeout", "transactions", ((Submissions, "tick", nothing),)),
     Mutant(
         "plans have no order", "transactions", ((plan.PlannedTransaction, "_note", note_unordered),)
     ),
@@ -909,6 +937,9 @@ SEEDS = {
     "a dead coordinator keeps its timeout": 8,
     "plans lose first events": 1,
     "a failed block commits": 0,
+    "held plans are committed at once": 2,
+    "aborted plans are committed": 2,
+    "held plans have no timeout": 19,
     "plans have no order": 1,
     "overflow is silent": 4,
     "invitations answer early": 0,

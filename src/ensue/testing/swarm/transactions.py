@@ -35,6 +35,8 @@ NEWCOMER_S = 8.0
 """How soon a new client is served while another broker is paused: away after 2 s, and a margin."""
 HEIR_S = 6.0
 """How soon transactions go on without a dead coordinator: after a grace of 1 s, and a margin."""
+LATE_S = 1.0
+"""By how much the decision about a plan may pass its timeout: messages travel."""
 UNDONE = b"undone"
 """The payload of events in blocks that raise: no client may get them."""
 FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
@@ -65,6 +67,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults
     moves: bool = False
     """Whether clients move subscriptions to each other while a client publishes all the time."""
+    holds: bool = False
+    """Whether clients decide about some of their plans later."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -85,9 +89,11 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     )
     quiet = not drawn.faults.rates
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
+    holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
     return msgspec.structs.replace(
         drawn,
         moves=moves,
+        holds=holds and "planned" in drawn.kinds,
         streams=drawn.streams or moves,
         pauses_broker=drawn.pauses_broker and quiet and drawn.servers > 1,
         dies=drawn.dies and quiet,
@@ -114,6 +120,8 @@ class ContentProgram:
         self.calm_ns = 0
         """When faults were over."""
         self.moves = Moves()
+        self._decisions = Random(f"{drawn.seed}/decisions")  # noqa: S311 - replays a seed
+        """Of plans that are held: of its own, so that all else stays as it was drawn."""
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
 
@@ -400,6 +408,9 @@ class ContentProgram:
     async def _transact(self, bus: ensue.Bus, kind: str, other: str, random: Random) -> None:
         timeout_s = random.choice((2.0, 10.0))
         if kind == "planned":
+            if self._decisions.random() < (0.5 if self.drawn.holds else 0.0):
+                await self._hold(bus, other, timeout_s)
+                return
             async with bus.transaction(isolation="planned", timeout=timeout_s) as plan:
                 await plan.publish({"x": random.randint(0, 4)}, b"plan 1")
                 await plan.client(other).subscribe(random.choice(FILTERS))
@@ -418,6 +429,26 @@ class ContentProgram:
             await tx.publish({"x": random.randint(0, 4)}, b"first")
             await tx.invite(other)
             await tx.publish({"x": random.randint(0, 4)}, b"second")
+
+    async def _hold(self, bus: ensue.Bus, other: str, timeout_s: float) -> None:
+        """Decide about a plan after a while, in one of several ways."""
+        random, x = self._decisions, self._decisions.randint(0, 4)
+        end, wait_s = random.choice(("commit", "leave", "abort", "raise")), random.uniform(0, 4)
+        keeps = end in ("commit", "leave")
+        async with bus.transaction(isolation="planned", timeout=timeout_s) as plan:
+            await plan.publish({"x": x}, b"held 1" if keeps else UNDONE)
+            await plan.client(other).subscribe(random.choice(FILTERS))
+            await plan.publish({"x": x}, b"held 2" if keeps else UNDONE)
+            await plan.hold()
+            await asyncio.sleep(wait_s)
+            if end == "commit":
+                await plan.commit()
+            elif end != "leave":
+                if end == "abort":
+                    await plan.abort()
+                raise _UndoError
+        if wait_s > timeout_s + LATE_S and not self.drawn.faults.rates:
+            self.problems.append(f"late: a plan was committed {wait_s:.1f} s after {timeout_s:g} s")
 
     async def _prove_liveness(self, bus: ensue.Bus) -> None:
         """Commit a transaction of each kind: none may be blocked by what happened before."""
