@@ -216,6 +216,18 @@ def test_unclear_decision_about_a_held_plan_is_an_error(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_retries_of_a_plan_are_checked(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text('[[operations]]\nadvertise = "x = 1"\n')
+    for words, error in (
+        (("--retries", "-1"), "retries must be a whole number from 0 to 1000, got -1"),
+        (("--retries", "1", "--hold"), "give --hold or --retries, not both"),
+    ):
+        result = shell("tx", file, *words)
+        assert result.code == 2
+        assert error in result.stderr
+
+
 def test_example_plans_can_be_read() -> None:
     files = sorted((Path(__file__).parents[2] / "examples" / "plans").iterdir())
     assert files

@@ -15,6 +15,7 @@ import typer
 from ensue.cli import output
 from ensue.cli.pub import UrlOption, WaitOption, connect_with_retry
 from ensue.cli.stdio import lines_of
+from ensue.client.content.attempts import check_retries
 from ensue.client.content.plan import PlannedClient, PlannedTransaction
 from ensue.core.errors import BadInput
 from ensue.core.toml_file import TableReader, read_text
@@ -74,6 +75,10 @@ def tx(
             "timeout.",
         ),
     ] = False,
+    retries: Annotated[
+        int,
+        typer.Option(metavar="N", help="How often to try again if another transaction conflicts."),
+    ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
     """Run a planned transaction: all operations of all clients, or none.
@@ -86,10 +91,13 @@ def tx(
     Example: [bold]ensue tx examples/plans/prices.toml --url ensue://127.0.0.1:7400[/bold]
     """
     plan = read_plan(file)
+    check_retries(retries)
+    if hold and retries:
+        raise BadInput("a held plan has one decision: give --hold or --retries, not both")
     count = output.counted(len(plan.operations), "operation")
     decide = _Decision(count, quiet=json) if hold else None
     with output.warnings_on_stderr():
-        transaction = asyncio.run(_run_plan(plan, url, name, timeout, wait, decide))
+        transaction = asyncio.run(_run_plan(plan, url, name, timeout, wait, retries, decide))
     outcome = "committed" if decide is None or decide.commits else "aborted"
     if json:
         output.print_json({"transaction": transaction, "outcome": outcome})
@@ -195,19 +203,25 @@ async def _run_plan(
     name: str | None,
     timeout_s: float,
     wait_s: float,
+    retries: int,
     decide: _Decision | None = None,
 ) -> str:
     bus = await connect_with_retry(url, order=None, name=name, wait_s=wait_s)
     try:
-        async with bus.transaction(isolation="planned", timeout=timeout_s) as planned:
-            for group in _groups(plan.operations):
-                with planned.together() if group[0].together else nullcontext():
-                    for one in group:
-                        await _add(planned, one)
-            if decide is not None:
-                await planned.hold()
-                await decide.read(planned)
-        return planned.name
+        committed = ""
+        async for attempt in bus.transaction(
+            isolation="planned", timeout=timeout_s, retries=retries
+        ):
+            async with attempt as planned:
+                for group in _groups(plan.operations):
+                    with planned.together() if group[0].together else nullcontext():
+                        for one in group:
+                            await _add(planned, one)
+                if decide is not None:
+                    await planned.hold()
+                    await decide.read(planned)
+            committed = planned.name
+        return committed
     finally:
         await bus.close()
 

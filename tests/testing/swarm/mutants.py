@@ -21,8 +21,8 @@ import msgspec
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
 from ensue.client.bus import Bus
+from ensue.client.content import attempts, plan, transaction
 from ensue.client.content import client as content_client
-from ensue.client.content import plan, transaction
 from ensue.client.content.reader import ContentShare, ReadOptions
 from ensue.client.content.session import ContentSession
 from ensue.client.event_queue import EventQueue
@@ -378,6 +378,22 @@ def decide_to_commit(self: plan.PlannedTransaction, *, commit: bool) -> Any:
     return real_decide(self, commit=True)
 
 
+async def repeat_anyway(self: Any, kind: Any, error: Any, traceback: Any) -> bool:
+    """An attempt that was committed is followed by another one."""
+    done = await real_attempt_exit(self, kind, error, traceback)
+    self.is_refused = self.number == 1
+    return done
+
+
+async def attempt_once(self: Any) -> Any:
+    """The first attempt is the last."""
+    attempt = await real_next_attempt(self)
+    attempt._is_last = True
+    return attempt
+
+
+real_attempt_exit = attempts.Attempt.__aexit__
+real_next_attempt = attempts.Attempts.__anext__
 real_ask_to_submit = plan.PlannedTransaction._ask_to_submit
 real_decide = plan.PlannedTransaction._decide
 real_give_up, real_note = ContentSession._give_up, plan.PlannedTransaction._note
@@ -425,6 +441,16 @@ CLIENT = (
         "aborted plans are committed",
         "transactions",
         ((plan.PlannedTransaction, "_decide", decide_to_commit),),
+    ),
+    Mutant(
+        "committed transactions are repeated",
+        "transactions",
+        ((attempts.Attempt, "__aexit__", repeat_anyway),),
+    ),
+    Mutant(
+        "conflicts are raised at once",
+        "transactions",
+        ((attempts.Attempts, "__anext__", attempt_once),),
     ),
     Mutant("held plans have no timeout", "transactions", ((Submissions, "tick", nothing),)),
     Mutant(
@@ -939,6 +965,8 @@ SEEDS = {
     "a failed block commits": 0,
     "held plans are committed at once": 2,
     "aborted plans are committed": 2,
+    "committed transactions are repeated": 7,
+    "conflicts are raised at once": 7,
     "held plans have no timeout": 19,
     "plans have no order": 1,
     "overflow is silent": 4,
