@@ -55,17 +55,24 @@ def test_index_lists_every_page() -> None:
     assert {page for page in pages if f"]({page})" not in text} == {"index.md"}
 
 
-def test_transaction_guide_prints_its_documented_output() -> None:
-    (example,) = (
-        each
-        for each in blocks(ROOT / "docs/how-to/transactions.md", "python")
-        if "transaction(" in each
-    )
+@pytest.mark.parametrize(
+    ("mark", "printed"),
+    [
+        ("tx.invite(", "{'order': '42', 'price': 12.5} one teapot\n"),
+        ("retries=5", "2 {'order': '42'}\n"),
+        ("plan.hold()", "0 events before the commit\n{'order': '42'}\n"),
+    ],
+    ids=["invitation", "retries", "hold"],
+)
+def test_transaction_guide_prints_its_documented_output(mark: str, printed: str) -> None:
+    page = ROOT / "docs/how-to/transactions.md"
+    (example,) = (each for each in blocks(page, "python") if mark in each)
+    assert all(f"`{line}`" in page.read_text() for line in printed.splitlines())
     run = subprocess.run(
         [sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "{'order': '42', 'price': 12.5} one teapot\n"
+    assert run.stdout == printed
 
 
 def test_readme_example_is_short_and_on_the_first_screen() -> None:

@@ -172,6 +172,62 @@ def test_plan_is_committed(tmp_path: Path, kind: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("answer", "outcome"), [(b"commit\n", "committed"), (b"abort\n", "aborted"), (b"", "aborted")]
+)
+def test_held_plan_ends_as_standard_input_says(tmp_path: Path, answer: bytes, outcome: str) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            ensue.connect(server.url, order=None, name="one") as one,
+            one.subscribe(where="x exists") as events,
+        ):
+            file = tmp_path / "plan.toml"
+            file.write_text(
+                '[[operations]]\nadvertise = "x = 1"\n[[operations]]\npublish = { x = 1 }\n'
+            )
+            running = await started(server, "tx", str(file), "--timeout", "60", "--hold")
+            assert running.stdout is not None
+            held = (await within(running.stdout.readline())).decode()
+            assert held.startswith("held ")
+            assert held.endswith(": 2 operations; commit or abort?\n")
+            assert not events.waiting
+            code, out, err = await ended(running, answer)
+            assert (code, err) == (0, "")
+            assert out.startswith(f"{outcome} ")
+            assert out.endswith(": 2 operations\n")
+            if outcome == "committed":
+                assert (await within(anext(events))).attributes == {"x": 1}
+            assert not events.waiting
+
+    asyncio.run(main())
+
+
+def test_unclear_decision_about_a_held_plan_is_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "d", sync_s=SYNC_S) as server:
+            file = tmp_path / "plan.toml"
+            file.write_text('[[operations]]\nadvertise = "x = 1"\n')
+            running = await started(server, "tx", str(file), "--hold", "--json")
+            code, out, _ = await ended(running, b"perhaps\n")
+            assert code == 2
+            assert "the decision must be commit or abort, got 'perhaps': aborted" in out
+
+    asyncio.run(main())
+
+
+def test_retries_of_a_plan_are_checked(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text('[[operations]]\nadvertise = "x = 1"\n')
+    for words, error in (
+        (("--retries", "-1"), "retries must be a whole number from 0 to 1000, got -1"),
+        (("--retries", "1", "--hold"), "give --hold or --retries, not both"),
+    ):
+        result = shell("tx", file, *words)
+        assert result.code == 2
+        assert error in result.stderr
+
+
 def test_example_plans_can_be_read() -> None:
     files = sorted((Path(__file__).parents[2] / "examples" / "plans").iterdir())
     assert files

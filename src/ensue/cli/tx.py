@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 import tomllib
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -13,6 +14,8 @@ import typer
 
 from ensue.cli import output
 from ensue.cli.pub import UrlOption, WaitOption, connect_with_retry
+from ensue.cli.stdio import lines_of
+from ensue.client.content.attempts import check_retries
 from ensue.client.content.plan import PlannedClient, PlannedTransaction
 from ensue.core.errors import BadInput
 from ensue.core.toml_file import TableReader, read_text
@@ -64,6 +67,18 @@ def tx(
         typer.Option(metavar="SECONDS", help="How long to wait for the commit."),
     ] = 5.0,
     wait: WaitOption = 10.0,
+    hold: Annotated[
+        bool,
+        typer.Option(
+            "--hold",
+            help="Have the operations done, then read `commit` or `abort` from stdin, within the "
+            "timeout.",
+        ),
+    ] = False,
+    retries: Annotated[
+        int,
+        typer.Option(metavar="N", help="How often to try again if another transaction conflicts."),
+    ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> int:
     """Run a planned transaction: all operations of all clients, or none.
@@ -76,12 +91,18 @@ def tx(
     Example: [bold]ensue tx examples/plans/prices.toml --url ensue://127.0.0.1:7400[/bold]
     """
     plan = read_plan(file)
+    check_retries(retries)
+    if hold and retries:
+        raise BadInput("a held plan has one decision: give --hold or --retries, not both")
+    count = output.counted(len(plan.operations), "operation")
+    decide = _Decision(count, quiet=json) if hold else None
     with output.warnings_on_stderr():
-        committed = asyncio.run(_run_plan(plan, url, name, timeout, wait))
+        transaction = asyncio.run(_run_plan(plan, url, name, timeout, wait, retries, decide))
+    outcome = "committed" if decide is None or decide.commits else "aborted"
     if json:
-        output.print_json({"transaction": committed, "outcome": "committed"})
+        output.print_json({"transaction": transaction, "outcome": outcome})
     else:
-        typer.echo(f"committed {committed}: {output.counted(len(plan.operations), 'operation')}")
+        typer.echo(f"{outcome} {transaction}: {count}")
     return output.EXIT_VALID
 
 
@@ -152,15 +173,55 @@ def _check_names(one: Operation) -> None:
         )
 
 
-async def _run_plan(plan: Plan, url: str, name: str | None, timeout_s: float, wait_s: float) -> str:
+class _Decision:
+    """Reads from stdin whether to commit a plan that is held."""
+
+    def __init__(self, count: str, *, quiet: bool) -> None:
+        self.commits = False
+        self._count = count
+        self._quiet = quiet
+
+    async def read(self, held: PlannedTransaction) -> None:
+        """Ask, and carry the answer out. The end of stdin aborts."""
+        typer.echo(f"held {held.name}: {self._count}; commit or abort?", err=self._quiet)
+        answer = await _first_line()
+        if answer not in ("commit", "abort", ""):
+            raise BadInput(f"the decision must be commit or abort, got {answer!r}: aborted")
+        self.commits = answer == "commit"
+        await (held.commit() if self.commits else held.abort())
+
+
+async def _first_line() -> str:
+    async for lines in lines_of(sys.stdin.fileno()):
+        return lines[0].decode(errors="replace").strip()
+    return ""
+
+
+async def _run_plan(
+    plan: Plan,
+    url: str,
+    name: str | None,
+    timeout_s: float,
+    wait_s: float,
+    retries: int,
+    decide: _Decision | None = None,
+) -> str:
     bus = await connect_with_retry(url, order=None, name=name, wait_s=wait_s)
     try:
-        async with bus.transaction(isolation="planned", timeout=timeout_s) as planned:
-            for group in _groups(plan.operations):
-                with planned.together() if group[0].together else nullcontext():
-                    for one in group:
-                        await _add(planned, one)
-        return planned.name
+        committed = ""
+        async for attempt in bus.transaction(
+            isolation="planned", timeout=timeout_s, retries=retries
+        ):
+            async with attempt as planned:
+                for group in _groups(plan.operations):
+                    with planned.together() if group[0].together else nullcontext():
+                        for one in group:
+                            await _add(planned, one)
+                if decide is not None:
+                    await planned.hold()
+                    await decide.read(planned)
+            committed = planned.name
+        return committed
     finally:
         await bus.close()
 

@@ -24,11 +24,13 @@ from typing import Any, Literal, Self, TypeVar, cast, overload
 
 from ensue import orders
 from ensue.client.backpressure import wait_for_room
+from ensue.client.content.attempts import Attempts
 from ensue.client.content.client import ContentClient
 from ensue.client.content.plan import PlannedTransaction
 from ensue.client.content.reader import ReadOptions
 from ensue.client.content.transaction import InvitationHandler, Transaction, share_of
 from ensue.client.failures import client_failure, fail
+from ensue.client.membership import settle_in
 from ensue.client.receipts import (
     Receipts,
     events_in_doubt,
@@ -62,7 +64,6 @@ from ensue.core.errors import (
     EnsueError,
     EventsInDoubt,
     LocalProtocolError,
-    TransportError,
 )
 from ensue.core.event import Event, event_id
 from ensue.core.order import Order, Total, written
@@ -85,8 +86,6 @@ BURST_MAX = 128
 """Events published in a row before other tasks get a turn."""
 CHECKED_MAX = 10_000
 """Valid topics that are remembered."""
-AGREE_S = 10.0
-"""How long a server may take to answer with its terms of merged order."""
 UNSETTLED_MAX = 20_000
 """Events without a receipt before publishing waits for some."""
 
@@ -446,17 +445,27 @@ class Bus:
 
     @overload
     def transaction(  # type: ignore[overload-overlap]
-        self, *, isolation: Literal["planned"], timeout: float = 5.0
+        self, *, isolation: Literal["planned"], timeout: float = 5.0, retries: None = None
     ) -> PlannedTransaction: ...
 
     @overload
+    def transaction(  # type: ignore[overload-overlap]
+        self, *, isolation: Literal["planned"], timeout: float = 5.0, retries: int
+    ) -> Attempts[PlannedTransaction]: ...
+
+    @overload
     def transaction(
-        self, *, isolation: str = "serializable", timeout: float = 5.0
+        self, *, isolation: str = "serializable", timeout: float = 5.0, retries: None = None
     ) -> Transaction: ...
 
+    @overload
     def transaction(
-        self, *, isolation: str = "serializable", timeout: float = 5.0
-    ) -> Transaction | PlannedTransaction:
+        self, *, isolation: str = "serializable", timeout: float = 5.0, retries: int
+    ) -> Attempts[Transaction]: ...
+
+    def transaction(
+        self, *, isolation: str = "serializable", timeout: float = 5.0, retries: int | None = None
+    ) -> Transaction | PlannedTransaction | Attempts[Any]:
         """Return a transaction, to be entered with `async with`.
 
         `isolation` is `serializable`; or `atomic`: all or nothing, but other clients may see parts
@@ -464,8 +473,12 @@ class Bus:
         beforehand, and the fastest. A transaction that has not ended after `timeout` seconds is
         aborted. Serializable ones are committed in the order in which they began: one that stays
         open delays the later ones.
+
+        With `retries` return attempts instead: `async for attempt in bus.transaction(retries=5):`,
+        and in it `async with attempt as tx:`. An attempt that conflicts with another transaction
+        is repeated so many times, after growing pauses; `timeout` is that of each.
         """
-        return self._open_content().transaction(isolation, timeout)
+        return self._open_content().transaction(isolation, timeout, retries)
 
     def on_invitation(self, handler: InvitationHandler) -> Awaitable[None]:
         """Call a handler when another bus invites this one into its transaction.
@@ -631,25 +644,8 @@ class Bus:
         if orders.of(self.order).observes_stamps:
             hub.observers[self._name] = self._learn
         if hub.fanouts or (hub.shares_node and isinstance(hub, RemoteHub)):
-            await self._settle_in(hub, driver)
+            await settle_in(self._resumed, hub, driver)
         return driver
-
-    async def _settle_in(self, hub: Hub, driver: Driver[PublisherNode]) -> None:
-        """Wait until the node is a member, or has agreed on the terms of merged order."""
-        try:
-            async with asyncio.timeout(AGREE_S if hub.fanouts else None):
-                await self._resumed
-        except BaseException as error:
-            if not driver.closed:
-                # Otherwise other nodes wait for it until it expires.
-                driver.command(lambda node, _now: node.say_goodbye())
-                hub.close_client(driver)
-            if isinstance(error, TimeoutError):
-                raise TransportError(
-                    f"{hub.server} did not answer within {AGREE_S:g} s with its terms of merged "
-                    "order: check that it has the version of this client"
-                ) from None
-            raise
 
     def _share(self, hub: Hub, driver: Driver[Any]) -> None:
         """Let subscriptions share the node, in causal and deadline order."""

@@ -248,6 +248,11 @@ class TransactionAborted(EnsueError):
         self.reason = reason
         self.transaction = transaction
 
+    @property
+    def is_conflict(self) -> bool:
+        """Whether it conflicted with another transaction: the same may succeed when tried again."""
+        return self.reason.startswith(CONFLICT)
+
 
 class TransactionLimitReached(LimitReached, TransactionAborted):
     """A limit aborted a transaction; it had no effect."""
@@ -311,6 +316,9 @@ class MissingExtra(EnsueError, ImportError):
         super().__init__(f"{needed_for} needs an extra: pip install 'ensue[{extra}]'")
         self.extra = extra
 
+
+CONFLICT = "conflict: "
+"""How the reason of a transaction that lost against another one begins."""
 
 # -- Refusals that name a limit -------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ C = TypeVar("C")
 
 
 async def pause(attempt: int) -> None:
-    """Wait before an attempt to connect; each failed attempt doubles the pause."""
+    """Wait before another attempt; each failed attempt doubles the pause."""
     pause_s = min(BACKOFF_S_MIN * 2 ** min(attempt, 10), BACKOFF_S_MAX)
     await asyncio.sleep(platform.current().uniform(pause_s / 2, pause_s))
 

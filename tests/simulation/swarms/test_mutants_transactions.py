@@ -28,6 +28,7 @@ from ensue.protocols.transactions.contexts import Context, Issued, Logged
 from ensue.protocols.transactions.frames import Ordered
 from ensue.protocols.transactions.operations import Operations
 from ensue.protocols.transactions.plans import Plans
+from ensue.protocols.transactions.submissions import Submissions
 from ensue.protocols.transactions.two_phase_commit import TwoPhaseCommit, deliver
 from ensue.simulation.deployments.base import Roles
 from ensue.simulation.seeds import DRAWS
@@ -314,6 +315,10 @@ def keeps_no_journal(self: InputLog, frame: Frame, *, source: str, now_ns: int) 
     ]
 
 
+def lets_plans_wait(self: Submissions, now_ns: int) -> None:
+    """A plan that its client does not decide about stays open."""
+
+
 real_replay, real_unsubscribe = contexts.replay, Tables._unsubscribe
 real_wanting, real_take = Tables._wanting, InputLog.take
 
@@ -353,6 +358,7 @@ MUTANTS = (
     Mutant(
         "attracts buffered alone", 667, patches=((Tables, "_wanting", attracts_buffered_alone),)
     ),
+    Mutant("held plans never end", 15, patches=((Submissions, "tick", lets_plans_wait),)),
     Mutant("keeps no journal", 3, patches=((InputLog, "take", keeps_no_journal),)),
 )
 

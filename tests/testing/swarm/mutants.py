@@ -21,8 +21,8 @@ import msgspec
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
 from ensue.client.bus import Bus
+from ensue.client.content import attempts, plan, transaction
 from ensue.client.content import client as content_client
-from ensue.client.content import plan, transaction
 from ensue.client.content.reader import ContentShare, ReadOptions
 from ensue.client.content.session import ContentSession
 from ensue.client.event_queue import EventQueue
@@ -52,6 +52,7 @@ from ensue.protocols.total.publisher_sessions import PublisherSessions
 from ensue.protocols.total.station import Station
 from ensue.protocols.transactions import contexts
 from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.submissions import Submissions
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_remote import RemoteHub
 from ensue.server import content_broker, listener, server, station_builder
@@ -371,6 +372,38 @@ def deliver_to_the_closed(self: ContentSession, subscription: str) -> None:
 real_expect, real_settle = Receipts.expect, Receipts.settle
 real_anext, real_lose = Subscription.__anext__, Acknowledgements.lose
 real_work, real_share_subscribe = Runner._work, Share.subscribe
+
+
+def submit_at_once(self: plan.PlannedTransaction, *, hold: bool = False) -> Any:
+    """A plan does not wait for the decision."""
+    del hold
+    return real_ask_to_submit(self)
+
+
+def decide_to_commit(self: plan.PlannedTransaction, *, commit: bool) -> Any:
+    """A plan that its client aborts is committed."""
+    del commit
+    return real_decide(self, commit=True)
+
+
+async def repeat_anyway(self: Any, kind: Any, error: Any, traceback: Any) -> bool:
+    """An attempt that was committed is followed by another one."""
+    done = await real_attempt_exit(self, kind, error, traceback)
+    self.is_refused = self.number == 1
+    return done
+
+
+async def attempt_once(self: Any) -> Any:
+    """The first attempt is the last."""
+    attempt = await real_next_attempt(self)
+    attempt._is_last = True
+    return attempt
+
+
+real_attempt_exit = attempts.Attempt.__aexit__
+real_next_attempt = attempts.Attempts.__anext__
+real_ask_to_submit = plan.PlannedTransaction._ask_to_submit
+real_decide = plan.PlannedTransaction._decide
 real_give_up, real_note = ContentSession._give_up, plan.PlannedTransaction._note
 real_transaction_exit = transaction.Transaction.__aexit__
 
@@ -407,6 +440,27 @@ CLIENT = (
         "transactions",
         ((transaction.Transaction, "__aexit__", end_committed),),
     ),
+    Mutant(
+        "held plans are committed at once",
+        "transactions",
+        ((plan.PlannedTransaction, "_ask_to_submit", submit_at_once),),
+    ),
+    Mutant(
+        "aborted plans are committed",
+        "transactions",
+        ((plan.PlannedTransaction, "_decide", decide_to_commit),),
+    ),
+    Mutant(
+        "committed transactions are repeated",
+        "transactions",
+        ((attempts.Attempt, "__aexit__", repeat_anyway),),
+    ),
+    Mutant(
+        "conflicts are raised at once",
+        "transactions",
+        ((attempts.Attempts, "__anext__", attempt_once),),
+    ),
+    Mutant("held plans have no timeout", "transactions", ((Submissions, "tick", nothing),)),
     Mutant(
         "plans have no order", "transactions", ((plan.PlannedTransaction, "_note", note_unordered),)
     ),
@@ -918,6 +972,11 @@ SEEDS = {
     "a dead coordinator keeps its timeout": 8,
     "plans lose first events": 1,
     "a failed block commits": 0,
+    "held plans are committed at once": 2,
+    "aborted plans are committed": 2,
+    "committed transactions are repeated": 7,
+    "conflicts are raised at once": 7,
+    "held plans have no timeout": 19,
     "plans have no order": 1,
     "overflow is silent": 4,
     "invitations answer early": 0,

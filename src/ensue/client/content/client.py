@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
+from typing import Any
 
 from ensue.client.backpressure import wait_for_room
+from ensue.client.content.attempts import Attempts
 from ensue.client.content.plan import PlannedTransaction
 from ensue.client.content.reader import ContentRequest, ReadOptions
 from ensue.client.content.session import CONTENT, ContentSession
@@ -100,9 +102,16 @@ class ContentClient:
         parse(where)
         return self._open(ContentRequest(where=where, session=self.session, options=options))
 
-    def transaction(self, isolation: str, timeout_s: float) -> Transaction | PlannedTransaction:
-        """Return a transaction, to be entered with `async with`."""
+    def transaction(
+        self, isolation: str, timeout_s: float, retries: int | None
+    ) -> Transaction | PlannedTransaction | Attempts[Any]:
+        """Return a transaction, or attempts at one if it may be retried."""
         check_transaction(isolation, timeout_s)
+        if retries is not None:
+            return Attempts(lambda: self._transaction(isolation, timeout_s), retries)
+        return self._transaction(isolation, timeout_s)
+
+    def _transaction(self, isolation: str, timeout_s: float) -> Transaction | PlannedTransaction:
         if isolation == PLANNED:
             return PlannedTransaction(self.session, self._open, timeout_s)
         return Transaction(self.session, self._open, isolation, timeout_s)

@@ -11,7 +11,12 @@ An exception in the block drops the plan: nothing has happened. Leaving the bloc
 and returns when it is committed. A bus gets the subscriptions that plans of others make for it
 from its handler (`bus.on_subscription`).
 
-A plan that the bus's server has is carried out even if this process dies. It is aborted
+`await plan.hold()` submits the plan and leaves the decision to this bus: brokers carry the
+operations out, subscribers get its events with `await plan.commit()`, and `await plan.abort()`
+undoes it. Without a decision within `timeout` seconds it is aborted, and so it is if this process
+dies.
+
+Any other plan that the bus's server has is carried out even if this process dies. It is aborted
 (`TransactionAborted`) only if a client that has a part in it is gone, or has withdrawn the
 advertisement that it publishes under. If the server or a broker that has to take part is away, the
 plan is carried out when it is back: after `timeout` seconds `TransactionPending` is raised, and the
@@ -20,7 +25,7 @@ plan must not be repeated.
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -39,6 +44,7 @@ from ensue.client.validation import (
     check_payload,
 )
 from ensue.core.errors import (
+    EnsueError,
     LocalProtocolError,
     TransactionAborted,
     TransactionPending,
@@ -51,6 +57,7 @@ from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNADVERTISE, UNSUBSCRIBE, Change
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import Operation
+from ensue.protocols.transactions.operations import OVER, lost_connection
 from ensue.runtime.names import check_text
 
 __all__ = ["PlannedClient", "PlannedTransaction"]
@@ -136,8 +143,10 @@ class PlannedTransaction:
         self._groups = 0
         self._operations = Operations()
         self._made: list[Subscription] = []
+        self._held_s: float | None = None
+        """When it was held, on the clock of the event loop."""
         self.name = ""
-        """The transaction's name, once it is committed."""
+        """The transaction's name, once it is held or committed."""
 
     def publish(
         self, attributes: Mapping[str, object], payload: Payload = b""
@@ -205,6 +214,104 @@ class PlannedTransaction:
             self._group = None
             self._before = tuple(group) or self._before
 
+    # -- Deciding -------------------------------------------------------------------------------
+
+    async def hold(self) -> None:
+        """Submit the plan, and decide later: with `commit` or `abort`, or by leaving the block.
+
+        Returns when the bus's server has it. Brokers carry its operations out meanwhile, as far as
+        those can be; its events are delivered with the commit. After `timeout` seconds without a
+        decision it is aborted. No operation can be added.
+        """
+        self._check_open()
+        self._check_awaited()
+        if not self._steps:
+            raise LocalProtocolError("the plan has no operations: add some before plan.hold()")
+        self._open = False
+        self._held_s = asyncio.get_running_loop().time()
+        holding = self._ask_to_submit(hold=True)
+        try:
+            done, _ = await asyncio.wait((holding,), timeout=self._timeout_s)
+        except asyncio.CancelledError:
+            self._give_up(holding)
+            raise
+        if not done:
+            self._give_up(holding)
+            raise TransactionAborted(
+                f"the plan has no answer after {self._timeout_s:g} s: a server is away or busy; it "
+                "is not committed",
+                reason="timeout",
+            )
+        answer = holding.result()
+        if answer.refused:
+            self._undo()
+            self._held_s = None
+            raise self._not_done(answer.refused)
+        self.name = answer.transaction
+
+    async def commit(self) -> None:
+        """Commit now, not when the block is left; no operation can be added.
+
+        Raises `TransactionAborted` as leaving the block does, and if a held plan was not decided
+        in time.
+        """
+        if self._held_s is None:
+            self._check_open()
+            self._check_awaited()
+            self._open = False
+            if self._steps:
+                await self._submit()
+        else:
+            await self._commit_held()
+
+    async def abort(self) -> None:
+        """Drop the plan, or undo it if it is held; no operation can be added.
+
+        A held plan is undone when all brokers have its operations: this does not wait for that.
+        """
+        if self._held_s is None:
+            self._check_open()
+            self._open = False
+            self._undo()
+        else:
+            await self._abort_held()
+
+    def _check_awaited(self) -> None:
+        unawaited = self._operations.unawaited
+        if unawaited:
+            self._open = False
+            self._undo()
+            raise TransactionAborted(f"the plan was dropped: {unawaited}", reason=unawaited)
+
+    def _give_up(self, holding: "asyncio.Future[Answered]") -> None:
+        """Abort a plan when it is known to be held: no call waits for that."""
+        holding.add_done_callback(self._session.abort)
+        self._held_s = None
+        self._undo()
+
+    def _decide(self, *, commit: bool) -> "asyncio.Future[Answered]":
+        name, self._held_s = self.name, None
+        return self._session.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
+
+    async def _commit_held(self) -> None:
+        assert self._held_s is not None
+        since_s = self._held_s
+        deciding = self._decide(commit=True)
+        deciding.add_done_callback(self._answered)
+        answer = await self._outcome_of(deciding)
+        if answer.refused == OVER:
+            waited_s = asyncio.get_running_loop().time() - since_s
+            late = waited_s >= self._timeout_s
+            raise self._not_done("timeout" if late else lost_connection(self._session.name))
+        if answer.refused:
+            raise self._not_done(answer.refused)
+
+    async def _abort_held(self) -> None:
+        deciding = self._decide(commit=False)
+        self._undo()
+        # Its server aborts it at its deadline, too, if it does not get this.
+        await asyncio.wait((deciding,), timeout=self._session.close_timeout_s)
+
     # -- Writing it down ------------------------------------------------------------------------
 
     def note_event(
@@ -252,9 +359,12 @@ class PlannedTransaction:
             self._group.append(path)
 
     def _check_open(self) -> None:
+        if self._held_s is not None:
+            raise LocalProtocolError("the plan is held: commit or abort it, and add nothing")
         if not self._open:
             raise LocalProtocolError(
-                'use it inside `async with bus.transaction(isolation="planned") as plan`'
+                'use it inside `async with bus.transaction(isolation="planned") as plan`, and not '
+                "after commit or abort"
             )
 
     # -- Submitting -----------------------------------------------------------------------------
@@ -274,41 +384,61 @@ class PlannedTransaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._open = False
-        if kind is not None:
-            self._undo()
-            return
-        unawaited = self._operations.unawaited
-        if unawaited:
-            self._undo()
-            raise TransactionAborted(f"the plan was dropped: {unawaited}", reason=unawaited)
-        if self._steps:
-            await self._submit()
+        if self._held_s is not None:
+            await self._decide_on_leaving(kind)
+        elif self._open:
+            if kind is None:
+                await self.commit()
+            else:
+                self._open = False
+                self._undo()
 
-    async def _submit(self) -> None:
+    async def _decide_on_leaving(self, kind: type[BaseException] | None) -> None:
+        """Commit a plan that is still held, or abort it because its block raised."""
+        if kind is None:
+            await self._commit_held()
+        elif issubclass(kind, Exception):
+            with suppress(EnsueError):  # The exception of the block matters more.
+                await self._abort_held()
+        else:
+            self._decide(commit=False)
+            self._undo()
+
+    def _ask_to_submit(self, *, hold: bool = False) -> "asyncio.Future[Answered]":
         timeout_ns = int(self._timeout_s * 1_000_000_000)
 
         def submit(client: TransactionClient, now_ns: int) -> int:
             operations = [_operation(client, step, now_ns) for step in self._steps]
             self._check_size(operations)
-            return client.submit(operations, timeout_ns, now_ns=now_ns)
+            return client.submit(operations, timeout_ns, now_ns=now_ns, hold=hold)
 
         try:
-            answering = self._session.ask(submit)
+            return self._session.ask(submit)
         except BaseException:
+            self._held_s = None
             self._undo()  # It was not submitted.
             raise
+
+    async def _submit(self) -> None:
+        answering = self._ask_to_submit()
         answering.add_done_callback(self._answered)  # Even after the timeout.
+        answer = await self._outcome_of(answering)
+        if answer.refused:
+            raise self._not_done(answer.refused)
+
+    async def _outcome_of(self, answering: "asyncio.Future[Answered]") -> "Answered":
+        """Wait for the outcome; raise `TransactionPending` if it takes too long."""
         done, _ = await asyncio.wait((answering,), timeout=self._timeout_s)
         if not done:
             raise TransactionPending(
                 f"the plan was submitted and has no result after {self._timeout_s:g} s: a server "
                 "or broker is away or busy; it may still be carried out, so do not repeat it"
             )
-        answer = answering.result()
-        if answer.refused:
-            why = self._explained(answer.refused)
-            raise aborted_transaction(f"the plan can't be carried out: {why}", reason=why)
+        return answering.result()
+
+    def _not_done(self, refused: str) -> TransactionAborted:
+        why = self._explained(refused)
+        return aborted_transaction(f"the plan can't be carried out: {why}", reason=why)
 
     def _answered(self, answering: "asyncio.Future[Answered]") -> None:
         """Note the advertisements of a committed plan; undo one that was refused."""

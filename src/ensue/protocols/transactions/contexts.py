@@ -22,6 +22,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ensue.core.errors import CONFLICT
 from ensue.protocols.content.entries import Entry
 from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNSUBSCRIBE, Change, Publication
 from ensue.protocols.content.refusals import INVERSE
@@ -140,7 +141,7 @@ class Context:
         for number, logged in enumerate(self.log, 1):
             gone = _is_withdrawn(logged, fresh)
             if gone or _comparable(run(fresh, logged)) != _comparable(logged):
-                return f"conflict: step {number} of {len(self.log)} would have led elsewhere"
+                return f"{CONFLICT}step {number} of {len(self.log)} would have led elsewhere"
         return ""
 
 
@@ -177,7 +178,7 @@ def withdrawing(contexts: Iterable[Context], change: Change) -> str:
         if context.isolated and context.voted
         for one in context.issued
     ):
-        return f"another transaction withdraws {change.name!r}"
+        return f"{CONFLICT}another transaction withdraws {change.name!r}"
     return ""
 
 

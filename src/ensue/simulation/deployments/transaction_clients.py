@@ -48,6 +48,8 @@ class TransactionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """False: the application changes its mind at the end."""
     hold: bool = False
     """Of a planned one: whether the decision comes after the operations."""
+    wait_ns: int = 0
+    """How long the application waits before it decides about a plan that is held."""
     attempts: int = 1
     """How often the application tries, if it is not to be blamed for an abort."""
 
@@ -61,6 +63,7 @@ class RegularSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Call = Callable[[str, Callable[[TransactionClient, int], None]], None]
+Later = Callable[[int, Callable[[], None]], None]
 
 
 class _Thread:
@@ -72,10 +75,14 @@ class _Thread:
 
 
 class Application:
-    """Plays the programs of all clients. `call` gives a client a command."""
+    """Plays the programs of all clients.
 
-    def __init__(self, call: Call) -> None:
+    `call` gives a client a command, `later` calls back after so many nanoseconds.
+    """
+
+    def __init__(self, call: Call, later: Later | None = None) -> None:
         self._call = call
+        self._later = later
         self.names: dict[str, str] = {}
         """By label: the name of a subscription or advertisement."""
         self._waiting: dict[tuple[str, int], Callable[[str, str], None]] = {}
@@ -227,7 +234,10 @@ class Application:
 
         def handed_in(refused: str, name: str) -> None:
             if spec.hold and not refused:
-                self._end(spec, spec.attempts, name, "")
+                if spec.wait_ns and self._later is not None:
+                    self._later(spec.wait_ns, lambda: self._end(spec, spec.attempts, name, ""))
+                else:
+                    self._end(spec, spec.attempts, name, "")
             else:
                 self._over(spec, spec.attempts, refused)
 

@@ -43,7 +43,7 @@ class TransactionDeployment(Deployment):
     """An overlay with its clients and their applications."""
 
     def _prepare(self) -> Codec:
-        self.application = Application(self._call)
+        self.application = Application(self._call, self._later)
         self._counts: dict[str, int] = {}
         self._crashes: dict[str, list[int]] = {}
         for name, count in self.scenario.overlay.crash_after_frames:
@@ -157,6 +157,9 @@ class TransactionDeployment(Deployment):
                 command(inner, now_ns)
 
         self.world.call(client, run)
+
+    def _later(self, wait_ns: int, call: Callable[[], None]) -> None:
+        self.world.schedule(self.world.now_ns + wait_ns, call, ())
 
     def _outcome(self, name: str, outcome: Outcome) -> None:
         if isinstance(outcome, Notification) and outcome.value is not None:

@@ -70,7 +70,7 @@ def draw(seed: int) -> Scenario:
             clients=clients,
             config=_config(random),
             regular=people.regular(churn=load == "mixed" and random.random() < 0.6),
-            transactions=people.transactions(kinds),
+            transactions=_decided_later(seed, people.transactions(kinds)),
             crash_after_frames=() if calm else _crashes(random, nodes),
             silent_crashes=not calm and random.random() < 0.3,
         ),
@@ -87,6 +87,24 @@ def draw(seed: int) -> Scenario:
         else _later(draw_faults(random, nodes, duration_ns - QUIET_NS)),
         vanish=vanish,
         encode=random.random() < 0.05,
+    )
+
+
+def _decided_later(
+    seed: int, transactions: tuple[TransactionSpec, ...]
+) -> tuple[TransactionSpec, ...]:
+    """Have applications wait before they decide about some of the plans that they hold.
+
+    Drawn by a generator of its own: all else is as it was drawn.
+    """
+    random = Random(f"swarm/transactions/held/{seed}")
+    if random.random() < 0.6:
+        return transactions
+    return tuple(
+        msgspec.structs.replace(spec, wait_ns=random.choice((20 * MS, 200 * MS, 3 * SECOND)))
+        if spec.hold
+        else spec
+        for spec in transactions
     )
 
 

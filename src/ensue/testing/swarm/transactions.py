@@ -35,6 +35,9 @@ NEWCOMER_S = 8.0
 """How soon a new client is served while another broker is paused: away after 2 s, and a margin."""
 HEIR_S = 6.0
 """How soon transactions go on without a dead coordinator: after a grace of 1 s, and a margin."""
+LATE_S = 1.0
+"""By how much the decision about a plan may pass its timeout: messages travel."""
+RETRIES = 3
 UNDONE = b"undone"
 """The payload of events in blocks that raise: no client may get them."""
 FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
@@ -65,6 +68,10 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults
     moves: bool = False
     """Whether clients move subscriptions to each other while a client publishes all the time."""
+    holds: bool = False
+    """Whether clients decide about some of their plans later."""
+    retries: bool = False
+    """Whether clients repeat transactions that conflict."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -85,9 +92,13 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     )
     quiet = not drawn.faults.rates
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
+    holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
+    retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
     return msgspec.structs.replace(
         drawn,
         moves=moves,
+        retries=retries and "serializable" in drawn.kinds,
+        holds=holds and "planned" in drawn.kinds,
         streams=drawn.streams or moves,
         pauses_broker=drawn.pauses_broker and quiet and drawn.servers > 1,
         dies=drawn.dies and quiet,
@@ -115,6 +126,10 @@ class ContentProgram:
         self.calm_ns = 0
         """When faults were over."""
         self.moves = Moves()
+        self._decisions = Random(f"{drawn.seed}/decisions")  # noqa: S311 - replays a seed
+        """Of held plans and attempts: of its own, so that all else stays as it was drawn."""
+        self._attempts: dict[str, str] = {}
+        """By transaction that may be repeated: the attempt that was delivered."""
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
 
@@ -338,6 +353,8 @@ class ContentProgram:
         try:
             async for event in events:
                 half = event.payload.decode() if event.payload.startswith(b"half ") else ""
+                if event.payload.startswith(b"attempt "):
+                    self._check_attempts(events, event.payload)
                 if event.payload == UNDONE:
                     self.problems.append(f"undone: {events.name} got an event of a failed block")
                 if events.pending > events.pending_max:
@@ -401,10 +418,16 @@ class ContentProgram:
     async def _transact(self, bus: ensue.Bus, kind: str, other: str, random: Random) -> None:
         timeout_s = random.choice((2.0, 10.0))
         if kind == "planned":
+            if self._decisions.random() < (0.5 if self.drawn.holds else 0.0):
+                await self._hold(bus, other, timeout_s)
+                return
             async with bus.transaction(isolation="planned", timeout=timeout_s) as plan:
                 await plan.publish({"x": random.randint(0, 4)}, b"plan 1")
                 await plan.client(other).subscribe(random.choice(FILTERS))
                 await plan.publish({"x": random.randint(0, 4)}, b"plan 2")
+            return
+        if kind == "serializable" and self.drawn.retries and self._decisions.random() < 0.7:
+            await self._retry(bus, timeout_s)
             return
         async with bus.transaction(isolation=kind, timeout=timeout_s) as tx:
             if random.random() < 0.1:
@@ -419,6 +442,47 @@ class ContentProgram:
             await tx.publish({"x": random.randint(0, 4)}, b"first")
             await tx.invite(other)
             await tx.publish({"x": random.randint(0, 4)}, b"second")
+
+    async def _hold(self, bus: ensue.Bus, other: str, timeout_s: float) -> None:
+        """Decide about a plan after a while, in one of several ways."""
+        random, x = self._decisions, self._decisions.randint(0, 4)
+        end, wait_s = random.choice(("commit", "leave", "abort", "raise")), random.uniform(0, 4)
+        keeps = end in ("commit", "leave")
+        async with bus.transaction(isolation="planned", timeout=timeout_s) as plan:
+            await plan.publish({"x": x}, b"held 1" if keeps else UNDONE)
+            await plan.client(other).subscribe(random.choice(FILTERS))
+            await plan.publish({"x": x}, b"held 2" if keeps else UNDONE)
+            await plan.hold()
+            await asyncio.sleep(wait_s)
+            if end == "commit":
+                await plan.commit()
+            elif end != "leave":
+                if end == "abort":
+                    await plan.abort()
+                raise _UndoError
+        if wait_s > timeout_s + LATE_S and not self.drawn.faults.rates:
+            self.problems.append(f"late: a plan was committed {wait_s:.1f} s after {timeout_s:g} s")
+
+    async def _retry(self, bus: ensue.Bus, timeout_s: float) -> None:
+        """Repeat a transaction that conflicts: subscribers get events of one attempt."""
+        random, number = self._decisions, 0
+        name, x = random.randbytes(4).hex(), random.randint(0, 4)
+        try:
+            async for attempt in bus.transaction(timeout=timeout_s, retries=RETRIES):
+                async with attempt as tx:
+                    number = attempt.number
+                    await tx.publish({"x": x}, f"attempt {name} {number}".encode())
+                    await asyncio.sleep(random.uniform(0.0, 0.5))
+        except ensue.TransactionAborted as error:
+            if error.is_conflict and number <= RETRIES:
+                self.problems.append(f"retries: attempt {number} of {RETRIES + 1} was the last")
+            raise
+
+    def _check_attempts(self, events: ensue.Subscription, payload: bytes) -> None:
+        """Check that no subscriber gets events of two attempts at one transaction."""
+        _, name, number = payload.decode().split()
+        if self._attempts.setdefault(name, number) != number:
+            self.problems.append(f"twice: {events.name} got a transaction of two attempts: {name}")
 
     async def _prove_liveness(self, bus: ensue.Bus) -> None:
         """Commit a transaction of each kind: none may be blocked by what happened before."""
