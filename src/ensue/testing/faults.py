@@ -41,6 +41,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Of simulated brokers, with what they do not store."""
     broker_pauses: float = 0.0
     slow_brokers: float = 0.0
+    clock_drifts: float = 0.0
+    clock_drift_ppm: float = 2_000.0
+    client_suspends: float = 0.0
+    """Of machines, as closing a laptop does."""
+    server_suspends: float = 0.0
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -52,8 +57,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     def rates(self) -> dict[str, float]:
         """The faults that strike, by name."""
         named = {name: getattr(self, name) for name in self.__struct_fields__}
-        del named["clock_step_ms"]
-        return {name: rate for name, rate in named.items() if rate > 0}
+        return {name: rate for name, rate in named.items() if rate > 0 and name not in _SIZES}
+
+
+_SIZES = ("clock_step_ms", "clock_drift_ppm")
+"""Fields that say how large a fault is."""
 
 
 def draw_faults(random: Random, *, allowed: Sequence[str] | None = None) -> Faults:
@@ -246,6 +254,29 @@ class Striker:
         by_ms = self._random.uniform(-1.0, 1.0) * self._faults.clock_step_ms
         self._note(f"step the clock of {process.name} by {by_ms:.0f} ms")
         process.machine.step_clock(int(by_ms * MILLISECOND_NS))
+
+    async def _clock_drifts(self) -> None:
+        process = self._random.choice(list(self._world.processes.values()))
+        ppm = self._random.uniform(-1.0, 1.0) * self._faults.clock_drift_ppm
+        self._note(f"the clock of {process.name} drifts by {ppm:.0f} ppm")
+        process.machine.drift(ppm)
+
+    async def _client_suspends(self) -> None:
+        await self._suspend(self._client())
+
+    async def _server_suspends(self) -> None:
+        await self._suspend(self._server())
+
+    async def _suspend(self, process: Process | None) -> None:
+        if process is None or process.stopped:
+            return
+        suspended_s = self._random.choice((0.5, 4.0, 20.0))
+        self._note(f"suspend {process.name} for {suspended_s:g} s")
+        process.suspend()
+        try:
+            await asyncio.sleep(suspended_s)
+        finally:
+            process.resume()
 
     async def _slow_disks(self) -> None:
         slow_s = self._random.uniform(0.5, 5.0)

@@ -392,7 +392,7 @@ class Network:
         self._cuts: dict[tuple[str, str], None] = {}
         """Pairs of hosts, sender first, between which nothing gets through."""
         self._dark: dict[str, None] = {}
-        """Hosts without power."""
+        """Hosts without power, or suspended."""
         self.holding: dict[_Pipe, None] = {}
         """Pipes with segments that a partition holds back."""
         self._ports = EPHEMERAL_PORT
@@ -543,7 +543,7 @@ class Network:
         return (source, target) in self._cuts or target in self._dark or source in self._dark
 
     def is_dark(self, host: str) -> bool:
-        """Return whether a host has no power."""
+        """Return whether a host has no power or is suspended."""
         return host in self._dark
 
     def reset(self, host: str) -> int:
@@ -564,7 +564,7 @@ class Network:
         for listener in [each for each in self._listeners.values() if each.process is process]:
             self.unlisten(listener)
         if power:
-            self._dark[process.host] = None
+            self.darken(process.host)
         for stream in [each for each in self._streams if each.process is process]:
             del self._streams[stream]
             if not power:
@@ -572,6 +572,10 @@ class Network:
                 stream.pipe.unsent.clear()
                 stream.pipe.unsent_bytes = 0
                 stream.pipe.end()
+
+    def darken(self, host: str) -> None:
+        """Let nothing reach a host, which has no power or is suspended."""
+        self._dark[host] = None
 
     def powered(self, host: str) -> None:
         """Give a host power again: what others still send to old connections is reset."""

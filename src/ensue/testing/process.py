@@ -282,8 +282,12 @@ class Process:
         self.world.sleep(self)
 
     def suspend(self) -> None:
-        """Suspend its machine, as closing a laptop does: the monotonic clock stands still."""
+        """Suspend its machine, as closing a laptop does: the monotonic clock stands still.
+
+        The network does not reach it. Connections stay open.
+        """
         self.pause()
+        self.network.darken(self.host)
         self._suspended_since_ns = self.world.now_ns
 
     def resume(self) -> None:
@@ -299,6 +303,8 @@ class Process:
             self._suspended_since_ns = None
             self.machine.suspended_ns += slept_ns
             self.loop.delay_timers(slept_ns)
+            if not self.killed:
+                self.network.powered(self.host)
         self.world.expect_timer(0)
         if self.loop.ready and not self.loop.awake:
             self.world.wake(self)

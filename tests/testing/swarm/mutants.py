@@ -31,7 +31,7 @@ from ensue.client.receipts import Receipts
 from ensue.client.shared_node import Share, SharedNode
 from ensue.client.subscription import Subscription
 from ensue.client.topic_changes import TopicChanges
-from ensue.core import platform
+from ensue.core import clock, platform
 from ensue.core.clock import SystemClock
 from ensue.journal.files import Files
 from ensue.journal.format import event_key
@@ -203,6 +203,8 @@ DEFECTS = (
     ),
     Mutant("merged bounds may differ", "merged", ((Fanout, "_agree", agree_to_all),)),
     Mutant("the clock is never corrected", "merged", ((SystemClock, "now_ns", anchored_once),)),
+    Mutant("small errors of the clock stay", "merged", ((clock, "TOLERANCE_NS", 300_000_000),)),
+    Mutant("suspensions stop the clock", "deadline", ((SystemClock, "now_ns", anchored_once),)),
     Mutant("unread events miss their deadline", "deadline", ((Share, "check", check_no_deadline),)),
     Mutant(
         "a transaction reaches a slow reader torn",
@@ -1005,6 +1007,8 @@ SEEDS = {
     "stations ignore refusals": 27,
     "clients do not ask for logs": 487,
     "read places are forgotten": 164,
+    "small errors of the clock stay": 29,
+    "suspensions stop the clock": 155,
 }
 """By bug: a seed that finds it, and finds nothing without it."""
 

@@ -11,6 +11,7 @@ import pytest
 from ensue.testing.faults import Faults
 from ensue.testing.swarm import draw, run
 from ensue.testing.swarm.program import Program
+from ensue.testing.swarm.rare_faults import RARE
 from ensue.testing.swarm.seeds import ORDERS, draw_lines
 
 SEEDS = 6
@@ -30,6 +31,13 @@ def problems(order: str, seeds: range) -> list[str]:
 @pytest.mark.parametrize("order", ORDERS)
 def test_no_seed_finds_a_problem(order: str) -> None:
     assert problems(order, range(SEEDS)) == []
+
+
+@pytest.mark.parametrize("fault", RARE)
+def test_seeds_with_a_rare_fault_find_no_problem(fault: str) -> None:
+    for order in ("total", "transactions"):
+        seed = next(seed for seed in range(200) if fault in draw(seed, order).faults.rates)
+        assert problems(order, range(seed, seed + 1)) == []
 
 
 @pytest.mark.verify

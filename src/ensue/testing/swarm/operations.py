@@ -41,6 +41,7 @@ from ensue.testing.cluster import DATA, PORT, Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.judge import judge
+from ensue.testing.swarm.rare_faults import add_rare_faults
 from ensue.testing.world import World
 
 __all__ = ["OperationsDraw", "OperationsProgram", "draw_operations", "judge_operations"]
@@ -126,7 +127,7 @@ class OperationsDraw(msgspec.Struct, frozen=True, kw_only=True):
 def draw_operations(seed: int, *, faults: list[str] | None = None) -> OperationsDraw:
     """Draw a program and its faults."""
     random = Random(f"{seed}/draw/operations")  # noqa: S311 - replays a seed
-    return OperationsDraw(
+    drawn = OperationsDraw(
         seed=seed,
         servers=random.choice((1, 1, 2, 3)),
         sync_s=random.choice((0.0, 0.0, 0.2)),
@@ -148,6 +149,10 @@ def draw_operations(seed: int, *, faults: list[str] | None = None) -> Operations
         pending_max=random.choice((2, 10, 1_000)),
         faults=draw_faults(random, allowed=faults),
     )
+    if faults is not None:
+        return drawn
+    rare = add_rare_faults(drawn.faults, seed, "operations")
+    return msgspec.structs.replace(drawn, faults=rare)
 
 
 class OperationsProgram:

@@ -10,6 +10,7 @@ from ensue.core.order import Order
 from ensue.testing.faults import Faults, draw_faults
 from ensue.testing.swarm.brokers import BrokerDraw, draw_broker
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, draw_mishap
+from ensue.testing.swarm.rare_faults import add_rare_faults
 
 __all__ = ["Draw", "draw_topics"]
 
@@ -97,6 +98,9 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
         stranger=random.random() < 0.5,
         faults=draw_faults(random, allowed=allowed),
     )
+    if not drawn.mishap and faults is None:
+        rare = add_rare_faults(drawn.faults, seed, order)
+        drawn = msgspec.structs.replace(drawn, faults=rare)
     # Clients that reconnect would be refused while their old connection is not given up.
     is_full = drawn.is_full and drawn.strikes({"server_kills", "server_stops"})
     stranger = drawn.stranger and drawn.strikes({"clock_steps", "slow_disks", "resets"})

@@ -24,6 +24,7 @@ from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.moves import Moves
+from ensue.testing.swarm.rare_faults import add_rare_faults
 from ensue.testing.world import World
 
 __all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
@@ -90,6 +91,9 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
         dies=random.random() < 0.5,
         faults=draw_faults(random, allowed=faults),
     )
+    if faults is None:
+        rare = add_rare_faults(drawn.faults, seed, "transactions")
+        drawn = msgspec.structs.replace(drawn, faults=rare)
     quiet = not drawn.faults.rates
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
     holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above

@@ -1,0 +1,34 @@
+"""Faults that strike in few programs, each drawn by a generator of its own.
+
+A seed that draws none of them has the same program and the same trace as without this module. So
+new faults are added here, and all other seeds keep what they found.
+"""
+
+from random import Random
+
+import msgspec
+
+from ensue.testing.faults import Faults
+
+__all__ = ["RARE", "add_rare_faults", "rarely"]
+
+EVERY = 16
+"""One seed of so many draws a fault."""
+RARE = {"clock_drifts": 66, "client_suspends": 189, "server_suspends": 37}
+"""By fault: the number of its generator. With these, seeds that tests note draw none of them."""
+
+
+def rarely(what: str, number: int, seed: int, order: str) -> Random | None:
+    """Return the generator of something that few seeds draw; None: this one does not."""
+    random = Random(f"swarm/{what}/{number}/{order}/{seed}")  # noqa: S311 - replays a seed
+    return random if random.randrange(EVERY) == 0 else None
+
+
+def add_rare_faults(faults: Faults, seed: int, order: str) -> Faults:
+    """Add those rare faults that a seed draws to the others."""
+    rates = {
+        name: random.choice((2.0, 6.0, 15.0))
+        for name, number in RARE.items()
+        if (random := rarely(f"faults/{name}", number, seed, order)) is not None
+    }
+    return msgspec.structs.replace(faults, **rates)
