@@ -340,13 +340,13 @@ class Publisher:
         self, lane: Lane, due: Sequence[PendingEvent], wait_ns: int, now_ns: int
     ) -> None:
         """Send or repeat requests, as runs of consecutive numbers."""
-        carries = self.config.carries
+        carries, several = self.config.carries, self._entry is not None
         together: list[PendingEvent] = []
         events: list[Event] = []
         size = following = 0
         for pending in due:
             number = pending.number
-            event = self._carried(pending) if carries else pending.event
+            event = self._carried(pending) if carries and several else pending.event
             more = wire_bytes(event) if carries else 0
             if together and (number != following or size + more > self._request_bytes_max):
                 self._send_request(lane, together, events, wait_ns, now_ns)
