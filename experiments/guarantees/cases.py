@@ -156,6 +156,7 @@ def _figures(rows: list[TraceRow]) -> dict[str, float]:
     count = max(1, len(given))
     return {
         "latency, mean ms": sum(took) / count,
+        "median, ms": took[len(took) // 2] if took else 0.0,
         "99 %, ms": took[int(0.99 * (len(took) - 1))] if took else 0.0,
         "longest, ms": took[-1] if took else 0.0,
         "messages a delivery": len(sent) / count,

@@ -22,6 +22,7 @@ from ensue.simulation.world.load_model import QueueConfig
 from ensue.simulation.world.network import NetworkConfig
 
 __all__ = [
+    "RETRY_NS_MIN",
     "Change",
     "Corruption",
     "DeadlineSpec",
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 SECOND_NS = 1_000_000_000
+RETRY_NS_MIN = 10_000_000
+"""The shortest wait for an answer, unless a scenario says otherwise: messages may get lost."""
 
 
 class SequencerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,9 +213,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     ens: tuple[TopicLogSpec, ...] = (TopicLogSpec(),)
     publishers: tuple[PublisherSpec, ...] = ()
     subscribers: tuple[SubscriberSpec, ...] = ()
-    sequencer: SequencerConfig = SequencerConfig()
+    sequencer: SequencerConfig = SequencerConfig(retry_ns_min=RETRY_NS_MIN)
     topic_log_config: TopicLogConfig = TopicLogConfig()
-    hypercube: CausalConfig = CausalConfig()
+    hypercube: CausalConfig = CausalConfig(retry_ns_min=RETRY_NS_MIN)
     """For order `causal`, which has no chain and no notification service."""
     merge: MergeSpec = MergeSpec()
     """For order `merged`, which has no chain."""
@@ -228,7 +231,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     keeps no log."""
     table: msgspec.Struct | None = None
     """For an order in its own package: its table, see `ensue.orders.Guarantee.scenario_table`."""
-    link: LinkConfig = LinkConfig()
+    link: LinkConfig = LinkConfig(retry_ns_min=RETRY_NS_MIN)
     network: NetworkConfig = NetworkConfig()
     disk: DiskConfig = DiskConfig()
     queueing: QueueConfig | None = None

@@ -940,3 +940,38 @@ def test_many_topics_are_joined_in_messages_of_a_limited_size() -> None:
 def test_oversized_frame_fields_are_refused(frame: Frame) -> None:
     with pytest.raises(RemoteProtocolError):
         CODEC.decode(CODEC.encode(frame))
+
+
+# -- Round trips -----------------------------------------------------------------------------------
+
+
+def test_lost_copy_is_retransmitted_after_the_measured_round_trip() -> None:
+    least_ns = 10_000_000
+    table = Table(2, msgspec.structs.replace(CALM, retry_ns_min=least_ns))
+    table.join_all(0, 1)
+    table.publish(0, "one")
+    table.run()
+    table.cut = {(0, 1)}
+    table.publish(0, "two")
+    table.heal()
+    table.wait(least_ns)
+    assert table.delivered[1] == ["one", "two"]
+
+
+def test_node_that_holds_an_event_back_requests_the_missing_one_after_a_round_trip() -> None:
+    least_ns = 10_000_000
+    table = Table(3, msgspec.structs.replace(CALM, retry_ns_min=least_ns, gap_ns=CALM.retry_ns))
+    table.join_all(0, 1, 2)
+    for number in range(3):
+        table.publish(number, f"first of {number}")
+        table.run()
+    table.slow = {(0, 2), (1, 2)}
+    table.publish(0, "cause")
+    table.run()
+    table.links.clear()  # Lost to node 2, by whichever way.
+    table.slow = set()
+    table.publish(1, "effect")
+    table.run()
+    assert "effect" not in table.delivered[2]
+    table.wait(2 * least_ns)
+    assert table.delivered[2][-2:] == ["cause", "effect"]

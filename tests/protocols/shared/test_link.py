@@ -15,6 +15,7 @@ from ensue.protocols.shared.link import (
     LinkConfig,
     LinkData,
     Linked,
+    LinkGap,
     packed,
     unpacked,
 )
@@ -28,7 +29,7 @@ class Aside(Frame, frozen=True, tag=102):
     number: int
 
 
-CODEC = Codec((Note, Aside, LinkData, LinkAck))
+CODEC = Codec((Note, Aside, LinkData, LinkAck, LinkGap))
 
 
 class Diary:
@@ -548,3 +549,100 @@ def test_forgotten_peer_gets_no_pending_frames() -> None:
     left.link.receive(LinkAck(number=0), source="right", now_ns=0)
     left.link.unlink("right")
     assert left.drain() == []
+
+
+# -- Where messages get lost -----------------------------------------------------------------------
+
+MS = 1_000_000
+
+
+def lossy(**config: Any) -> tuple[End, End]:
+    """Return two ends whose round trips took 6 ms so far."""
+    left, right = ends(retry_ns=200 * MS, retry_ns_min=10 * MS, **config)
+    for number in range(50):
+        frames = left.say(number, now_ns=6 * MS * number)
+        left.handle(*right.handle(*frames), now_ns=6 * MS * (number + 1))
+    return left, right
+
+
+def test_timeout_follows_the_round_trips() -> None:
+    left, _ = lossy()
+    (frame,) = left.say(100, now_ns=1000 * MS)
+    assert left.link.next_timer_ns() == 1010 * MS
+    assert left.timer(1010 * MS) == [frame]
+    assert left.link.next_timer_ns() == 1020 * MS
+    assert left.timer(1020 * MS) == [frame]
+    assert left.link.next_timer_ns() == 1040 * MS
+
+
+def test_frame_that_three_later_ones_overtook_is_retransmitted_at_once() -> None:
+    left, right = lossy()
+    lost, *others = left.say(100, 101, 102, 103, now_ns=1000 * MS)
+    reports = right.handle(*others, now_ns=1003 * MS)
+    assert [len(each.early) for each in reports if isinstance(each, LinkGap)] == [1, 2, 3]
+    assert left.handle(*reports, now_ns=1006 * MS) == [lost]
+    assert left.handle(reports[-1], now_ns=1006 * MS) == []
+    right.handle(lost, now_ns=1009 * MS)
+    assert right.diary.heard[-4:] == [100, 101, 102, 103]
+
+
+def test_frame_that_one_later_one_overtook_is_retransmitted_after_a_round_trip() -> None:
+    left, right = lossy()
+    lost, other = left.say(100, 101, now_ns=1000 * MS)
+    assert left.handle(*right.handle(other, now_ns=1003 * MS), now_ns=1006 * MS) == []
+    due_ns = left.link.next_timer_ns()
+    assert due_ns is not None
+    assert 1006 * MS < due_ns < 1010 * MS
+    assert left.timer(due_ns) == [lost]
+
+
+def test_frames_that_overtake_each_other_are_not_taken_for_lost() -> None:
+    left, right = lossy()
+    for now_ms in (1000, 1020):
+        late, *others = left.say(now_ms, *range(3), now_ns=now_ms * MS)
+        again = left.handle(*right.handle(*others, now_ns=now_ms * MS), now_ns=(now_ms + 5) * MS)
+        assert again == ([late] if now_ms == 1000 else [])
+        left.handle(*right.handle(late, now_ns=now_ms * MS), now_ns=(now_ms + 6) * MS)
+        # The link learns from a frame that arrives late, but was sent once.
+        early = left.say(1, 2, now_ns=(now_ms + 7) * MS)
+        left.handle(*right.handle(early[1], now_ns=0), now_ns=(now_ms + 12) * MS)
+        left.handle(*right.handle(early[0], now_ns=0), now_ns=(now_ms + 13) * MS)
+
+
+def test_silent_peer_is_probed_and_gets_the_rest_once_it_answers() -> None:
+    left, right = lossy()
+    frames = left.say(*range(100, 110), now_ns=1000 * MS)
+    assert left.timer(1010 * MS) == frames[:2]
+    assert left.handle(*right.handle(*frames[:2]), now_ns=1016 * MS) == frames[2:]
+
+
+def test_frame_on_its_way_is_not_retransmitted_with_lost_ones() -> None:
+    left, right = lossy()
+    frames = left.say(*range(100, 104), now_ns=1000 * MS)
+    left.timer(1010 * MS)
+    left.say(104, now_ns=1015 * MS)
+    assert left.handle(*right.handle(*frames[:2]), now_ns=1016 * MS) == frames[2:]
+
+
+def test_peer_that_lost_early_frames_gets_them_again() -> None:
+    left, right = lossy()
+    first, second, third = left.say(100, 101, 102, now_ns=1000 * MS)
+    left.handle(*right.handle(second, third, now_ns=1003 * MS), now_ns=1006 * MS)
+    right.restart()
+    acknowledgement = right.handle(first)
+    assert left.handle(*acknowledgement, now_ns=1030 * MS) == [second, third]
+
+
+def test_answer_to_a_repeated_frame_is_no_sample() -> None:
+    left, right = lossy()
+    (frame,) = left.say(100, now_ns=1000 * MS)
+    left.timer(1010 * MS)
+    left.handle(*right.handle(frame), now_ns=1011 * MS)
+    left.say(101, now_ns=2000 * MS)
+    assert left.link.next_timer_ns() == 2020 * MS
+
+
+@pytest.mark.parametrize("retry_ns_min", [-1, 101])
+def test_shortest_wait_is_refused_beyond_the_first(retry_ns_min: int) -> None:
+    with pytest.raises(ConfigurationError, match="retry_ns_min must be between 0 and retry_ns"):
+        LinkConfig(retry_ns=100, retry_ns_min=retry_ns_min)

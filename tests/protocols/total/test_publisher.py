@@ -582,3 +582,46 @@ def test_publisher_needs_no_configuration() -> None:
     net = Net(CHAIN)
     publisher = Publisher(name="p", placement=net.placement)
     assert publisher.config == SequencerConfig()
+
+
+# -- Round trips -----------------------------------------------------------------------------------
+
+MS = 1_000_000
+
+
+def test_lost_request_is_repeated_after_the_measured_round_trip() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns_min=10 * MS))
+    net.publish("p", "a", "e1")
+    net.settle()
+    net.publish("p", "a", "e2")
+    net.drop(StampRequest)
+    assert net.publisher("p").next_timer_ns() == net.now_ns + 10 * MS
+    net.pass_time(10 * MS)
+    assert net.publisher("p").unsettled_count == 0
+
+
+def test_lost_broadcast_is_repeated_after_the_measured_round_trip() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns_min=10 * MS))
+    net.publish("p", "a", "e1")
+    net.settle()
+    net.publish("p", "a", "e2")
+    with net.holding(Put):
+        net.settle()
+    net.drop(Put)
+    net.pass_time(10 * MS)
+    assert net.publisher("p").unsettled_count == 0
+
+
+def test_answer_to_a_repeated_request_is_no_sample() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns_min=10 * MS))
+    net.publish("p", "a", "e1")
+    net.drop(StampRequest)
+    net.pass_time(50 * MS)
+    net.publish("p", "a", "e2")
+    assert net.publisher("p").next_timer_ns() == net.now_ns + 100 * MS
+
+
+@pytest.mark.parametrize("retry_ns_min", [-1, 501 * MS])
+def test_shortest_wait_beyond_the_first_is_refused(retry_ns_min: int) -> None:
+    with pytest.raises(ConfigurationError, match="retry_ns_min must be between 0 and retry_ns"):
+        SequencerConfig(retry_ns_min=retry_ns_min)

@@ -8,7 +8,7 @@ from tests.protocols.total.limits import too_many_subscribers, too_many_topics
 
 from ensue.core.errors import ConfigurationError, SubscriptionRefused
 from ensue.protocols.interface import Deliver, Join, Leave, Refuse
-from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Notify
+from ensue.protocols.topic_log.frames import AttachRequest, DetachRequest, Notify, Put
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import Changed, ChangeRequest, Forget, Refused
@@ -635,3 +635,37 @@ def test_subscriber_reports_what_it_waits_for() -> None:
         ]
     net.settle()
     assert list(net.subscriber("s").waits(net.log.ends())) == []
+
+
+# -- Round trips -----------------------------------------------------------------------------------
+
+MS = 1_000_000
+
+
+def test_lost_notification_is_fetched_after_the_measured_round_trip() -> None:
+    net = reading("a", retry_ns_min=10 * MS)
+    net.publish("p", "a", "e1")
+    with net.holding(Notify):
+        net.settle()
+    net.drop(Notify)
+    publish(net, "a", "e2")
+    assert net.delivered("s") == []
+    net.pass_time(10 * MS)
+    assert net.delivered("s") == ["e1", "e2"]
+
+
+def test_requests_in_vain_get_rarer_down_to_the_longest_wait() -> None:
+    net = reading("a", retry_ns_min=10 * MS)
+    net.publish("p", "a", "e1")
+    with net.holding(Put):
+        net.settle()
+    net.publish("q", "a", "e2")
+    with net.holding(Put, about="e1"):
+        net.settle()
+        dues = []
+        for _ in range(8):
+            due_ns = net.subscriber("s").next_timer_ns()
+            assert due_ns is not None
+            dues.append((due_ns - net.now_ns) // MS)
+            net.pass_time(due_ns - net.now_ns)
+    assert dues == [0, 10, 20, 40, 80, 160, 200, 200]  # The first is the poll after the join.

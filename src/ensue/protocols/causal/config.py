@@ -25,6 +25,9 @@ class CausalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """First retransmission timeout of an unacknowledged copy; it doubles with each retry, …"""
     retry_ns_max: int = 2 * SECOND_NS
     """… up to this."""
+    retry_ns_min: int = 0
+    """Where messages get lost: the shortest such timeout, which then follows the measured round
+    trips (`ensue.protocols.shared.round_trips`); `retry_ns` is only the first one. 0: fixed."""
     suspect_ns: int = SECOND_NS
     """A node that leaves a request unanswered this long is suspected until it sends a frame."""
     answer_ns: int = 10 * SECOND_NS
@@ -37,7 +40,8 @@ class CausalConfig(msgspec.Struct, frozen=True, kw_only=True):
     digest_ns_max: int = 4 * SECOND_NS
     """… up to this interval."""
     gap_ns: int = 100 * MILLISECOND_NS
-    """Delay until a node that holds events back requests what is missing."""
+    """Delay until a node that holds events back requests what is missing; with `retry_ns_min` the
+    longest: a round trip is enough."""
     patience_ns: int = 30 * SECOND_NS
     """How long to wait for a needed event whose source is away and that no reachable node has;
     then, if necessary, as long again for what may precede it."""
@@ -82,6 +86,10 @@ class CausalConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"CausalConfig.{field} must be at least 1, got {getattr(self, field)}"
                 )
+        if not 0 <= self.retry_ns_min <= self.retry_ns:
+            raise ConfigurationError(
+                f"CausalConfig.retry_ns_min must be between 0 and retry_ns, got {self.retry_ns_min}"
+            )
 
     def topics_that_fit(self, topics: Sequence[str]) -> int:
         """Return how many of these topics, from the first on, fit into one row."""

@@ -9,6 +9,7 @@ from ensue.protocols.causal.frames import Item
 from ensue.protocols.causal.hypercube import Hypercube
 from ensue.protocols.causal.membership import Membership
 from ensue.protocols.interface import Deliver, Discard, Effect, Frame, Join, Send
+from ensue.protocols.shared.round_trips import RoundTrips
 
 __all__ = ["NodeState"]
 
@@ -18,7 +19,7 @@ class NodeState:
 
     __slots__ = (
         "causality", "config", "cube", "detector", "dirty", "effects", "membership", "number",
-        "position", "wanted",
+        "position", "round_trips", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +36,10 @@ class NodeState:
         """Topics that the application subscribed to."""
         self.position = 0
         """Number of events delivered to the application."""
+        self.round_trips = RoundTrips(
+            initial_ns=config.gap_ns, least_ns=config.retry_ns_min, most_ns=config.gap_ns
+        )
+        """Of frames that a single node answers: how long to wait for what others may send soon."""
         self.effects: list[Effect] = []
 
     def send(self, peer: int, frame: Frame) -> None:

@@ -3,8 +3,8 @@
 The trees bring an event to all members that its source can reach. Everything else is found here:
 
 - **Gaps.** Events are numbered per source and topic, and barriers name others. A node that holds
-  events back asks, after `gap_ns`, the source of what is missing; then the members of the topic,
-  one after the other.
+  events back asks, after a round trip or `gap_ns`, the source of what is missing; then the members
+  of the topic, one after the other.
 - **Ends.** A missing last event leaves no gap, so members compare: some time after something
   happened in a topic, each member sends its progress to the first member of each of its clusters.
   Those edges connect all members, so what one member has, all get. A source that is no member
@@ -63,6 +63,7 @@ class Repair:
         self._membership = state.membership
         self._detector = state.detector
         self._send = state.send
+        self._round_trips = state.round_trips
         self._cache = cache
         self._watches: dict[str, _Watch] = {}
         self.retrieval = Retrieval(
@@ -92,7 +93,7 @@ class Repair:
             watch.gap_ns = None
             watch.tries = 0
         elif watch.gap_ns is None:
-            watch.gap_ns = now_ns + self._config.gap_ns
+            watch.gap_ns = now_ns + self._round_trips.timeout_ns
 
     def leave(self, topic: str, items: Iterable[tuple[int, Item]] = (), *, now_ns: int) -> None:
         """Request nothing more of a topic, but keep sending for a while.
@@ -125,7 +126,7 @@ class Repair:
             if watch.gap_ns is not None and watch.gap_ns <= now_ns:
                 self._ask(topic, watch, now_ns)
                 backoff = min(1 << min(watch.tries // 2, 8), BACKOFF_MAX)
-                watch.gap_ns = now_ns + backoff * self._config.gap_ns
+                watch.gap_ns = now_ns + backoff * self._round_trips.timeout_ns
         self.retrieval.handle_timer(now_ns=now_ns)
         self._lose(now_ns)
 

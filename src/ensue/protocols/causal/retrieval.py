@@ -63,6 +63,7 @@ class Retrieval:
         self._config = state.config
         self._causality = state.causality
         self._detector = state.detector
+        self._round_trips = state.round_trips
         self._helpers = helpers
         """Lists peers that may have events of a topic and source, suspected ones included."""
         self._ask = ask
@@ -163,4 +164,4 @@ class Retrieval:
             self._ask(topic, peer, source)
         search.tries += 1
         backoff = min(1 << min(search.tries // 2, 8), BACKOFF_MAX)
-        search.due_ns = now_ns + backoff * self._config.gap_ns
+        search.due_ns = now_ns + backoff * self._round_trips.timeout_ns

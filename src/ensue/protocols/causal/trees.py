@@ -7,9 +7,10 @@ splits those over its own clusters. The view of a forwarder plays no part.
 
 A child answers when all nodes below it have answered or cannot be reached. Receipts name the
 covered nodes one by one: a receipt that is lost, late or of another attempt never claims too much,
-which matters for start vectors. A parent retransmits a copy that is not answered; a child that
-is alive answers at once with what it knows so far. A silent child is suspected, and its part of the
-cluster goes to the next node that is not suspected (`FailureDetector`).
+which matters for start vectors. A parent retransmits a copy that is not answered in the time that
+round trips to the child take (`ensue.protocols.shared.round_trips`); a child that is alive answers
+at once with what it knows so far. A silent child is suspected, and its part of the cluster goes to
+the next node that is not suspected (`FailureDetector`).
 
 Tokens begin at a number that no earlier run used, so an old receipt never fits a new copy.
 
@@ -42,6 +43,7 @@ from ensue.protocols.causal.hypercube import (
     unpack,
 )
 from ensue.protocols.causal.node_state import NodeState
+from ensue.protocols.shared.round_trips import RoundTrips
 
 __all__ = ["FINISHED_MAX", "Message", "Relay", "Trees"]
 
@@ -53,7 +55,9 @@ Message = Publication | Change
 class _Copy:
     """A copy of a message for one child."""
 
-    __slots__ = ("child", "due_ns", "frame", "height", "relay", "since_ns", "targets", "wait_ns")
+    __slots__ = (
+        "again", "child", "due_ns", "frame", "height", "relay", "since_ns", "targets", "wait_ns",
+    )  # fmt: skip
 
     def __init__(
         self, relay: "Relay", child: int, height: int, targets: int, frame: Message
@@ -66,6 +70,8 @@ class _Copy:
         self.frame = frame
         self.due_ns = 0
         self.wait_ns = 0
+        self.again = False
+        """Whether it was retransmitted."""
         self.since_ns = 0
         """When the copy was first sent."""
 
@@ -123,9 +129,12 @@ class Trees:
         self._config = state.config
         self._detector = state.detector
         self._send = state.send
+        self._direct = state.round_trips
         self._members = state.membership.members
         self._token = first_token
         self._copies: dict[int, _Copy] = {}
+        self._round_trips: dict[int, RoundTrips] = {}
+        """By child: from a copy to its final receipt, which waits for the nodes below."""
         self._stalled: dict[Relay, None] = {}
         self._relayed: dict[tuple[int, int], Relay] = {}
         """By parent and token: messages being relayed."""
@@ -194,6 +203,11 @@ class Trees:
         relay.covered |= covered & copy.targets
         relay.note(receipt)
         if receipt.final:
+            if not copy.again:
+                round_trip_ns = now_ns - copy.since_ns
+                self._round_trips_to(child).sample(round_trip_ns)
+                if copy.targets == 1 << child:
+                    self._direct.sample(round_trip_ns)
             self._drop(receipt.token)
             self._left_out(relay, copy.targets & ~relay.covered & ~(1 << child), now_ns)
         self._check(relay, now_ns)
@@ -210,6 +224,7 @@ class Trees:
                 self._launch(copy.relay, rest, copy.height, now_ns)
                 self._check(copy.relay, now_ns)
             else:
+                copy.again = True
                 self._transmit(token, copy, now_ns)
         for relay in list(self._stalled):
             if relay.due_ns is not None and relay.due_ns <= now_ns:
@@ -267,7 +282,7 @@ class Trees:
             relay.message, token=self._token, height=height, below=below
         )
         copy = self._copies[self._token] = _Copy(relay, child, height, targets, frame)
-        copy.wait_ns = self._config.retry_ns
+        copy.wait_ns = self._round_trips_to(child).timeout_ns
         copy.since_ns = now_ns
         relay.copies.add(self._token)
         self._transmit(self._token, copy, now_ns)
@@ -275,9 +290,21 @@ class Trees:
     def _transmit(self, token: int, copy: _Copy, now_ns: int) -> None:
         assert copy.frame.token == token
         self._detector.ask(copy.child, now_ns)
+        if copy.again:
+            copy.wait_ns = self._round_trips_to(copy.child).after(copy.wait_ns)
         copy.due_ns = now_ns + copy.wait_ns
-        copy.wait_ns = min(2 * copy.wait_ns, self._config.retry_ns_max)
         self._send(copy.child, copy.frame)
+
+    def _round_trips_to(self, child: int) -> RoundTrips:
+        found = self._round_trips.get(child)
+        if found is None:
+            config = self._config
+            found = self._round_trips[child] = RoundTrips(
+                initial_ns=config.retry_ns,
+                least_ns=config.retry_ns_min,
+                most_ns=config.retry_ns_max,
+            )
+        return found
 
     def _drop(self, token: int) -> None:
         copy = self._copies.pop(token)

@@ -5,6 +5,13 @@ retransmitted when they are not; frames from them reach the node once each, in o
 needs after a crash is persisted in the same batch as what caused it, so a frame is never
 acknowledged before its effects are safe, nor sent before its number is.
 
+Where messages get lost (`retry_ns_min`), losses are found as in TCP and QUIC. Time-outs follow the
+measured round trips (`round_trips`). A receiver reports frames that arrive early (`LinkGap`), and
+the sender retransmits a frame that three later ones overtook (unless frames on this link have
+overtaken each other and arrived all the same), or that is still missing a round trip
+after it was sent when one sent later has arrived. When nothing is heard, it probes with two frames,
+and retransmits the rest only when an answer shows that it is missing too.
+
 With `acknowledge_ns` an acknowledgement waits for a frame to travel with, and the record of an
 acknowledged frame is removed with the next record that is written: neither costs a message or a
 sync of its own. After a crash such frames are sent once more, which changes nothing. With
@@ -30,6 +37,7 @@ from ensue.core.errors import ConfigurationError, RemoteProtocolError
 from ensue.core.event import Count
 from ensue.core.wire import Codec, Records
 from ensue.protocols.interface import Effect, Frame, Node, Persist, Send
+from ensue.protocols.shared.round_trips import REORDERED_MAX, RoundTrips
 
 __all__ = [
     "FRAMES",
@@ -37,6 +45,7 @@ __all__ = [
     "LinkAck",
     "LinkConfig",
     "LinkData",
+    "LinkGap",
     "Linked",
     "packed",
     "unpacked",
@@ -46,6 +55,10 @@ N = TypeVar("N", bound=Node)
 
 GROUP_MAX = 256
 """Frames under one number."""
+EARLY_REPORTED_MAX = 64
+"""Frames that one `LinkGap` reports."""
+PROBES = 2
+"""Frames retransmitted when nothing is heard."""
 _GROUP = b"\x00"
 """The first byte of a payload of several frames: no version of the wire format has it."""
 
@@ -64,7 +77,15 @@ class LinkAck(Frame, frozen=True, tag=9):
     number: Count
 
 
-FRAMES: tuple[type[Frame], ...] = (LinkData, LinkAck)
+class LinkGap(Frame, frozen=True, tag=12):
+    """Every frame up to a number is safe, and these later ones have arrived."""
+
+    number: Count
+    early: tuple[Count, ...]
+    """The latest `EARLY_REPORTED_MAX` of them, rising."""
+
+
+FRAMES: tuple[type[Frame], ...] = (LinkData, LinkAck, LinkGap)
 
 
 class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +95,10 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait before retransmitting a frame; doubled each time."""
     retry_ns_max: int = 2_000_000_000
     """The longest wait."""
+    retry_ns_min: int = 0
+    """Where messages get lost: the shortest wait. Waits then follow the measured round trips, and
+    `retry_ns` is only the first. 0: waits are fixed, for connections, which lose frames only when
+    they end."""
     burst: int = 64
     """Frames retransmitted at a time."""
     unacknowledged_max: int = 8192
@@ -88,9 +113,13 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
-            if field != "acknowledge_ns" and getattr(self, field) < 1:
+            if field not in ("acknowledge_ns", "retry_ns_min") and getattr(self, field) < 1:
                 value = getattr(self, field)
                 raise ConfigurationError(f"LinkConfig.{field} must be at least 1, got {value}")
+        if not 0 <= self.retry_ns_min <= self.retry_ns:
+            raise ConfigurationError(
+                f"LinkConfig.retry_ns_min must be between 0 and retry_ns, got {self.retry_ns_min}"
+            )
         if not 0 <= self.acknowledge_ns < self.retry_ns:
             raise ConfigurationError(
                 "LinkConfig.acknowledge_ns must be at least 0 and below retry_ns: a frame that is "
@@ -101,14 +130,40 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
 class _Outgoing:
     """Frames on their way to one peer."""
 
-    __slots__ = ("due_ns", "next", "resend", "since_ns", "unacknowledged", "wait_ns")
+    __slots__ = (
+        "arrived",
+        "due_ns",
+        "highest",
+        "latest_ns",
+        "next",
+        "reorders",
+        "resend",
+        "round_trips",
+        "sent",
+        "since_ns",
+        "unacknowledged",
+        "wait_ns",
+    )
 
-    def __init__(self, wait_ns: int) -> None:
+    def __init__(self, config: LinkConfig) -> None:
         self.next = 1
+        self.round_trips = RoundTrips(
+            initial_ns=config.retry_ns, least_ns=config.retry_ns_min, most_ns=config.retry_ns_max
+        )
+        self.sent: dict[int, tuple[int, bool]] = {}
+        """By number, if waits follow round trips: when a frame was last sent, and whether once."""
+        self.arrived: set[int] = set()
+        """Unacknowledged frames that the peer has received early, and loses if it crashes."""
+        self.highest = 0
+        """The highest number of a frame that is known to have arrived."""
+        self.reorders = False
+        """Whether frames have overtaken each other, and none was lost."""
+        self.latest_ns = -1
+        """When the last one was sent of the frames that are known to have arrived."""
         self.unacknowledged: OrderedDict[int, LinkData] = OrderedDict()
         self.due_ns: int | None = None
         """When to retransmit; None while everything is acknowledged."""
-        self.wait_ns = wait_ns
+        self.wait_ns = self.round_trips.timeout_ns
         self.since_ns = 0
         """Since when the first unacknowledged frame has been the first."""
         self.resend: int | None = None
@@ -192,7 +247,7 @@ class Linked(Generic[N]):
         """Peers that are sent a frame, so that an acknowledgement can go along."""
         self._together: dict[str, list[bytes]] = {}
         """Peer to the encoded frames that have no number yet."""
-        self._out = {peer: _Outgoing(self._config.retry_ns) for peer in peers}
+        self._out = {peer: _Outgoing(self._config) for peer in peers}
         self._in = {peer: _Incoming() for peer in self._out}
         own: dict[str, bytes] = {}
         for key, value in (records or {}).items():
@@ -211,7 +266,7 @@ class Linked(Generic[N]):
     def link(self, peer: str) -> None:
         """Open a link to one more peer."""
         if peer not in self._out:
-            self._out[peer] = _Outgoing(self._config.retry_ns)
+            self._out[peer] = _Outgoing(self._config)
             self._in[peer] = _Incoming()
 
     def unlink(self, peer: str) -> None:
@@ -237,7 +292,9 @@ class Linked(Generic[N]):
             case LinkData(number=number, payload=payload) if source in self._in:
                 self._data(source, number, payload, now_ns)
             case LinkAck(number=number) if source in self._out:
-                self._acknowledged(source, number, now_ns)
+                self._acknowledged(source, number, (), now_ns)
+            case LinkGap(number=number, early=early) if source in self._out:
+                self._acknowledged(source, number, early, now_ns)
             case _:
                 # The node's effects are drained later: it bounds its answers by the batch.
                 if not self._congested():  # Else dropped: peers without a link repeat requests.
@@ -251,10 +308,15 @@ class Linked(Generic[N]):
         for peer, link in self._out.items():
             if link.due_ns is None or link.due_ns > now_ns:
                 continue
+            if self._retransmit_overtaken(peer, link, now_ns):
+                continue
             link.resend = next(iter(link.unacknowledged))
-            self._retransmit(peer, link)
+            if link.sent:
+                self._retransmit(peer, link, min(PROBES, self._config.burst), now_ns)
+            else:
+                self._retransmit(peer, link, self._config.burst, now_ns)
             link.due_ns = now_ns + link.wait_ns
-            link.wait_ns = min(2 * link.wait_ns, self._config.retry_ns_max)
+            link.wait_ns = link.round_trips.after(link.wait_ns)
         for peer, incoming in self._in.items():
             if incoming.due_ns is not None and incoming.due_ns <= now_ns:
                 self._acknowledge(peer)
@@ -265,7 +327,9 @@ class Linked(Generic[N]):
         """Retransmit unacknowledged frames now, to one peer or all: a connection is new."""
         for name, link in self._out.items():
             if link.unacknowledged and peer in (None, name):
-                link.due_ns, link.wait_ns = now_ns, self._config.retry_ns
+                link.round_trips.reset()
+                link.due_ns, link.wait_ns = now_ns, link.round_trips.timeout_ns
+                link.sent.clear()  # Nothing is on its way any more.
         self.handle_timer(now_ns=now_ns)
 
     def next_timer_ns(self) -> int | None:
@@ -334,8 +398,7 @@ class Linked(Generic[N]):
     def _data(self, peer: str, number: int, payload: bytes, now_ns: int) -> None:
         link, again = self._in[peer], False
         if number > link.next:
-            if len(link.early) < self._config.early_max:
-                link.early[number] = payload
+            self._keep_early(peer, number, payload)
             return
         if number == link.next:
             following: bytes | None = payload
@@ -364,30 +427,127 @@ class Linked(Generic[N]):
         elif link.owed and link.due_ns is None:
             link.due_ns = now_ns + config.acknowledge_ns
 
+    def _keep_early(self, peer: str, number: int, payload: bytes) -> None:
+        """Keep a frame that arrived before an earlier one, and report the gap."""
+        link = self._in[peer]
+        if len(link.early) >= self._config.early_max:
+            return
+        link.early[number] = payload
+        if self._config.retry_ns_min:
+            early = tuple(sorted(link.early))[-EARLY_REPORTED_MAX:]
+            self._effects.append(Send(peer, LinkGap(number=link.next - 1, early=early)))
+
     def _acknowledge(self, peer: str) -> None:
         link = self._in[peer]
         link.owed, link.due_ns = 0, None
         self._effects.append(Send(peer, LinkAck(number=link.next - 1)))
 
-    def _acknowledged(self, peer: str, number: int, now_ns: int) -> None:
+    def _acknowledged(self, peer: str, number: int, early: tuple[int, ...], now_ns: int) -> None:
+        """Forget frames that are safe at a peer; retransmit those that are found to be lost."""
         link = self._out[peer]
+        round_trip_ns: int | None = None
         progress = False
         while link.unacknowledged and (first := next(iter(link.unacknowledged))) <= number:
             del link.unacknowledged[first]
             self._forget(f"link/out/{first}/{peer}")
-            link.wait_ns = self._config.retry_ns
+            if first not in link.arrived:
+                round_trip_ns = self._note_arrival(link, first, now_ns, round_trip_ns)
+            link.sent.pop(first, None)
+            link.arrived.discard(first)
             link.since_ns = now_ns
             progress = True
-        if progress and link.resend is not None:
+        new = [each for each in early if each in link.sent and each not in link.arrived]
+        for each in new:
+            round_trip_ns = self._note_arrival(link, each, now_ns, round_trip_ns)
+        link.arrived.update(new)
+        if round_trip_ns is not None:
+            link.round_trips.sample(round_trip_ns)
+        if progress:
+            link.wait_ns = link.round_trips.timeout_ns + self._acknowledgement_wait_ns(link)
+            self._catch_up(peer, link, number, now_ns)
+        if progress or not link.round_trips.adapts:
+            link.due_ns = now_ns + link.wait_ns if link.unacknowledged else None
+        if early and link.unacknowledged:
+            self._retransmit_overtaken(peer, link, now_ns)
+
+    def _catch_up(self, peer: str, link: _Outgoing, number: int, now_ns: int) -> None:
+        """Retransmit after an acknowledgement what was lost with the frames up to a number."""
+        if number + 1 in link.arrived:
+            # The peer no longer has what arrived early: it restarted, or its batch was full.
+            link.arrived.clear()
+            link.resend = number + 1
+            self._retransmit(peer, link, self._config.burst, now_ns)
+        elif link.resend is not None:
             # Frames sent before the loss are likely lost or dropped too.
             link.resend = max(link.resend, number + 1)
-            self._retransmit(peer, link)
-        link.due_ns = now_ns + link.wait_ns if link.unacknowledged else None
+            before_ns = now_ns - link.round_trips.overtaken_ns
+            self._retransmit(peer, link, self._config.burst, now_ns, before_ns=before_ns)
 
-    def _retransmit(self, peer: str, link: _Outgoing) -> None:
+    def _note_arrival(
+        self, link: _Outgoing, number: int, now_ns: int, shortest_ns: int | None
+    ) -> int | None:
+        """Note that a frame arrived; return the shortest round trip of those sent once."""
+        sent = link.sent.get(number)
+        if sent is None:
+            return shortest_ns
+        sent_ns, once = sent
+        if not once:
+            return shortest_ns  # Which of the copies arrived is not known.
+        link.reorders |= number < link.highest
+        link.highest = max(link.highest, number)
+        link.latest_ns = max(link.latest_ns, sent_ns)
+        round_trip_ns = now_ns - sent_ns
+        return round_trip_ns if shortest_ns is None else min(shortest_ns, round_trip_ns)
+
+    def _acknowledgement_wait_ns(self, link: _Outgoing) -> int:
+        """Return how long the peer may hold an acknowledgement back."""
+        return self._config.acknowledge_ns if link.round_trips.adapts else 0
+
+    def _retransmit_overtaken(self, peer: str, link: _Outgoing, now_ns: int) -> bool:
+        """Retransmit frames that later ones overtook for too long; False if there were none.
+
+        A frame that was overtaken for less is due when it will have been for long enough.
+        """
+        if not link.arrived:
+            return False
+        last, found = max(link.arrived), 0
+        threshold_ns = link.round_trips.overtaken_ns
+        for number, frame in link.unacknowledged.items():
+            if number > last or found >= self._config.burst:
+                break
+            sent_ns, once = link.sent.get(number, (now_ns, False))
+            if number in link.arrived or sent_ns > link.latest_ns:
+                continue
+            lost_ns = sent_ns + threshold_ns
+            skipped = once and not link.reorders and number + REORDERED_MAX <= last
+            if lost_ns <= now_ns or skipped:
+                link.sent[number] = (now_ns, False)
+                self._effects.append(Send(peer, frame))
+                found += 1
+            elif link.due_ns is None or lost_ns < link.due_ns:
+                link.due_ns = lost_ns
+        if found:
+            link.due_ns = now_ns + link.wait_ns
+        return found > 0
+
+    def _retransmit(
+        self,
+        peer: str,
+        link: _Outgoing,
+        burst: int,
+        now_ns: int,
+        *,
+        before_ns: int | None = None,
+    ) -> None:
+        """Retransmit frames from `resend` on, only what was last sent before a time if given."""
         assert link.resend is not None
-        stop = min(link.resend + self._config.burst, link.next)
+        stop = min(link.resend + burst, link.next)
         for number in range(link.resend, stop):
+            if link.round_trips.adapts:
+                sent_ns, _ = link.sent.get(number, (-1, False))
+                if before_ns is not None and (number in link.arrived or sent_ns > before_ns):
+                    continue
+                link.sent[number] = (now_ns, False)
             self._effects.append(Send(peer, link.unacknowledged[number]))
         link.resend = stop if stop < link.next else None
 
@@ -445,6 +605,8 @@ class Linked(Generic[N]):
         self._persist(f"link/out/{data.number}/{peer}", payload)
         self._persist(f"link/next/{peer}", _INT.encode(link.next))
         self._effects.append(Send(peer, data))
+        if link.round_trips.adapts:
+            link.sent[data.number] = (now_ns, True)
         if link.due_ns is None:
             link.due_ns = now_ns + link.wait_ns
         if self._config.acknowledge_ns:

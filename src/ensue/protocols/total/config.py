@@ -38,6 +38,10 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_ns: int = 500 * MILLISECOND_NS
     """How long to wait for an answer before repeating a request. Publishers wait twice as long each
     time, up to eight times this or a quarter of a lease."""
+    retry_ns_min: int = 0
+    """Where messages get lost: the shortest wait for an answer. Waits then follow the measured
+    round trips (`ensue.protocols.shared.round_trips`), and `retry_ns` and `gap_ns` are only the
+    first ones. 0: waits are fixed, for connections, which lose messages only when they end."""
     poll_ns: int = 2 * SECOND_NS
     """How often a subscriber asks the topic logs whether it missed events."""
     forget_ns: int = 600 * SECOND_NS
@@ -107,3 +111,8 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if getattr(self, field) < 1:
                 raise ConfigurationError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if not 0 <= self.retry_ns_min <= min(self.retry_ns, self.gap_ns):
+            raise ConfigurationError(
+                "retry_ns_min must be between 0 and retry_ns, and at most gap_ns, "
+                f"got {self.retry_ns_min}"
+            )

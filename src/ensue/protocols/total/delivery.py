@@ -1,9 +1,9 @@
 """Delivery: hold events back, and release them in order.
 
 Events are delivered in positions 1, 2, 3, …. With a reliable topic log an event waits for as long
-as it takes, and after `gap_ns` without progress the subscriber requests what is missing
-(`gap_requests`). With a lossy one, an event is released when its time to live ends or the buffer
-is full; what arrives later is delivered at once, tagged `out_of_order`.
+as it takes, and after a round trip to the log without progress, `gap_ns` at first, the subscriber
+requests what is missing (`gap_requests`). With a lossy one, an event is released when its time to
+live ends or the buffer is full; what arrives later is delivered at once, tagged `out_of_order`.
 """
 
 from ensue.core.event import Event
@@ -26,6 +26,8 @@ class Delivery:
         """Whether the application can't keep up: nothing is delivered until it can."""
         self.gap_due_ns: int | None = None
         """When to request what held events wait for; None while nothing is held."""
+        self._round_trips = state.round_trips
+        self._gap_wait_ns = 0
         self._expire_from_ns = now_ns
 
     def notify(self, event: Event, now_ns: int) -> None:
@@ -83,10 +85,17 @@ class Delivery:
             self._effects.append(Discard(event, "before_join"))
         self._progress.persist_clock(topic, cut)
 
-    def expect_progress(self, now_ns: int) -> None:
-        """Wait for `gap_ns` before requesting what held events wait for."""
-        waiting = self._queue.held_count > 0
-        self.gap_due_ns = now_ns + self._config.gap_ns if waiting else None
+    def expect_progress(self, now_ns: int, *, again: bool = False) -> None:
+        """Wait before requesting what held events wait for: twice as long if `again`.
+
+        What the log does not have either is mostly held up at its publisher, and requests do not
+        speed it up. So without progress they get rarer, down to one in `gap_ns`.
+        """
+        wait_ns = self._round_trips.timeout_ns
+        if again:
+            wait_ns = max(wait_ns, min(2 * self._gap_wait_ns, self._config.gap_ns))
+        self._gap_wait_ns = wait_ns
+        self.gap_due_ns = now_ns + wait_ns if self._queue.held_count > 0 else None
 
     def expire(self, now_ns: int) -> None:
         """Release what has been held for its time to live, and what comes before it."""

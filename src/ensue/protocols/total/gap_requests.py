@@ -2,55 +2,72 @@
 
 From time to time it polls how far the logs are. Events that it lacks are mostly on their way,
 behind other events or past them, and a request would make the log send all of that twice, to a
-subscriber that is busy enough. So it looks again after `gap_ns`, and requests what is still missing
-of what there was. It requests at once only where events are held back for `gap_ns` without
-progress, or where a connection was lost.
+subscriber that is busy enough. So it looks again after a round trip, and requests what is still
+missing of what there was. It requests at once only where events are held back for a round trip
+without progress, or where a connection was lost. A round trip is the time-out of
+`ensue.protocols.shared.round_trips`, and `gap_ns` until one was measured.
+
+Events of one topic come from many publishers and overtake each other, so that a number of later
+events says nothing about a loss: unlike links, subscribers go by time alone.
 
 The answer to one request may be hundreds of events, and its end leads to the next request.
 Repeating a request before its answer has arrived makes the log send all of it again; and if the end
 of each answer led to a next request, two requests on one topic would run side by side until the
 subscriber has caught up. The slower a log answers, the more requests it would get.
 
-Guarantee: a topic has one open request. It is repeated after `gap_ns`, then after twice that, and
+Guarantee: a topic has one open request. It is repeated after a time-out, then after twice that, and
 so on up to `BACKOFF_POLLS_MAX` times `poll_ns`; only the answer to the latest leads to a next one.
 """
 
 from collections.abc import Callable
 
 from ensue.protocols.interface import Attach, Detach
+from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.topic_log.frames import Attached
 from ensue.protocols.total.backfill import Backfill
-from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.delivery import Delivery
 from ensue.protocols.total.subscription_state import SubscriptionState
 
 __all__ = ["GapRequests", "OpenRequests"]
 
-BACKOFF_POLLS_MAX = 4
-"""The longest wait for a log that does not answer, in times `poll_ns`."""
-
 
 class OpenRequests:
     """The open request of each topic."""
 
-    __slots__ = ("_open", "_wait_ns", "_wait_ns_max")
+    __slots__ = ("_open", "_round_trips", "_sent")
 
-    def __init__(self, config: SequencerConfig) -> None:
-        self._wait_ns = config.gap_ns
-        self._wait_ns_max = max(config.gap_ns, BACKOFF_POLLS_MAX * config.poll_ns)
+    def __init__(self, round_trips: RoundTrips) -> None:
+        self._round_trips = round_trips
+        self._sent: dict[str, int | None] = {}
+        """Topic to when a request was sent; None if several were, without an answer."""
         self._open: dict[str, tuple[int, int, int]] = {}
         """Topic to the requested slot, how long to wait for the answer, and until when."""
 
     def ask(self, topic: str, slot: int, now_ns: int) -> bool:
         """Note a request from a slot on; False if it is too early to repeat the open one."""
-        wait_ns = self._wait_ns
+        wait_ns = self._round_trips.timeout_ns
         earlier = self._open.get(topic)
         if earlier is not None:
             if now_ns < earlier[2]:
                 return False
-            wait_ns = min(2 * earlier[1], self._wait_ns_max)
+            wait_ns = self._round_trips.after(earlier[1])
         self._open[topic] = (slot, wait_ns, now_ns + wait_ns)
         return True
+
+    @property
+    def timeout_ns(self) -> int:
+        """How long to wait for what is on its way."""
+        return self._round_trips.timeout_ns
+
+    def sent(self, topic: str, now_ns: int) -> None:
+        """Note that a request or poll was sent, to measure the round trip."""
+        self._sent[topic] = None if topic in self._sent else now_ns
+
+    def measure(self, topic: str, now_ns: int) -> None:
+        """Take the round trip from an answer, if it answers a request that was sent once."""
+        sent_ns = self._sent.pop(topic, None)
+        if sent_ns is not None:
+            self._round_trips.sample(now_ns - sent_ns)
 
     def is_open(self, topic: str) -> bool:
         """Return whether a request on a topic has not been answered."""
@@ -67,10 +84,12 @@ class OpenRequests:
     def drop(self, topic: str) -> None:
         """Stop waiting for answers on a topic: it was left."""
         self._open.pop(topic, None)
+        self._sent.pop(topic, None)
 
     def drop_all(self) -> None:
         """Stop waiting for answers: a connection was lost."""
         self._open.clear()
+        self._sent.clear()
 
 
 class GapRequests:
@@ -94,7 +113,7 @@ class GapRequests:
         self._backfill = backfill
         self._effects = state.effects
         self._on_fallen_behind = on_fallen_behind
-        self._requests = OpenRequests(state.config)
+        self.requests = OpenRequests(state.round_trips)
         self.poll_due_ns = now_ns
         self._ends: dict[str, int] = {}
         """Topics that had more than has arrived when last polled, and the slot they end before."""
@@ -130,28 +149,29 @@ class GapRequests:
             for topic in self._queue.clock:
                 self.ask(topic, now_ns)
         self.poll_due_ns = now_ns + self._config.poll_ns
-        self._delivery.expect_progress(now_ns)
+        self._delivery.expect_progress(now_ns, again=True)
 
     def ask(self, topic: str, now_ns: int) -> None:
         """Request what is missing of a topic, unless the answer may be on its way."""
         missing = self._queue.first_missing(topic)
-        if self._requests.ask(topic, missing, now_ns) or not self._config.reliable:
+        if self.requests.ask(topic, missing, now_ns) or not self._config.reliable:
+            self.requests.sent(topic, now_ns)
             self._effects.append(Attach(topic, missing))
 
     def repeat(self, now_ns: int) -> None:
         """Request now what is missing: a connection was lost."""
-        self._requests.drop_all()
+        self.requests.drop_all()
         self.ask_all(now_ns)
 
     def leave(self, topic: str) -> None:
         """Stop waiting for answers on a topic."""
-        self._requests.drop(topic)
+        self.requests.drop(topic)
 
     def on_attached(self, frame: Attached, now_ns: int) -> None:
         """Learn how far a log is, and whether it has sent what was requested."""
         topic = frame.topic
         missing = self._queue.first_missing(topic)
-        latest = self._requests.answered(frame)
+        latest = self.requests.answered(frame)
         if missing < frame.first:
             self._on_fallen_behind(topic, now_ns)
         elif frame.sent < frame.next:
@@ -160,7 +180,7 @@ class GapRequests:
                 self.ask(topic, now_ns)
         elif not latest and missing < frame.next:
             if not self._ends:
-                self._ends_due_ns = now_ns + self._config.gap_ns
+                self._ends_due_ns = now_ns + self.requests.timeout_ns
             self._ends[topic] = frame.next
 
     def _poll(self, now_ns: int) -> None:
@@ -169,8 +189,9 @@ class GapRequests:
             self.ask_all(now_ns)
             return
         for topic in self._queue.clock:
-            if self._requests.is_open(topic):
+            if self.requests.is_open(topic):
                 self.ask(topic, now_ns)
             else:
+                self.requests.sent(topic, now_ns)
                 self._effects.append(Attach(topic, 0))
         self.poll_due_ns = now_ns + self._config.poll_ns

@@ -1,9 +1,10 @@
 """Pending requests of a publisher: what has no answer yet, and when to repeat it.
 
 Events are requested in runs: the requests of one frame are due together. What is left of a run that
-got no answer is repeated after `retry_ns`, then after twice that, and so on up to a bound. If any
-request was answered since the run was sent, the node is alive and the run was lost, so the
-wait starts again. So an unreachable or overloaded node does not get the same window over and over.
+got no answer is repeated after `retry_ns`, or what the round trips to the node suggest
+(`round_trips`), then after twice that, and so on up to a bound. If any request was answered since
+the run was sent, the node is alive and the run was lost, so the wait starts again. So an
+unreachable or overloaded node does not get the same window over and over.
 
 An occasional publisher does not wait. But a request costs its node as much as dozens of events, so
 while `runs_max` of them are open, further events wait for an answer, and are then requested
@@ -23,18 +24,19 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from ensue.core.event import Event
+from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.total.config import SequencerConfig
 
 __all__ = [
     "RAISE_AFTER",
     "TOGETHER",
-    "Backoff",
     "Entry",
     "Key",
     "Lane",
     "PendingEvent",
     "Route",
     "Run",
+    "round_trips",
 ]
 
 BACKOFF_RETRIES_MAX = 8
@@ -51,9 +53,11 @@ Key = tuple[str, int]
 class Run:
     """The requests of one frame: consecutive numbers at one origin."""
 
-    __slots__ = ("due_ns", "first", "open", "sent_ns", "stop", "wait_ns")
+    __slots__ = ("due_ns", "first", "measured", "open", "sent_ns", "stop", "wait_ns")
 
-    def __init__(self, first: int, stop: int, sent_ns: int, wait_ns: int) -> None:
+    def __init__(
+        self, first: int, stop: int, sent_ns: int, wait_ns: int, *, repeats: bool = False
+    ) -> None:
         self.first = first
         self.stop = stop
         """The number after the last."""
@@ -62,6 +66,8 @@ class Run:
         self.sent_ns = sent_ns
         self.wait_ns = wait_ns
         self.due_ns = sent_ns + wait_ns
+        self.measured = repeats
+        """Whether no answer to it is a sample of the round trip: there was one, or it repeats."""
 
 
 class PendingEvent(msgspec.Struct, gc=False):
@@ -89,6 +95,8 @@ class PendingEvent(msgspec.Struct, gc=False):
     """When to repeat the broadcast of a stamped event."""
     wait_ns: int = 0
     """How long the publisher waits for its answer."""
+    broadcast_ns: int | None = None
+    """When it was broadcast, if that was once."""
 
     @property
     def key(self) -> Key:
@@ -96,19 +104,13 @@ class PendingEvent(msgspec.Struct, gc=False):
         return (self.event.topic, self.event.publisher_seq)
 
 
-class Backoff:
-    """The wait for an answer, doubled each time up to a bound."""
-
-    __slots__ = ("_most_ns", "least_ns")
-
-    def __init__(self, config: SequencerConfig) -> None:
-        self.least_ns = config.retry_ns
-        bound_ns = min(BACKOFF_RETRIES_MAX * config.retry_ns, config.lease_ns // 4)
-        self._most_ns = max(config.retry_ns, bound_ns)
-
-    def after(self, wait_ns: int) -> int:
-        """Return how long to wait after a wait without an answer."""
-        return min(2 * wait_ns, self._most_ns)
+def round_trips(config: SequencerConfig) -> RoundTrips:
+    """Return the waits of a publisher for the answers of one peer."""
+    return RoundTrips(
+        initial_ns=config.retry_ns,
+        least_ns=config.retry_ns_min,
+        most_ns=min(BACKOFF_RETRIES_MAX * config.retry_ns, config.lease_ns // 4),
+    )
 
 
 class Lane:

@@ -37,6 +37,7 @@ from ensue.protocols.interface import (
     Settle,
 )
 from ensue.protocols.shared.event_numbers import EventNumbers
+from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.topic_log.frames import Accepted, Taken
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import (
@@ -51,13 +52,13 @@ from ensue.protocols.total.frames import (
     Voided,
 )
 from ensue.protocols.total.pending_requests import (
-    Backoff,
     Entry,
     Key,
     Lane,
     PendingEvent,
     Route,
     Run,
+    round_trips,
 )
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.records import INT, OUTGOING, OutgoingRecord
@@ -94,7 +95,10 @@ class Publisher:
         self._place = 0
         self._events = EventNumbers(name)
         self._numbers: dict[str, int] = {}
-        self._backoff = Backoff(self.config)
+        self._round_trips: dict[str, RoundTrips] = {}
+        """Origin to the round trips of requests there."""
+        self._broadcasts = round_trips(self.config)
+        """The round trips of broadcasts."""
         self.unsettled_count = 0
         """How many published events are not settled."""
         self._unsettled: dict[str, OrderedDict[int, PendingEvent]] = {}
@@ -185,7 +189,7 @@ class Publisher:
         for lane in self._lanes.values():
             self._request_again(lane, now_ns)
         for pending in self._stamped.values():
-            self._broadcast(pending, self._backoff.least_ns, now_ns)
+            self._broadcast(pending, self._broadcasts.timeout_ns, now_ns)
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle an answer of a node or of a topic log."""
@@ -197,7 +201,10 @@ class Publisher:
             case Out(origin=origin, slots=slots):
                 self._are_out(origin, slots, now_ns)
             case Accepted(topic=topic, event=event_id):
-                self._settle(self._find(topic, event_id), "", now_ns)
+                accepted = self._find(topic, event_id)
+                if accepted is not None and accepted.broadcast_ns is not None:
+                    self._broadcasts.sample(now_ns - accepted.broadcast_ns)
+                self._settle(accepted, "", now_ns)
             case Taken(topic=topic, event=event_id):
                 self._settle(self._find(topic, event_id), "void", now_ns)
             case Voided(origin=origin, numbers=numbers):
@@ -217,7 +224,7 @@ class Publisher:
         if self._stamped and self._broadcast_due_ns <= now_ns:
             for pending in self._stamped.values():
                 if pending.due_ns <= now_ns:
-                    self._broadcast(pending, self._backoff.after(pending.wait_ns), now_ns)
+                    self._broadcast(pending, self._broadcasts.after(pending.wait_ns), now_ns)
             self._broadcast_due_ns = min(each.due_ns for each in self._stamped.values())
 
     def next_timer_ns(self) -> int | None:
@@ -319,25 +326,47 @@ class Publisher:
                 break  # The node would not take it yet.
             asked.append(waiting.popleft())
         if asked:
-            self._send_requests(lane, asked, self._backoff.least_ns, now_ns)
+            wait_ns = self._round_trips_to(lane.origin).timeout_ns
+            self._send_requests(lane, asked, wait_ns, now_ns)
 
     def _request_again(self, lane: Lane, now_ns: int) -> None:
         if lane.in_flight:
             again = lane.open(lane.runs, self._unsettled[lane.origin])
-            self._send_requests(lane, again, self._backoff.least_ns, now_ns)
+            wait_ns = self._round_trips_to(lane.origin).timeout_ns
+            self._send_requests(lane, again, wait_ns, now_ns, repeats=True)
 
     def _request_overdue(self, lane: Lane, now_ns: int) -> None:
         runs = lane.take_overdue(now_ns)
         if not runs:
             return
         again = lane.open(runs, self._unsettled[lane.origin])
-        wait_ns = self._backoff.least_ns
+        to_origin = self._round_trips_to(lane.origin)
+        wait_ns = to_origin.timeout_ns
         if lane.answered_ns <= min(run.sent_ns for run in runs):
-            wait_ns = self._backoff.after(max(run.wait_ns for run in runs))
-        self._send_requests(lane, again, wait_ns, now_ns)
+            wait_ns = to_origin.after(max(run.wait_ns for run in runs))
+        self._send_requests(lane, again, wait_ns, now_ns, repeats=True)
+
+    def _round_trips_to(self, origin: str) -> RoundTrips:
+        found = self._round_trips.get(origin)
+        if found is None:
+            found = self._round_trips[origin] = round_trips(self.config)
+        return found
+
+    def _measure(self, pending: PendingEvent, now_ns: int) -> None:
+        """Take the round trip of a run from the first answer to it."""
+        run = pending.run
+        if run is not None and not run.measured:
+            run.measured = True
+            self._round_trips_to(pending.origin).sample(now_ns - run.sent_ns)
 
     def _send_requests(
-        self, lane: Lane, due: Sequence[PendingEvent], wait_ns: int, now_ns: int
+        self,
+        lane: Lane,
+        due: Sequence[PendingEvent],
+        wait_ns: int,
+        now_ns: int,
+        *,
+        repeats: bool = False,
     ) -> None:
         """Send or repeat requests, as runs of consecutive numbers."""
         carries, several = self.config.carries, self._entry is not None
@@ -349,14 +378,14 @@ class Publisher:
             event = self._carried(pending) if carries and several else pending.event
             more = wire_bytes(event) if carries else 0
             if together and (number != following or size + more > self._request_bytes_max):
-                self._send_request(lane, together, events, wait_ns, now_ns)
+                self._send_request(lane, together, events, wait_ns, now_ns, repeats=repeats)
                 together, events, size = [], [], 0
             together.append(pending)
             events.append(event)
             size += more
             following = number + 1
         if together:
-            self._send_request(lane, together, events, wait_ns, now_ns)
+            self._send_request(lane, together, events, wait_ns, now_ns, repeats=repeats)
 
     def _carried(self, pending: PendingEvent) -> Event:
         """Return the event to send: without its payload, unless its own node gets it."""
@@ -373,10 +402,13 @@ class Publisher:
         events: Sequence[Event],
         wait_ns: int,
         now_ns: int,
+        *,
+        repeats: bool,
     ) -> None:
         settled = self._settled(lane.origin)
         first = together[0].number
-        lane.sent(Run(first, first + len(together), now_ns, wait_ns), together)
+        run = Run(first, first + len(together), now_ns, wait_ns, repeats=repeats)
+        lane.sent(run, together)
         frame: Frame
         if self.config.carries:
             frame = OrderRequest(number=first, events=tuple(events), settled=settled)
@@ -396,6 +428,7 @@ class Publisher:
         pending = self._requested_at(origin, grant.number)
         if pending is None or pending.granted_by:
             return  # Settled or stamped before: a repeated answer.
+        self._measure(pending, now_ns)
         self._lane(pending.origin).answered(pending, now_ns)
         pending.granted_by = source
         pending.event = msgspec.structs.replace(pending.event, stamp=grant.stamp)
@@ -419,12 +452,14 @@ class Publisher:
 
     def _publish(self, pending: PendingEvent, now_ns: int) -> None:
         """Publish a stamped event."""
+        wait_ns = self._broadcasts.timeout_ns
         if not self._stamped:
-            self._broadcast_due_ns = now_ns + self._backoff.least_ns
+            self._broadcast_due_ns = now_ns + wait_ns
         self._stamped[pending.key] = pending
-        self._broadcast(pending, self._backoff.least_ns, now_ns)
+        self._broadcast(pending, wait_ns, now_ns)
 
     def _broadcast(self, pending: PendingEvent, wait_ns: int, now_ns: int) -> None:
+        pending.broadcast_ns = None if pending.due_ns or pending.restored else now_ns
         pending.wait_ns, pending.due_ns = wait_ns, now_ns + wait_ns
         self._broadcast_due_ns = min(self._broadcast_due_ns, pending.due_ns)
         self._effects.append(Broadcast(pending.event, pending.proof))
@@ -492,6 +527,8 @@ class Publisher:
                 continue  # Settled or stamped before: a repeated answer.
             del unsettled[number]
             if (run := pending.run) is not None:
+                if not run.measured:
+                    self._measure(pending, now_ns)
                 run.open -= 1
                 lane.in_flight -= 1
                 pending.run = None

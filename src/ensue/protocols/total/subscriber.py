@@ -338,7 +338,9 @@ class Subscriber:
         assert change is not None
         self._change_due_ns = now_ns + self.config.retry_ns
         if self._attaching:
-            self._effects.extend(Attach(topic, 0) for topic in self._attaching)
+            for topic in self._attaching:
+                self.gaps.requests.sent(topic, now_ns)
+                self._effects.append(Attach(topic, 0))
             return
         first, _ = self.placement.span((*change.old, *change.new))
         request = ChangeRequest(
@@ -362,6 +364,7 @@ class Subscriber:
 
     def _on_attached(self, frame: Attached, _source: str, now_ns: int) -> None:
         topic = frame.topic
+        self.gaps.requests.measure(topic, now_ns)
         if topic in self._attaching:
             del self._attaching[topic]
             if not self._attaching and self._change is not None:
@@ -427,7 +430,8 @@ class Subscriber:
             self._start = None
         self.backfill.go_on(now_ns)
         # Events published between the cut and now may have been sent before this answer came.
-        self.gaps.poll_due_ns = min(self.gaps.poll_due_ns, now_ns + self.config.gap_ns)
+        soon_ns = now_ns + self.gaps.requests.timeout_ns
+        self.gaps.poll_due_ns = min(self.gaps.poll_due_ns, soon_ns)
         self._begin_change(now_ns)
         self._persist_state()
         self.delivery.deliver_ready(now_ns)

@@ -1,17 +1,21 @@
 """The state that the parts of one subscriber share: queue and effects."""
 
 from ensue.protocols.interface import Effect
+from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.hold_back import HoldBack, PositionQueue, VectorQueue
 from ensue.protocols.total.placement import Placement
 
 __all__ = ["SubscriptionState"]
 
+BACKOFF_POLLS_MAX = 4
+"""The longest wait for a log that does not answer, in times `poll_ns`."""
+
 
 class SubscriptionState:
     """The state that the parts of one subscriber share, and their effects."""
 
-    __slots__ = ("config", "effects", "name", "placement", "queue")
+    __slots__ = ("config", "effects", "name", "placement", "queue", "round_trips")
 
     def __init__(self, *, name: str, placement: Placement, config: SequencerConfig) -> None:
         self.name = name
@@ -23,5 +27,11 @@ class SubscriptionState:
             self.queue = VectorQueue(**limits)
         else:
             self.queue = PositionQueue(**limits, whole=not config.leave_out)
+        self.round_trips = RoundTrips(
+            initial_ns=config.gap_ns,
+            least_ns=config.retry_ns_min,
+            most_ns=BACKOFF_POLLS_MAX * config.poll_ns,
+        )
+        """Of requests to the logs of its topics."""
         self.effects: list[Effect] = []
         """One list for all parts: it is drained in place."""

@@ -68,6 +68,7 @@ class _Builder:
             link = LinkConfig(
                 retry_ns=file.link.retry,
                 retry_ns_max=file.link.retry_max,
+                retry_ns_min=file.link.retry_min,
                 burst=file.link.burst,
                 unacknowledged_max=file.link.unacknowledged_max,
                 early_max=file.link.early_max,
@@ -241,6 +242,7 @@ class _Builder:
                 lease_ns=table.lease,
                 lease_lost_ns=table.lease_lost,
                 retry_ns=table.retry,
+                retry_ns_min=table.retry_min,
                 poll_ns=table.poll,
                 gap_ns=table.gap,
                 time_to_live_ns=table.time_to_live,
@@ -321,6 +323,7 @@ class _Builder:
                 across_topics=table.across_topics,
                 retry_ns=table.retry,
                 retry_ns_max=table.retry_max,
+                retry_ns_min=table.retry_min,
                 suspect_ns=table.suspect,
                 beat_ns=table.beat,
                 digest_ns=table.digest,

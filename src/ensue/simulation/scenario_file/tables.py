@@ -15,7 +15,7 @@ from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.deployments.transaction_clients import TransactionSpec
-from ensue.simulation.scenario import Publication, Reply, Scenario
+from ensue.simulation.scenario import RETRY_NS_MIN, Publication, Reply, Scenario
 from ensue.simulation.scenario_file.values import (
     Chance,
     Delay,
@@ -40,12 +40,12 @@ __all__ = [
 ]
 
 _SCENARIO = Scenario(name="defaults")
-_SEQUENCER = SequencerConfig()
-_HYPERCUBE = CausalConfig()
+_SEQUENCER = SequencerConfig(retry_ns_min=RETRY_NS_MIN)
+_HYPERCUBE = CausalConfig(retry_ns_min=RETRY_NS_MIN)
 _MERGE = _SCENARIO.merge.config
 _GOSSIP = _SCENARIO.deadline.config
 _NETWORK = NetworkConfig()
-_LINK = LinkConfig()
+_LINK = LinkConfig(retry_ns_min=RETRY_NS_MIN)
 _LOG = TopicLogConfig()
 _DISK = DiskConfig()
 _QUEUE = QueueConfig()
@@ -241,6 +241,7 @@ class SequencerTable(Table, frozen=True, kw_only=True):
     lease: Duration = Duration(_SEQUENCER.lease_ns)
     lease_lost: Duration = Duration(_SEQUENCER.lease_lost_ns)
     retry: Duration = Duration(_SEQUENCER.retry_ns)
+    retry_min: Duration = Duration(_SEQUENCER.retry_ns_min)
     poll: Duration = Duration(_SEQUENCER.poll_ns)
     gap: Duration = Duration(_SEQUENCER.gap_ns)
     time_to_live: Duration = Duration(_SEQUENCER.time_to_live_ns)
@@ -259,6 +260,7 @@ class HypercubeTable(Table, frozen=True, kw_only=True):
     across_topics: bool = _HYPERCUBE.across_topics
     retry: Duration = Duration(_HYPERCUBE.retry_ns)
     retry_max: Duration = Duration(_HYPERCUBE.retry_ns_max)
+    retry_min: Duration = Duration(_HYPERCUBE.retry_ns_min)
     suspect: Duration = Duration(_HYPERCUBE.suspect_ns)
     beat: Duration = Duration(_HYPERCUBE.beat_ns)
     digest: Duration = Duration(_HYPERCUBE.digest_ns)
@@ -277,6 +279,7 @@ class LinkTable(Table, frozen=True, kw_only=True):
 
     retry: Duration = Duration(_LINK.retry_ns)
     retry_max: Duration = Duration(_LINK.retry_ns_max)
+    retry_min: Duration = Duration(_LINK.retry_ns_min)
     burst: int = _LINK.burst
     unacknowledged_max: int = _LINK.unacknowledged_max
     early_max: int = _LINK.early_max

@@ -19,6 +19,7 @@ from ensue.simulation.swarms.draws import (
     draw_network,
     draw_publishers,
     draw_registry,
+    draw_round_trips,
     draw_subscribers,
     with_registry_faults,
 )
@@ -39,7 +40,7 @@ STAY_MIN = 2
 
 def draw(seed: int) -> Scenario:
     """Return the scenario of a seed."""
-    scenario = draw_plain(seed)
+    scenario = draw_round_trips(draw_plain(seed), seed)
     # Drawn apart, so that every other seed stands for what it always has.
     random = Random(f"swarm/causal/registered/{seed}")
     return _registered(random, scenario) if random.random() < REGISTERED else scenario

@@ -16,6 +16,7 @@ from ensue.simulation.scenario import (
     Rate,
     RegistrySpec,
     Reply,
+    Scenario,
     SubscriberSpec,
 )
 from ensue.simulation.world.clocks import ClockConfig
@@ -34,6 +35,7 @@ __all__ = [
     "draw_network",
     "draw_publishers",
     "draw_registry",
+    "draw_round_trips",
     "draw_subscribers",
     "some_of",
     "with_registry_faults",
@@ -303,4 +305,21 @@ def with_registry_faults(
         faults,
         partitions=(*faults.partitions, *partitions),
         crashes=(*faults.crashes, *crashes),
+    )
+
+
+def draw_round_trips(scenario: Scenario, seed: int) -> Scenario:
+    """Let waits follow round trips in half of the seeds, and be fixed in the others.
+
+    Drawn apart from all else, so that the others stay what they were.
+    """
+    random = Random(f"swarm/round-trips/{seed}")
+    if random.random() < 0.5:
+        return scenario
+    least_ns = random.choice((1, 5, 10)) * MS
+    return msgspec.structs.replace(
+        scenario,
+        sequencer=msgspec.structs.replace(scenario.sequencer, retry_ns_min=least_ns),
+        hypercube=msgspec.structs.replace(scenario.hypercube, retry_ns_min=least_ns),
+        link=msgspec.structs.replace(scenario.link, retry_ns_min=least_ns),
     )

@@ -21,6 +21,7 @@ from ensue.simulation.swarms.draws import (
     draw_faults,
     draw_network,
     draw_publishers,
+    draw_round_trips,
     draw_subscribers,
 )
 from ensue.simulation.world.delays import Constant, Uniform
@@ -49,7 +50,7 @@ def draw(seed: int) -> Scenario:
     if random.random() < 0.2:
         gone = random.choice(publishers).name
         vanish = (Vanish(publisher=gone, at_ns=random.randrange(duration_ns)),)
-    return Scenario(
+    scenario = Scenario(
         name="swarm-total",
         duration_ns=duration_ns,
         chain=chain,
@@ -80,6 +81,7 @@ def draw(seed: int) -> Scenario:
         vanish=vanish,
         encode=random.random() < 0.2,
     )
+    return draw_round_trips(scenario, seed)
 
 
 def _chain(random: Random, topics: Sequence[str]) -> tuple[SequencerSpec, ...]:

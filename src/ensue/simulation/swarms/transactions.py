@@ -27,6 +27,7 @@ from ensue.simulation.swarms.draws import (
     draw_delay,
     draw_faults,
     draw_network,
+    draw_round_trips,
 )
 from ensue.simulation.world.delays import Constant, Uniform
 from ensue.simulation.world.disks import DiskConfig
@@ -61,7 +62,7 @@ def draw(seed: int) -> Scenario:
     if not calm and random.random() < 0.3:
         gone = random.choice(list(clients))
         vanish = (Vanish(publisher=gone, at_ns=random.randrange(QUIET_NS, duration_ns)),)
-    return Scenario(
+    scenario = Scenario(
         name="swarm-transactions",
         order="transactions",
         duration_ns=duration_ns,
@@ -88,6 +89,7 @@ def draw(seed: int) -> Scenario:
         vanish=vanish,
         encode=random.random() < 0.05,
     )
+    return draw_round_trips(scenario, seed)
 
 
 def _decided_later(
