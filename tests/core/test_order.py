@@ -79,7 +79,7 @@ def test_order_name_must_be_text() -> None:
         ),
         (
             lambda: untyped.Total(ttl=1),
-            "Total has no 'ttl'; expected time_to_live, held_max: write ensue",
+            "Total has no 'ttl'; expected time_to_live, held_max, causal: write ensue",
         ),
     ],
 )

@@ -105,6 +105,6 @@ def test_directory_without_a_placement_record_gets_one(tmp_path: Path) -> None:
         known = PLACEMENT.decode(journal.records["placement"])
         assert (known.nodes, known.topics) == (("one", "two"), {"one": ("x",)})
         before = journal.batch_count
-        claim(journal, "one", server.placement)
+        claim(journal, "one", server.placement, groups=1)
         assert journal.batch_count == before
     assert "the chain was one, two" in refusal(tmp_path, name="one")

@@ -22,7 +22,7 @@ from ensue.core.units import parse_duration, parse_size
 from ensue.protocols.total.config import SequencerConfig
 from ensue.server import Server, ServerConfig, config_file
 from ensue.server.brokered import BrokeredServer
-from ensue.server.config import TRANSACTION_GRACE_S, Retention, leased
+from ensue.server.config import TRANSACTION_GRACE_S, Retention, leased, sequenced
 from ensue.server.log_format import start_logging
 from ensue.server.permissions import new_token
 from ensue.transports.tcp.options import DEFAULT_PORT
@@ -51,6 +51,13 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class YesNo(StrEnum):
+    """Whether total order is causal across topics."""
+
+    YES = "yes"
+    NO = "no"
 
 
 BrokerOption = Annotated[
@@ -142,6 +149,14 @@ LeaseOption = Annotated[
         "that long for a stalled publisher.",
     ),
 ]
+CausalOption = Annotated[
+    YesNo | None,
+    typer.Option(
+        help="Whether total order is causal across topics; yes. no: topics of different servers "
+        "are ordered together only if two subscribers share them, and clients connect with "
+        "Total(causal=False).",
+    ),
+]
 LeaseLostOption = Annotated[
     str | None,
     typer.Option(
@@ -159,6 +174,7 @@ def serve(
     sync: SyncOption = None,
     retain_bytes: RetainBytesOption = None,
     retain_age: RetainAgeOption = None,
+    causal: CausalOption = None,
     lease: LeaseOption = None,
     lease_lost: LeaseLostOption = None,
     name: NameOption = None,
@@ -196,7 +212,7 @@ def serve(
             chosen,
             admin=admin or "",
             insecure_admin=insecure_admin_anyone,
-            sequencer=_leased(chosen.sequencer, lease, lease_lost),
+            sequencer=_leased(sequenced(causal=causal is not YesNo.NO), lease, lease_lost),
             transaction_grace_s=_grace_s(transaction_grace),
         )
     else:
@@ -206,6 +222,7 @@ def serve(
             "--sync": sync,
             "--retain-bytes": retain_bytes,
             "--retain-age": retain_age,
+            "--causal": causal,
             "--lease": lease,
             "--lease-lost": lease_lost,
             "--transaction-grace": transaction_grace,

@@ -118,7 +118,8 @@ class Total(Order):
     promises: ClassVar[Mapping[str, Promise]] = {
         "total": Promise(
             rules=("fifo", "total", "causal", "positions", "complete"), causal_unless_lossy=True
-        )
+        ),
+        "total-noncausal": Promise(rules=("fifo", "total", "positions", "complete")),
     }
 
     time_to_live: float | None = None
@@ -127,8 +128,14 @@ class Total(Order):
     forever, which needs a transport that retransmits."""
     held_max: int = 65_536
     """Maximum events that a subscription holds back."""
+    causal: bool = True
+    """False: an effect may come before its cause, if they have different topics. Common subscribers
+    still see one order. Servers with `causal = false` offer only this, and order topics together
+    only if two subscribers share them."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.causal, bool):
+            raise BadInput(f"causal must be True or False, got {self.causal!r}")
         ttl = self.time_to_live
         if ttl is not None:
             if isinstance(ttl, bool) or not isinstance(ttl, int | float):
@@ -139,6 +146,11 @@ class Total(Order):
                     f"got {ttl}; None waits forever"
                 )
         _check_held_max(self.held_max)
+
+    @property
+    def label(self) -> str:
+        """The name of this order in traces and on the wire."""
+        return "total" if self.causal else "total-noncausal"
 
 
 def _check_held_max(held_max: int) -> None:

@@ -239,15 +239,16 @@ def _check_options(guarantee: Guarantee) -> None:
 
 
 class _Draws(Mapping[str, Callable[[int], "Scenario"]]):
-    """How to draw scenarios, by the name of each order that `swarm` searches for faults."""
+    """How to draw scenarios, by the names of what `swarm` searches for faults."""
 
     def __getitem__(self, name: str) -> Callable[[int], "Scenario"]:
-        if name not in tuple(self):
-            raise KeyError(name)
-        return _registry[name].draw
+        for each in every():
+            if name in (draws := each.draws()):
+                return draws[name]
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return (each.name for each in every() if each.is_searched)
+        return (name for each in every() for name in each.draws())
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -20,6 +20,7 @@ from ensue.protocols.interface import Frame, Node
 from ensue.protocols.topic_log.frames import TopicFrame
 
 if TYPE_CHECKING:
+    from ensue.protocols.total.config import SequencerConfig
     from ensue.runtime.hub_memory import Hub
     from ensue.runtime.memory_membership import MemoryMembership
     from ensue.simulation.deployments.base import Deployment
@@ -271,6 +272,18 @@ class Guarantee(ABC):
         """Return why a bus can't have a subscription without order; None if it can."""
         return None
 
+    def chain_refusal(
+        self,
+        order: Order | None,  # noqa: ARG002 - as above
+        chain: "SequencerConfig",  # noqa: ARG002 - as above
+    ) -> str | None:
+        """Return why a chain of servers can't keep the order; None if it can."""
+        return None
+
+    def topic_groups(self, order: Order | None) -> int:  # noqa: ARG002 - as above
+        """Return how many subscriptions must share topics for a chain to order them together."""
+        return 1
+
     def hands_over_late(self, order: Any) -> bool:  # noqa: ARG002 - as above
         """Return whether a subscription gets late events too, tagged."""
         return True
@@ -364,6 +377,10 @@ class Guarantee(ABC):
         """Return the random scenario of a seed, with every fault that the order must survive."""
         raise BadInput(f"no scenario is drawn for {self.name} order, got seed {seed}")
 
+    def draws(self) -> "Mapping[str, Callable[[int], Scenario]]":
+        """Return how to draw scenarios, by the names that `swarm` has for them."""
+        return {self.name: self.draw} if self.is_searched else {}
+
     @abstractmethod
     def frames(self) -> tuple[type[Frame], ...]:
         """Return all frames that its nodes exchange in the simulator."""
@@ -378,9 +395,9 @@ class Guarantee(ABC):
 
     # -- Spark -------------------------------------------------------------------------------------
 
-    def ordering_rule(self) -> "OrderingRule | None":
-        """Return how Spark orders a log by positions; None: it does not."""
-        return None
+    def ordering_rules(self) -> "Mapping[str, OrderingRule]":
+        """Return how Spark orders logs by positions, by the name of the order in traces."""
+        return {}
 
     def __repr__(self) -> str:
         """Return its name and how an application writes it."""

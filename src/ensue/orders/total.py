@@ -1,14 +1,15 @@
 """Total order: a chain of sequencer nodes stamps every event."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ensue.core import platform
 from ensue.core.order import Order, Total
-from ensue.orders.base import Guarantee, PublisherNode, SubscriptionOptions
+from ensue.orders.base import Guarantee, Option, PublisherNode, SubscriptionOptions
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
+    from ensue.protocols.total.config import SequencerConfig
     from ensue.protocols.total.subscriber import Subscriber
     from ensue.runtime.hub_memory import Hub
     from ensue.simulation.deployments.base import Deployment
@@ -27,6 +28,16 @@ class TotalOrder(Guarantee):
     has_chain = True
     has_topic_log = True
     keeps_log = True
+    options = (
+        Option(
+            name="--causal",
+            metavar="yes|no",
+            help="whether effects come after causes across topics (default: yes); no, for servers "
+            "with causal = false.",
+            kind=str,
+            choices=("yes", "no"),
+        ),
+    )
 
     def refusal(
         self, order: Order | None, capabilities: "Capabilities", transport: str
@@ -39,6 +50,34 @@ class TotalOrder(Guarantee):
                 "forever: set a limit with Total(time_to_live=SECONDS)"
             )
         return super().refusal(order, capabilities, transport)
+
+    def disagreement(self, publishes: Order, wanted: Order) -> str | None:
+        """Return why a subscription can't be causal: its bus is not."""
+        assert isinstance(publishes, Total)
+        assert isinstance(wanted, Total)
+        if publishes.causal or not wanted.causal:
+            return None
+        return (
+            "this bus has total order that is not causal, so its subscriptions can't be: leave "
+            "order=… out, or use a bus of connect(…, order=ensue.Total())"
+        )
+
+    def chain_refusal(self, order: Order | None, chain: "SequencerConfig") -> str | None:
+        """Return why a chain can't keep causal order: it groups topics by two subscriptions."""
+        if chain.groups == 1 or (isinstance(order, Total) and not order.causal):
+            return None
+        return (
+            "these servers don't keep causal order across topics (causal = false in their "
+            "configuration): connect with order=ensue.Total(causal=False)"
+        )
+
+    def topic_groups(self, order: Order | None) -> int:
+        """Return two for an order that need not be causal."""
+        return 2 if isinstance(order, Total) and not order.causal else 1
+
+    def from_options(self, given: Mapping[str, Any]) -> Order:
+        """Return the order, causal or not."""
+        return Total(causal=given["--causal"] != "no")
 
     def unordered_refusal(self, transport: str) -> str | None:
         """Return why servers can't have a subscription without order: they stamp all events."""
@@ -113,11 +152,18 @@ class TotalOrder(Guarantee):
 
         return draw(seed)
 
-    def ordering_rule(self) -> "OrderingRule":
-        """Return the rule that sorts by the sum of a stamp's entries."""
-        from ensue.spark.order_rules import TotalRule
+    def draws(self) -> "Mapping[str, Callable[[int], Scenario]]":
+        """Return how to draw scenarios of chains that keep causal order, and that don't."""
+        from ensue.simulation.swarms.total import draw_noncausal
 
-        return TotalRule()
+        return {**super().draws(), "total-noncausal": draw_noncausal}
+
+    def ordering_rules(self) -> "Mapping[str, OrderingRule]":
+        """Return the rules for chains that keep causal order, and that don't."""
+        from ensue.spark.order_rules import TotalRule
+        from ensue.spark.vector_order import VectorRule
+
+        return {"total": TotalRule(), "total-noncausal": VectorRule()}
 
     def frames(self) -> tuple[type[Frame], ...]:
         """Return the frames of the chain and of the topic log."""

@@ -268,8 +268,14 @@ class MemoryHub(Hub):
         )
         self.placement = Placement([f"node-{index}" for index in range(1, options.nodes + 1)])
         reliable = self.transport.capabilities.replay
+        groups = guarantee.topic_groups(order)
         self.config = SequencerConfig(
-            reliable=reliable, leave_out=reliable, carries=True, durable=False
+            groups=groups,
+            publisher_order=groups == 1,
+            reliable=reliable,
+            leave_out=reliable,
+            carries=True,
+            durable=False,
         )
         self.registry: Registry | None = None
         """The registry that has this hub by its name, if it has one."""

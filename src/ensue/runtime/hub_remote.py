@@ -26,6 +26,7 @@ from ensue.core.errors import (
     LogLost,
     RemoteProtocolError,
     TransportError,
+    UnsupportedOrder,
 )
 from ensue.core.lineage import Lineage
 from ensue.core.order import Order, order_name
@@ -193,6 +194,9 @@ class RemoteHub(Hub):
         """Note the stations of the chain, and the targets of events."""
         self.placement = placement = described.placement()
         self.config = msgspec.structs.replace(described.config, durable=False)
+        why = orders.of(order).chain_refusal(order, self.config)
+        if why is not None:
+            raise UnsupportedOrder(why, order=order_name(order), transport="these servers")
         self._reserved = (DISCOVERY_NAME, *placement.nodes)
         if not orders.of(order).uses_topics_alone:
             self.transport.home = placement.node

@@ -25,6 +25,7 @@ __all__ = [
     "ServerConfig",
     "Tls",
     "leased",
+    "sequenced",
     "too_many",
 ]
 
@@ -285,6 +286,20 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "listen on 127.0.0.1, or set insecure = true or --insecure-listen-anyone on a "
                 "trusted network"
             )
+
+
+def sequenced(*, causal: bool, publisher_order: bool | None = None) -> SequencerConfig:
+    """Return the sequencer configuration of a chain whose order is causal, or is not.
+
+    Publisher order across topics is part of causal order, so by default there is neither or both.
+    """
+    if publisher_order and not causal:
+        raise ConfigurationError(
+            "publisher_order must be false with causal = false, got true: a publisher's events "
+            "keep their order across topics only where order is causal; leave it out"
+        )
+    kept = causal if publisher_order is None else publisher_order
+    return SequencerConfig(carries=True, groups=1 if causal else 2, publisher_order=kept)
 
 
 def leased(

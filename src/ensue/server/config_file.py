@@ -16,8 +16,15 @@ from ensue.core.errors import BadInput, ConfigurationError
 from ensue.core.event import Name
 from ensue.core.toml_file import TableReader, read_text
 from ensue.core.units import duration_ns, shown, size_bytes
-from ensue.protocols.total.config import SequencerConfig
-from ensue.server.config import TRANSACTION_GRACE_S, Limits, Retention, ServerConfig, Tls, leased
+from ensue.server.config import (
+    TRANSACTION_GRACE_S,
+    Limits,
+    Retention,
+    ServerConfig,
+    Tls,
+    leased,
+    sequenced,
+)
 from ensue.server.permissions import Access, User
 from ensue.transports.tcp.messages import Member
 from ensue.transports.tcp.options import parse_address
@@ -94,7 +101,8 @@ class _Server(_Table, frozen=True, kw_only=True):
 class _File(_Table, frozen=True, kw_only=True):
     servers: tuple[_Server, ...]
     closed: bool = False
-    publisher_order: bool = True
+    causal: bool = True
+    publisher_order: bool | None = None
     sync: Sync | None = None
     expire: Duration | None = None
     lease: Duration | None = None
@@ -218,7 +226,7 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
         beside={each.name: each.beside for each in file.servers if each.beside},
         closed=file.closed,
         sequencer=leased(
-            SequencerConfig(carries=True, publisher_order=file.publisher_order),
+            sequenced(causal=file.causal, publisher_order=file.publisher_order),
             file.lease,
             file.lease_lost,
         ),

@@ -77,7 +77,7 @@ class BuiltStation:
         self.node = node
 
 
-def claim(journal: Journal, name: str, placement: Placement) -> None:
+def claim(journal: Journal, name: str, placement: Placement, *, groups: int) -> None:
     """Raise if a journal belongs to another server or chain; claim an unclaimed one.
 
     Its receipts and places belong to that server's name, and its counts to that placement.
@@ -91,14 +91,25 @@ def claim(journal: Journal, name: str, placement: Placement) -> None:
     known = journal.records.get(PLACEMENT_RECORD)
     own = _of_station(journal)
     if known is not None and (own or journal.topic_count):
-        old = Placement.restore(PLACEMENT.decode(known))
+        before = PLACEMENT.decode(known)
+        old = Placement.restore(before)
+        if before.groups != groups:
+            raise BadInput(
+                f"{journal.directory} was made with causal = {_toml(before.groups == 1)}, and the "
+                f"configuration says causal = {_toml(groups == 1)}: stamps of the two don't mix; "
+                "configure it as before, or start with an empty directory"
+            )
         _check_losses(journal, losses(old, placement, topics_of(own)))
-    record = PLACEMENT.encode(placement.record())
+    record = PLACEMENT.encode(placement.record(groups))
     current = {SERVER: name.encode(), PLACEMENT_RECORD: record}
     if writes := [
         Persist(key, current[key]) for key in current if journal.records.get(key) != current[key]
     ]:
         journal.append(writes)
+
+
+def _toml(value: object) -> str:
+    return "true" if value else "false"
 
 
 def begin_incarnation(journal: Journal, begun: int) -> Lineage:

@@ -100,7 +100,8 @@ class StationServer(ABC):
         config = self.config
         self.journal = self._open_journal()
         try:
-            claim(self.journal, config.name, self.placement)
+            groups = config.sequencer.groups
+            claim(self.journal, config.name, self.placement, groups=groups)
             commit = GroupCommit(
                 self.journal, sync_s=config.sync_s, on_failure=self._journal_failed
             )

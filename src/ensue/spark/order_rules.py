@@ -10,7 +10,8 @@ the order, and each entry counts from the cut. A log has complete stamps; an abs
 HAZARD: the sum is a position only for topics that are mutually ordered: every two of them, and of
 topics between them, were subscribed together by one client while their events were stamped. For
 other topics two events share a position. A stream raises an error on such events; for a batch
-`gaps` lists them.
+`gaps` lists them. Logs of chains whose order is not causal have a rule of their own
+(`vector_order`).
 """
 
 from collections.abc import Mapping
@@ -61,8 +62,17 @@ class OrderingRule(Protocol):
         """Columns that it needs besides topic and offset, with their types."""
         ...
 
+    @property
+    def begins_at_cut(self) -> bool:
+        """Whether the order of a whole log begins at its first common cut (`common_cuts`)."""
+        ...
+
     def sort(self, frame: DataFrame, cut: Cut, held: Held) -> DataFrame:
         """Sort a batch that has the added columns and the offsets `held`."""
+        ...
+
+    def number(self, chosen: DataFrame) -> DataFrame:
+        """Return a batch with the positions that columns alone can't give."""
         ...
 
     def columns(self, cut: Cut) -> Mapping[str, Column]:
@@ -77,6 +87,8 @@ class OrderingRule(Protocol):
 @dataclass(frozen=True, slots=True)
 class TotalRule:
     """Total order: sort by the sum of the stamp's entries."""
+
+    begins_at_cut = True
 
     @property
     def reads(self) -> Mapping[str, str]:
@@ -96,6 +108,10 @@ class TotalRule:
         part = f.floor((f.col("position") - 1 - low) * parts / count)
         part = f.greatest(f.lit(0), f.least(f.lit(parts - 1), part)).cast("int")
         return frame.repartitionById(parts, part).sortWithinPartitions("position")
+
+    def number(self, chosen: DataFrame) -> DataFrame:
+        """See `OrderingRule`. The columns are the positions."""
+        return chosen
 
     def columns(self, cut: Cut) -> Mapping[str, Column]:
         """See `OrderingRule`."""
@@ -140,12 +156,13 @@ def positions(cut: Cut) -> Column:
 
 def rule_named(name: str) -> OrderingRule:
     """Return the ordering rule of an order."""
-    rules = {each.name: each.ordering_rule() for each in orders.every()}
+    rules = {
+        label: rule for each in orders.every() for label, rule in each.ordering_rules().items()
+    }
     rule = rules.get(name)
     if rule is None:
-        known = ", ".join(sorted(each for each, rule in rules.items() if rule is not None))
         raise UnsupportedOrder(
-            f"no ordering rule for {name!r}; expected {known}",
+            f"no ordering rule for {name!r}; expected {', '.join(sorted(rules))}",
             order=name,
             transport="spark",
         )

@@ -84,6 +84,9 @@ def order(
     without a position, with the verdict `before_cut`, and `order` logs a warning. If `topics` gives
     the first offsets, earlier events are dropped, or stay in the same way with `before_cut`.
 
+    `by="total-noncausal"` orders a batch of a chain with `causal = false` along its stamps
+    (`vector_order`); such a log has no common cut, and can't be ordered as a stream.
+
     A stream releases an event after all smaller positions. `time_to_live` ("10 minutes" or a
     timedelta, by `published_at` relative to the newest one seen) bounds the wait: when an event has
     waited longer, or more than `held_max` events wait, the stream skips the missing positions
@@ -116,16 +119,23 @@ def order(
     if statistics is None:
         statistics = _collect_statistics(frame.where(f.col("topic").isin(list(cut))), cut)
         _warn_of_absent(frame, cut, statistics)
-    if not isinstance(topics, Mapping):
+    if rule.begins_at_cut and not isinstance(topics, Mapping):
         begun = _first_cut(frame, cut, statistics)
         before_cut, cut = before_cut or begun != cut, begun
     chosen = _chosen(frame, cut, rule, before_cut=before_cut)
-    held = {
+    judged = _judged(rule.number(chosen), voids=voids)
+    return rule.sort(judged, cut, _offsets(cut, statistics))
+
+
+def _offsets(
+    cut: Mapping[str, int], statistics: Mapping[str, _Statistics]
+) -> dict[str, tuple[int, int]]:
+    """Return the first and the last offset from the cut on, of each topic that has any."""
+    return {
         topic: (max(cut[topic], seen.first), seen.last)
         for topic, seen in statistics.items()
         if seen.last >= cut[topic]
     }
-    return rule.sort(_judged(chosen, voids=voids), cut, held)
 
 
 def _judged(chosen: DataFrame, *, voids: bool) -> DataFrame:

@@ -99,10 +99,10 @@ def test_groups_other_than_by_one_or_two_are_refused(groups: int) -> None:
         SequencerConfig(groups=groups)
 
 
-def test_groups_by_two_are_refused_while_subscriptions_can_change() -> None:
-    with pytest.raises(ConfigurationError, match="fixed"):
-        SequencerConfig(groups=2)
-    assert SequencerConfig(groups=2, fixed={}).groups == 2
+def test_groups_are_by_one_or_two_subscriptions() -> None:
+    with pytest.raises(ConfigurationError, match="groups must be 1 or 2, got 3"):
+        SequencerConfig(groups=3)
+    assert SequencerConfig(groups=2).groups == 2
 
 
 def test_leaving_entries_out_is_refused_with_a_lossy_log() -> None:

@@ -125,13 +125,11 @@ def test_sequencer_and_log_configurations_agree() -> None:
     assert loads("[sequencer]\nleave_out = false").topic_log_config.keeps_log is True
 
 
-def test_groups_by_two_fix_subscriptions() -> None:
-    text = '[sequencer]\ngroups = 2\n[[subscribers]]\nname = "s"\ncount = 2\ntopics = ["a", "b"]\n'
-    assert loads(text).sequencer.fixed == {"s-1": ("a", "b"), "s-2": ("a", "b")}
-    unordered = loads('order = "none"\n' + text).sequencer
-    assert (unordered.groups, unordered.fixed) == (1, None)
-    with pytest.raises(BadInput, match=r"subscribers\[0\]\.changes: with sequencer\.groups = 2"):
-        loads(text + 'changes = [{ at = "1s", subscribe = "c" }]')
+def test_groups_by_two_allow_changes() -> None:
+    text = '[sequencer]\ngroups = 2\n[[subscribers]]\nname = "s"\ntopics = ["a", "b"]\n'
+    scenario = loads(text + 'changes = [{ at = "1s", subscribe = "c" }]')
+    assert scenario.sequencer.groups == 2
+    assert scenario.subscribers[0].changes[0].subscribe == ("c",)
 
 
 def test_delays_of_every_kind() -> None:

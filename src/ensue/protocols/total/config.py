@@ -16,9 +16,11 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits, waits and options, which must be equal at all nodes and clients."""
 
     groups: int = 1
-    """Topics are ordered together when this many subscriptions share them: 1, or 2 with `fixed`."""
+    """Topics are ordered together when this many subscriptions share them, 1 or 2. With 2, events
+    have one order for all who can compare notes, and it is not causal across topics. Topics that
+    are kept at one node (`carries`) are ordered together when one subscription shares them."""
     fixed: Mapping[str, tuple[str, ...]] | None = None
-    """Subscriber to topics, fixed. Needed by `groups=2`; changes are refused."""
+    """Subscriber to topics, fixed: changes are refused."""
     reliable: bool = True
     """Whether topic logs can retransmit lost notifications."""
     leave_out: bool = True
@@ -81,11 +83,6 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.groups not in (1, 2):
             raise ConfigurationError(f"groups must be 1 or 2, got {self.groups}")
-        if self.groups == 2 and self.fixed is None:
-            raise ConfigurationError(
-                "groups = 2 orders correctly only while subscriptions don't change: "
-                "name them all in `fixed`, or use groups = 1"
-            )
         if not self.reliable and self.leave_out:
             raise ConfigurationError(
                 "leave_out needs a reliable log: an entry left out is known only from the topic's "

@@ -115,6 +115,8 @@ class GapRequests:
         self._on_fallen_behind = on_fallen_behind
         self.requests = OpenRequests(state.round_trips)
         self.poll_due_ns = now_ns
+        self.left: tuple[str, ...] = ()
+        """Topics that were left, of nodes that have to go on hearing of this subscriber."""
         self._ends: dict[str, int] = {}
         """Topics that had more than has arrived when last polled, and the slot they end before."""
         self._ends_due_ns = now_ns
@@ -148,7 +150,7 @@ class GapRequests:
         else:
             for topic in self._queue.clock:
                 self.ask(topic, now_ns)
-        self.poll_due_ns = now_ns + self._config.poll_ns
+        self._set_poll(now_ns)
         self._delivery.expect_progress(now_ns, again=True)
 
     def ask(self, topic: str, now_ns: int) -> None:
@@ -194,4 +196,8 @@ class GapRequests:
             else:
                 self.requests.sent(topic, now_ns)
                 self._effects.append(Attach(topic, 0))
+        self._set_poll(now_ns)
+
+    def _set_poll(self, now_ns: int) -> None:
+        self._effects.extend(Detach(topic) for topic in self.left)
         self.poll_due_ns = now_ns + self._config.poll_ns

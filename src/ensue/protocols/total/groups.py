@@ -4,13 +4,17 @@ The group of a topic holds every other topic that enough subscriptions share wit
 default: `SequencerConfig.groups`). A node knows the subscriptions that touch its own topics, and
 so, for every topic whose stamps pass through, which of its own topics belong into the stamp.
 
+With groups by two, the topics that a subscriber has left count as well. It has delivered their
+events before those of topics that it joins later, so these must be ordered for every subscriber
+that has both, although the two subscriptions never shared the topics at one time.
+
 A group also remembers when the last stamp of its topic was made, so that unchanged entries can be
 left out. That memory is volatile on purpose: without it every entry counts as changed, which is
 always correct, only longer.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["Counter", "Counters", "Group", "Groups"]
 
@@ -93,31 +97,45 @@ class Group:
 class Groups:
     """The subscriptions to a node's topics, and the groups that follow from them."""
 
-    __slots__ = ("_needed", "_shared", "pairs", "subscriptions")
+    __slots__ = ("_are_near", "_needed", "_shared", "left", "pairs", "subscriptions")
 
-    def __init__(self, needed: int) -> None:
+    def __init__(
+        self, needed: int, are_near: Callable[[str, str], bool] = lambda _, __: False
+    ) -> None:
         self._needed = needed
+        self._are_near = are_near
+        """Whether one common subscription is enough for two topics."""
         self.subscriptions: dict[str, tuple[str, ...]] = {}
+        self.left: dict[str, tuple[str, ...]] = {}
+        """Subscriber to the topics that count for groups besides those of its subscription."""
         self._shared: dict[str, dict[str, int]] = {}
         """Topic to topic: how many subscriptions include both. Covers every topic of every
         subscription known here, the topics of other nodes included."""
         self.pairs = 0
         """The entries in `_shared`: the square of the topics of a subscription, unless shared."""
 
-    def replace(self, subscriber: str, topics: Iterable[str]) -> None:
+    def replace(self, subscriber: str, topics: Iterable[str], left: tuple[str, ...] = ()) -> None:
         """Put a new subscription in the place of the subscriber's old one."""
-        self._count(self.subscriptions.pop(subscriber, ()), -1)
+        old = self.subscriptions.pop(subscriber, ())
+        self._count((*old, *self.left.pop(subscriber, ())), -1)
         new = tuple(topics)
         if new:
             self.subscriptions[subscriber] = new
-            self._count(new, 1)
+        if left:
+            self.left[subscriber] = left
+        self._count((*new, *left), 1)
 
     def partners(self, topic: str) -> list[str]:
         """List the other topics of a topic's group, in an arbitrary but repeatable order."""
         shared = self._shared.get(topic)
         if not shared:
             return []
-        return [other for other, count in shared.items() if count >= self._needed]
+        needed, are_near = self._needed, self._are_near
+        if needed == 1:
+            return list(shared)
+        return [
+            other for other, count in shared.items() if count >= needed or are_near(topic, other)
+        ]
 
     def sizes(self) -> tuple[int, int]:
         """Return how many topics are ordered with others, and the largest group's size."""

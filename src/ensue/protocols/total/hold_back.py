@@ -392,17 +392,23 @@ class VectorQueue(HoldBack):
         return True
 
     def _unmet(self, event: Event) -> str | None:
-        """Return a topic whose clock has not reached the event's entry."""
+        """Return a topic whose clock has not reached the event's entry, or is not known yet."""
         stamp = event.stamp
         assert stamp is not None
         for topic, count in stamp.entries.items():
             clock = self.clock.get(topic)
-            if clock is not None and clock < count and topic != event.topic:
+            if clock is None:
+                if topic in self.joining:
+                    return topic
+            elif clock < count and topic != event.topic:
                 return topic
         return None
 
     def _first(self) -> Held | None:
-        heads = [waiting[min(waiting)] for waiting in self.held.values() if waiting]
+        joined = ((topic, self.held[topic]) for topic in self.clock)
+        heads = [waiting[min(waiting)] for _, waiting in joined if waiting]
+        if self.joining and any(self._waits_for_cut(head.event) for head in heads):
+            return None  # Something of the topic that is being joined may come first.
         for head in heads:
             stamp = head.event.stamp
             assert stamp is not None
@@ -413,6 +419,9 @@ class VectorQueue(HoldBack):
             ):
                 return head
         return heads[0] if heads else None
+
+    def _waits_for_cut(self, event: Event) -> bool:
+        return event.stamp is not None and not self.joining.keys().isdisjoint(event.stamp.entries)
 
     def _jumped(self, held: Held) -> None:
         del held  # All clocks may have moved, not only its own.

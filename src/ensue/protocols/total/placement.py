@@ -70,13 +70,13 @@ class Placement:
         """Return the placement that was persisted."""
         return cls(record.nodes, topics=record.topics, closed=record.closed)
 
-    def record(self) -> PlacementRecord:
-        """Return what to persist."""
+    def record(self, groups: int = 1) -> PlacementRecord:
+        """Return what to persist, with the groups of the chain (`SequencerConfig.groups`)."""
         topics: dict[str, list[str]] = {}
         for topic in self.topics:
             topics.setdefault(self.node(topic), []).append(topic)
         return PlacementRecord(
-            self.nodes, {node: tuple(topics[node]) for node in topics}, self.closed
+            self.nodes, {node: tuple(topics[node]) for node in topics}, self.closed, groups
         )
 
     def stage(self, topic: str) -> int:

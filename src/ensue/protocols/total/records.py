@@ -45,6 +45,8 @@ class PlacementRecord(msgspec.Struct, frozen=True, array_like=True):
     topics: dict[str, tuple[str, ...]]
     """Node to the topics listed there."""
     closed: bool
+    groups: int = 1
+    """How many subscriptions share topics that are ordered together: stamps depend on it."""
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -52,6 +54,8 @@ class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     topics: tuple[str, ...]
+    left: tuple[str, ...] = ()
+    """Topics that count for groups besides."""
 
 
 class ChangedRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -108,6 +112,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, array_like=True):
     """The last change that was answered. 0: none, or an older record without it."""
     gaps: tuple[int, ...] = ()
     """Positions of unacknowledged events whose topics were left."""
+    left: tuple[str, ...] = ()
+    """Topics that were left and count for groups."""
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -155,4 +161,5 @@ def topics_of(records: Mapping[str, bytes]) -> Iterator[str]:
         if kind == "counter":
             yield rest
         elif kind == "subscription":
-            yield from REGISTRATION.decode(value).topics
+            registration = REGISTRATION.decode(value)
+            yield from (*registration.topics, *registration.left)

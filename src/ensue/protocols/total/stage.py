@@ -28,7 +28,9 @@ class StageState:
         self.stage = placement.nodes.index(name)
         self.counters = Counters()
         """Hosted topics: events so far. Topics of lower stages: events that have passed here."""
-        self.groups = Groups(config.groups)
+        self.groups = (
+            Groups(config.groups, self._are_near) if config.carries else Groups(config.groups)
+        )
         self.group_cache: dict[str, Group] = {}
         self.effects: list[Effect] = []
         for subscriber, topics in sorted((config.fixed or {}).items()):
@@ -68,6 +70,14 @@ class StageState:
                 self.persist(f"counter/{topic}", INT.encode(count))
 
     # -- Groups and stamps ------------------------------------------------------------------------
+
+    def _are_near(self, topic: str, other: str) -> bool:
+        """Return whether one node keeps the logs of two topics.
+
+        It publishes their events in one sequence, which a subscriber that starts in the past
+        follows. Others have to get the same order. It costs no hop.
+        """
+        return self.placement.stage(topic) == self.placement.stage(other)
 
     def group(self, topic: str) -> Group:
         """Work out which entries this node adds to the topic's stamps, and cache it."""

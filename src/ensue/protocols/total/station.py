@@ -13,7 +13,8 @@ HAZARD: the last `EXPIRED_MAX` expired names are remembered. A subscriber that r
 many others does not get `Expired`, and misses the order of events published since.
 
 A subscriber without topics here, whose changes pass by or that has left, is forgotten after as long
-a silence. A change that a neighbor passes on or repeats breaks the silence.
+a silence. A change that a neighbor passes on or repeats breaks the silence. With groups by two, a
+topic that it has left still counts here, so it goes on showing its presence, or expires.
 
 A publisher whose connection is lost has a shorter lease (`leases`). A driver that sees connections
 reports them (`lose`, `regain`). A client is connected to every server of its chain, so the one that
@@ -322,7 +323,7 @@ class Station:
             if EPHEMERAL not in name or name not in registered:
                 continue
             number, topics = registered[name]
-            if not topics:
+            if not topics and name not in self.node.groups.left:
                 # It has no topics here, so it has no reason to send anything, and may well be alive
                 # elsewhere. If it subscribes here again it is as new.
                 self._forget_subscriber(name, number, now_ns)
@@ -330,7 +331,7 @@ class Station:
             self._expired[name] = None
             self.expiries += 1
             self._effects.append(Persist(f"{_EXPIRED}{name}", b""))
-            if self.placement.span(topics)[0] == self.node.stage:
+            if topics and self.placement.span(topics)[0] == self.node.stage:
                 # The leave starts here and travels the chain, as the subscriber's own would.
                 leave = ChangeRequest(number=number + 1, old=topics, new=())
                 self.node.receive(leave, source=name, now_ns=now_ns)

@@ -113,6 +113,8 @@ class Subscriber:
         self._wanted: dict[str, None] = {}
         self._registered: tuple[str, ...] = ()
         """The subscription as the chain knows it."""
+        self._left: dict[str, None] = {}
+        """Topics that were left and count for groups, with groups by two (`Groups`)."""
         self._number = life
         self._known = 0
         """The last change that the chain answered in this incarnation."""
@@ -325,8 +327,9 @@ class Subscriber:
         if not joining and frozenset(new) == frozenset(self._registered):
             return
         self._number += 1
-        self._change = ChangeUnderWay(self._number, self._registered, new, joining)
-        self._visit((*self._registered, *new))
+        old = (*self._registered, *self._left)
+        self._change = ChangeUnderWay(self._number, old, new, joining)
+        self._visit((*old, *new))
         for topic in joining:
             self.queue.await_cut(topic)
         self._attaching = dict.fromkeys(joining)
@@ -352,8 +355,9 @@ class Subscriber:
         """Repeat the last answered change to one node or all: a node that lost it says so."""
         topics = self._registered
         if self._known and topics and self.config.fixed is None:
-            request = ChangeRequest(number=self._known, old=topics, new=topics, known=self._known)
-            nodes = dict.fromkeys(self.placement.node(topic) for topic in topics)
+            old = (*topics, *self._left)
+            request = ChangeRequest(number=self._known, old=old, new=topics, known=self._known)
+            nodes = dict.fromkeys(self.placement.node(topic) for topic in old)
             self._effects.extend(Send(node, request) for node in nodes if at in (None, node))
 
     def _visit(self, topics: Sequence[str]) -> None:
@@ -385,6 +389,10 @@ class Subscriber:
                 self._confirm_registration(at=source)
             elif frame.reason == ROLLED_BACK and self.logs.accept_loss:
                 self._known = 0
+                if any(self.placement.node(topic) == source for topic in self._left):
+                    # Nothing may be wanted of this node: let it know what it has to order.
+                    self._left.update(dict.fromkeys(self._registered))
+                    self._registered = ()
                 self._rejoin(self._topics_at(source), now_ns, related=True)
             else:
                 self._expire(frame.reason)
@@ -411,6 +419,8 @@ class Subscriber:
         """Join the topics of a change at their cut."""
         self._change = None
         self._registered, self._known = change.new, change.number
+        if self.config.groups == 2:
+            self._leave_behind(topic for topic in change.old if topic not in change.new)
         fallen = self.progress.fallen
         past: dict[str, int] = {}
         for topic in change.joining:
@@ -437,6 +447,16 @@ class Subscriber:
         self.delivery.deliver_ready(now_ns)
         self._say_goodbye_if_done()
 
+    def _leave_behind(self, topics: Iterable[str]) -> None:
+        """Let topics that were left count for groups from now on, and no others."""
+        self._left = dict.fromkeys(topics)
+        if self.config.carries:
+            # A node that has none of its topics would take it for vanished.
+            node = self.placement.node
+            polled = {node(topic) for topic in self._registered}
+            apart = {node(topic): topic for topic in self._left if node(topic) not in polled}
+            self.gaps.left = tuple(apart.values())
+
     def _join(self, topic: str, cut: int) -> None:
         """Join a topic at its cut, and report what was missed of one that fell behind."""
         self.delivery.start_at(topic, cut)
@@ -450,7 +470,7 @@ class Subscriber:
         A repetition of the request may still be accepted later. By its number every node that has
         seen a newer change knows it for old; others keep a registration that is not used.
         """
-        if frozenset(change.new) <= frozenset(change.old):
+        if frozenset(change.new) <= frozenset(change.old) - self._left.keys():
             return  # It only leaves topics: the chain has to learn of it, so it is repeated.
         for topic in change.joining:
             self._wanted.pop(topic, None)
@@ -523,6 +543,7 @@ class Subscriber:
         nodes = (node for node in self._visited if node in self.placement.nodes)
         self._effects.extend(Send(node, goodbye) for node in nodes)
         self._visited = {}
+        self._known = 0  # No node has to know a change any longer.
 
     # -- Checks -----------------------------------------------------------------------------------
 
@@ -570,6 +591,7 @@ class Subscriber:
                 self._begun,
                 self._known,
                 tuple(sorted(self.progress.gaps)),
+                tuple(self._left),
             )
             self._effects.append(Persist("state", SUBSCRIPTION.encode(state)))
 
@@ -577,6 +599,7 @@ class Subscriber:
         state = SUBSCRIPTION.decode(records["state"])
         self._wanted = dict.fromkeys(state.wanted)
         self._registered, self._known = state.registered, state.known
+        self._leave_behind(state.left)
         self._number = state.number
         self._change = state.change
         self.progress.fallen = state.fallen

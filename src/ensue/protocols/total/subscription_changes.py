@@ -4,6 +4,9 @@ A change enters at the lowest stage of the old and the new topics together and t
 highest. Each node on the way replaces the old subscription by the new one, adds the counters of its
 own topics of the two, and counts nothing. The last one answers with the cut.
 
+With groups by two, the old topics include all that the subscriber has left since it got its name,
+and they go on counting for the groups (`Groups.left`) until it has no topics.
+
 A repeated request is answered with the same cut, so a subscriber is remembered until it leaves
 (`Forget`). A request that arrives after that leaves a registration that no subscriber uses: stamps
 grow, and nothing else happens.
@@ -58,6 +61,7 @@ class SubscriptionChanges:
         state, seen = self._state, self.seen.get(subscriber)
         if seen is None or seen > number or subscriber in state.groups.subscriptions:
             return
+        state.groups.replace(subscriber, ())
         del self.seen[subscriber]
         self.done.pop(subscriber, None)
         state.persist(f"subscription/{subscriber}", None)
@@ -70,7 +74,7 @@ class SubscriptionChanges:
             return
         registration = REGISTRATION.decode(value)
         self.seen[subscriber] = registration.number
-        self._state.groups.replace(subscriber, registration.topics)
+        self._state.groups.replace(subscriber, registration.topics, registration.left)
 
     # -- Frames -----------------------------------------------------------------------------------
 
@@ -93,6 +97,7 @@ class SubscriptionChanges:
         if not state.may_host(added, subscriber, frame.number):
             return
         first, last = placement.span(topics)
+        counted = tuple(topics) if config.groups == 2 else frame.new
         if first != state.stage:
             state.refuse(subscriber, frame.number, f"this change does not start at {state.name}")
         elif frame.number <= self.seen.get(subscriber, 0):
@@ -100,10 +105,10 @@ class SubscriptionChanges:
         elif frame.new and subscriber not in self.seen and len(self.seen) >= config.clients_max:
             what = "there are too many subscribers"
             state.refuse_limit(subscriber, frame.number, "clients_max", what, LATER)
-        elif added and state.groups.pairs + len(frame.new) ** 2 > config.pairs_max:
+        elif added and state.groups.pairs + len(counted) ** 2 > config.pairs_max:
             what = "subscriptions share too many pairs of topics"
             state.refuse_limit(subscriber, frame.number, "pairs_max", what, FEWER)
-        elif added and state.groups.largest_with(frame.new) > config.group_max:
+        elif added and state.groups.largest_with(counted) > config.group_max:
             what = "too many topics would be ordered together"
             state.refuse_limit(subscriber, frame.number, "group_max", what, FEWER)
         else:
@@ -146,9 +151,10 @@ class SubscriptionChanges:
 
     def _repeated(self, frame: ChangeRequest, subscriber: str) -> None:
         state = self._state
-        registered = frame.new if state.hosted(frame.new) else ()
+        groups = state.groups
+        known = (groups.subscriptions.get(subscriber, ()), groups.left.get(subscriber, ()))
         is_last = frame.number == self.seen[subscriber]
-        if not is_last or registered != state.groups.subscriptions.get(subscriber, ()):
+        if not is_last or self._registration(frame) != known:
             self._answer_seen(subscriber, frame.number)  # The number belongs to another change.
             return
         stages = {state.placement.stage(topic) for topic in (*frame.old, *frame.new)}
@@ -157,6 +163,18 @@ class SubscriptionChanges:
         repeat = ChangeRepeat(subscriber=subscriber, number=frame.number)
         for stage in sorted(stages - {state.stage}):
             state.effects.append(Send(state.placement.nodes[stage], repeat))
+
+    def _registration(
+        self, frame: ChangeRequest | ChangeFill
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the topics to register here, and those that only count for groups."""
+        state = self._state
+        registered = frame.new if state.hosted(frame.new) else ()
+        if state.config.groups == 1 or not frame.new:
+            return registered, ()
+        counted = dict.fromkeys((*frame.new, *frame.old))
+        left = counted.keys() - set(registered) if state.hosted(counted) else ()
+        return registered, tuple(sorted(left))
 
     def _apply(self, frame: ChangeFill) -> None:
         """Register the subscription, read the counters, and answer or pass the change on."""
@@ -174,10 +192,10 @@ class SubscriptionChanges:
             else:
                 state.pass_on(frame)
             return
-        registered = frame.new if state.hosted(frame.new) else ()
-        state.groups.replace(subscriber, registered)
+        registered, left = self._registration(frame)
+        state.groups.replace(subscriber, registered, left)
         self.seen[subscriber] = number
-        record = RegistrationRecord(number, registered)
+        record = RegistrationRecord(number, registered, left)
         state.persist(f"subscription/{subscriber}", REGISTRATION.encode(record))
         for topic in topics:
             # Without its cached group the topic's next stamp is whole. A subscriber that just

@@ -97,7 +97,7 @@ class _Builder:
                 ens=self._ens(),
                 publishers=self._publishers(),
                 subscribers=subscribers,
-                sequencer=self._sequencer(subscribers),
+                sequencer=self._sequencer(),
                 hypercube=self._hypercube(),
                 merge=self._merge(),
                 deadline=self._deadline(),
@@ -187,11 +187,6 @@ class _Builder:
         subscribers = []
         for index, table in enumerate(self.file.subscribers):
             place = f"subscribers[{index}]"
-            if self.file.sequencer.groups == 2 and table.changes:
-                raise BadInput(
-                    f"{place}.changes: with sequencer.groups = 2 subscriptions are fixed; "
-                    "remove the changes, or set groups = 1"
-                )
             topics = self.names.topics(f"{place}.topics", table.topics)
             changes = self._changes(index)
             replies = tuple(
@@ -227,14 +222,11 @@ class _Builder:
 
     # -- How they work ----------------------------------------------------------------------------
 
-    def _sequencer(self, subscribers: tuple[SubscriberSpec, ...]) -> SequencerConfig:
+    def _sequencer(self) -> SequencerConfig:
         table = self.file.sequencer
-        # Without an order no client asks the chain, and a fixed subscription would never be made.
-        groups = table.groups if self.guarantee.has_chain else 1
         with placed("sequencer"):
             return SequencerConfig(
-                groups=groups,
-                fixed={each.name: each.topics for each in subscribers} if groups == 2 else None,
+                groups=table.groups,
                 reliable=table.reliable,
                 leave_out=table.reliable if table.leave_out is None else table.leave_out,
                 publisher_order=table.publisher_order,

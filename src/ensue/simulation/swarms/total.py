@@ -9,10 +9,19 @@ because a fault that is always on hides the others.
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
+
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
-from ensue.simulation.scenario import Scenario, SequencerSpec, SubscriberSpec, TopicLogSpec, Vanish
+from ensue.simulation.scenario import (
+    Change,
+    Scenario,
+    SequencerSpec,
+    SubscriberSpec,
+    TopicLogSpec,
+    Vanish,
+)
 from ensue.simulation.swarms.draws import (
     MS,
     SECOND,
@@ -23,12 +32,13 @@ from ensue.simulation.swarms.draws import (
     draw_publishers,
     draw_round_trips,
     draw_subscribers,
+    some_of,
 )
 from ensue.simulation.world.delays import Constant, Uniform
 from ensue.simulation.world.disks import DiskConfig
 from ensue.simulation.world.faults import Clog, Crash
 
-__all__ = ["draw"]
+__all__ = ["draw", "draw_noncausal"]
 
 
 def draw(seed: int) -> Scenario:
@@ -82,6 +92,42 @@ def draw(seed: int) -> Scenario:
         encode=random.random() < 0.2,
     )
     return draw_round_trips(scenario, seed)
+
+
+def draw_noncausal(seed: int) -> Scenario:
+    """Return the scenario of a seed on a chain that groups topics by two subscriptions.
+
+    Subscribers change all the time: a topic that is left and another that is joined have to be
+    ordered for everybody else who has both.
+    """
+    scenario = draw(seed)
+    random = Random(f"swarm/noncausal/{seed}")
+    drawn = {topic for each in scenario.publishers for rate in each.rates for topic in rate.topics}
+    topics = sorted(drawn)
+    changes_max = random.choice((3, 8, 20))
+    subscribers = tuple(
+        msgspec.structs.replace(
+            each, changes=_changes(random, topics, scenario.duration_ns, changes_max)
+        )
+        for each in scenario.subscribers
+    )
+    sequencer = msgspec.structs.replace(scenario.sequencer, groups=2, fixed=None)
+    return msgspec.structs.replace(
+        scenario, name="swarm-total-noncausal", subscribers=subscribers, sequencer=sequencer
+    )
+
+
+def _changes(
+    random: Random, topics: Sequence[str], duration_ns: int, most: int
+) -> tuple[Change, ...]:
+    """Return changes that replace a few topics, join some or leave some."""
+    changes = []
+    for _ in range(random.randint(0, most)):
+        left = some_of(random, topics, most=2) if random.random() < 0.7 else ()
+        joined = some_of(random, topics, most=2) if random.random() < 0.8 else ()
+        at_ns = random.randrange(duration_ns)
+        changes.append(Change(at_ns=at_ns, subscribe=joined, unsubscribe=left))
+    return tuple(changes)
 
 
 def _chain(random: Random, topics: Sequence[str]) -> tuple[SequencerSpec, ...]:

@@ -50,6 +50,7 @@ from ensue.core import trace
 from ensue.core.errors import BadInput, EnsueError, UnsupportedOrder
 from ensue.spark.common_cuts import common_cut_of_log
 from ensue.spark.failures import log_failures, sentence
+from ensue.spark.hold_back import Limits
 from ensue.spark.jvm_watch import raising_spark_gone
 from ensue.spark.lake.files import held_by_java
 from ensue.spark.lake.inputs import Inputs, find_inputs
@@ -242,7 +243,8 @@ class _Pipeline:
         if self._inputs.log is not None:
             stages["events"] = self._start_events
             try:
-                rule_named(self._choices.order)
+                # Raises for an order that has no rule, or none for streams.
+                rule_named(self._choices.order).hold_back({}, Limits(held_max=1))
             except UnsupportedOrder as error:
                 self._leave_out(str(error), "ordered", "gaps")
             else:

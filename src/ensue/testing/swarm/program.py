@@ -25,7 +25,7 @@ from ensue.core.errors import (
     TransportError,
 )
 from ensue.core.order import Order
-from ensue.server.config import Limits, Retention
+from ensue.server.config import Limits, Retention, sequenced
 from ensue.server.permissions import Access, User
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Striker
@@ -96,6 +96,9 @@ class Program:
             retention=Retention(segment_bytes=drawn.segment_bytes),
             limits=Limits(connections=count) if drawn.is_full else Limits(),
             access=_ACCESS if drawn.users else Access(),
+            sequencer=sequenced(
+                causal=not isinstance(drawn.order, ensue.Total) or drawn.order.causal
+            ),
         )
         self.mishap = Mishap(world, self.cluster, drawn.mishap)
         self.clients: list[Process] = []

@@ -12,7 +12,15 @@ from ensue.testing.swarm import AnyDraw, draw, run
 
 __all__ = ["ALL", "ORDERS", "by_order", "draw_lines", "play_seed", "quietly"]
 
-ORDERS = ("total", "causal", "merged", "deadline", "transactions", "operations")
+ORDERS = (
+    "total",
+    "total-noncausal",
+    "causal",
+    "merged",
+    "deadline",
+    "transactions",
+    "operations",
+)
 ALL = "all"
 """Stands for every order."""
 

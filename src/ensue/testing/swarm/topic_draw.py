@@ -77,7 +77,9 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
     value = _VALUES[order](random)
     servers = random.choice((1, 1, 2, 3))
     sync_s = random.choice((0.0, 0.0, 0.2))
-    mishap = draw_mishap(random, servers=servers, sync_s=sync_s) if order == "total" else ""
+    mishap = ""
+    if isinstance(value, ensue.Total):
+        mishap = draw_mishap(random, servers=servers, sync_s=sync_s)
     allowed = list(HARMLESS_FAULTS) if mishap else faults
     drawn = Draw(
         seed=seed,
@@ -121,6 +123,7 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
 
 _VALUES: dict[str, Callable[[Random], Order]] = {
     "total": lambda _random: ensue.Total(),
+    "total-noncausal": lambda _random: ensue.Total(causal=False),
     "causal": lambda random: ensue.Causal(across_topics=random.random() < 0.7),
     "merged": lambda random: ensue.Merged(
         epsilon=random.choice((0.002, 0.05)), delta=random.choice((0.3, 1.0))

@@ -1,0 +1,95 @@
+"""Logs of chains whose order is not causal: put in order along their stamps."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.ordered_logs import Streamed, cut_at, frame_of, log_of
+
+import ensue
+from ensue.core.errors import UnsupportedOrder
+from ensue.spark import audit, order
+from ensue.spark.conditions import SparkFault
+from ensue.spark.vector_order import LogEvent, place
+
+
+async def deliver(folder: Path, count: int) -> tuple[list[str], list[str]]:
+    """Record a run with changing subscriptions; return what two readers of a, b, c got."""
+    chosen = ensue.Total(causal=False)
+    async with (
+        ensue.connect("memory://?nodes=3&seed=5", order=chosen, record=str(folder)) as bus,
+        bus.subscribe("a", "b", "c") as first,
+        bus.subscribe("a", "b", "c") as second,
+        bus.subscribe("c") as moving,
+    ):
+        random = Random(3)
+        expected = 0
+        for number in range(count):
+            topic = random.choice("abcd")
+            expected += topic != "d"
+            await bus.publish(topic, str(number).encode(), receipt=False)
+            if number == count // 2:
+                await moving.unsubscribe("c")
+                await moving.subscribe("d")
+        async with asyncio.timeout(60):
+            await bus.flush()
+            got = [[(await anext(each)).id for _ in range(expected)] for each in (first, second)]
+    return got[0], got[1]
+
+
+def test_batch_has_the_order_that_common_subscribers_got(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, second = asyncio.run(deliver(tmp_path / "run", 200))
+    assert first == second
+    frame = spark.read.format("ensue").load(str(tmp_path / "run"))
+    rows = order(frame, by="total-noncausal").collect()
+    assert [row["position"] for row in rows] == list(range(1, 201))
+    assert [row["event"] for row in rows if row["topic"] != "d"] == first
+    of_d = [row["offset"] for row in rows if row["topic"] == "d"]
+    assert of_d == list(range(len(of_d)))
+
+
+def test_spark_judges_a_trace_by_its_own_order(tmp_path: Path, spark: SparkSession) -> None:
+    del spark  # The audit uses the running session.
+    asyncio.run(deliver(tmp_path / "run", 60))
+    report = audit(tmp_path / "run", "total-noncausal").report()
+    assert report.verdict == "valid"
+    assert "causal" not in [finding.checker for finding in report.findings]
+
+
+def test_voids_and_cuts_are_as_in_causal_order(spark: SparkSession) -> None:
+    log = log_of(60)
+    cut = cut_at(log, 10)
+    found = order(frame_of(spark, log), cut, by="total-noncausal", voids=True)
+    by_sum = order(frame_of(spark, log), cut, voids=True)
+    assert [(row["event"], row["position"], row["verdict"]) for row in found.collect()] == [
+        (row["event"], row["position"], row["verdict"]) for row in by_sum.collect()
+    ]
+
+
+def test_a_stream_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    streamed = Streamed(spark, tmp_path)
+    streamed.arrive(log_of(3))
+    with pytest.raises(UnsupportedOrder, match=r"read the log as a batch \(spark\.read\)"):
+        order(streamed.frame(), ["b"], by="total-noncausal")
+
+
+def test_events_follow_what_their_stamps_count() -> None:
+    events: list[LogEvent] = [
+        ("a", 0, {"a": 1, "b": 2}, 1),
+        ("b", 0, {"b": 1}, 9),
+        ("b", 1, {"b": 2, "c": 1}, 9),
+        ("b", 1, {"b": 2, "c": 1}, 9),  # Repeated.
+        ("c", 0, {"c": 1}, 8),
+        ("d", 4, {"d": 5, "missing": 7}, 2),
+    ]
+    assert list(place(events)) == [("d", 4), ("c", 0), ("b", 0), ("b", 1), ("a", 0)]
+
+
+def test_events_that_precede_each_other_are_an_error() -> None:
+    events: list[LogEvent] = [("a", 0, {"a": 1, "b": 1}, 1), ("b", 0, {"b": 1, "a": 1}, 1)]
+    with pytest.raises(SparkFault, match="events of a, b precede each other"):
+        list(place(events))
