@@ -870,7 +870,7 @@ SEEDS = {
     "gone listeners stay": 1,
     "gone publishers stay": 0,
     "a moved subscription loses events": 326,
-    "two transactions move one subscription": 99,
+    "two transactions move one subscription": 233,
     "clients believe an empty log": 6,
     "servers believe an empty log": 65,
     "merged bounds may differ": 2,
