@@ -482,6 +482,7 @@ def test_disconnected_coordinator_blocks_no_client(tmp_path: Path, *, restarts: 
                 servers[0] = Server(servers[0].config)
                 await servers[0].start()
             await within(commit(ok, {"k": 1}))
+            await until(lambda: at_rest(servers), "the transaction is aborted after the grace")
             proxy.accept()
             with pytest.raises(ensue.TransactionAborted, match="doomed lost its connection"):
                 await within(tx.publish({"z": 2}))

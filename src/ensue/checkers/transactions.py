@@ -17,10 +17,12 @@ have moved to two places.
 **sequential** (Definition 6). No broker processes an operation after one that comes later in the
 same transaction.
 
-**serializable.** No two brokers commit two serializable transactions in opposite orders (`cycle`).
-The deliveries of an event outside transactions match some state of the tables between two commits
-(`mixed`: as in schedule 2 of the paper, where a subscription is moved and an event reaches both
-places or none).
+**serializable.** No two brokers commit two serializable transactions that conflict in opposite
+orders (`cycle`). Two conflict if one publishes an event that matches a subscription which the other
+makes or withdraws, or if both change one subscription. So every broker's sequence of commits is a
+serial order of all. The deliveries of an event outside transactions match some state of the tables
+between two commits that concern it (`mixed`: as in schedule 2 of the paper, where a subscription is
+moved and an event reaches both places or none).
 
 **converged.** The tables that idle brokers reported fit each other: see `routing_tables`.
 
@@ -32,13 +34,13 @@ before the other began; if they were concurrent, both outcomes are right, and no
 Nothing is owed to a client that has gone, nor after it withdrew a subscription, nor if it discarded
 the event after it withdrew the subscription. The exception is a subscription that received an event
 that certainly comes later: a later event of the publisher, both outside transactions; a later one
-of the same transaction; one of a serializable transaction that was committed later; or one that was
-published after the transaction had ended.
+of the same transaction; one of a serializable transaction that conflicts and was committed later;
+or one that was published after the transaction had ended.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import msgspec
 
@@ -125,8 +127,8 @@ class Ledger:
         """By event: the subscriptions that received it."""
         self._latest: dict[tuple[str, str], tuple[int, ...]] = {}
         """By subscription, and by publisher or transaction: the last number or place received."""
-        self._latest_commit: dict[str, int] = {}
-        """By subscription: the last commit of a transaction whose event it received."""
+        self._came_with: dict[str, set[str]] = {}
+        """By subscription: the transactions whose events it received."""
         self._latest_ns: dict[str, int] = {}
         """By subscription: when the last event it received was published."""
         self.held: list[Row] = []
@@ -163,6 +165,8 @@ class Ledger:
             attributes_of(published.text)
         for held in self.subscriptions.values():
             matches(held.where, {})
+        self.conflicts = self._conflicts()
+        """Pairs of serializable transactions whose order matters."""
 
     def _read(self, row: Row) -> None:
         name = row.transaction or ""
@@ -199,13 +203,30 @@ class Ledger:
             return
         if row.transaction:
             key, reached = (subscription, f"{row.transaction}#"), _path(row)
-            commit = max(
-                self.sequence.get(row.transaction, 0), self._latest_commit.get(subscription, 0)
-            )
-            self._latest_commit[subscription] = commit
+            self._came_with.setdefault(subscription, set()).add(row.transaction)
         else:
             key, reached = (subscription, row.publisher or ""), (row.publisher_seq or 0,)
         self._latest[key] = max(reached, self._latest.get(key, ()))
+
+    def _conflicts(self) -> set[frozenset[str]]:
+        """Return the pairs of serializable transactions that conflict."""
+        found: set[frozenset[str]] = set()
+        names = {name for commits in self.commits.values() for name in commits}
+        changed = {
+            held.name: {at.transaction for at in (held.begins, *held.ends)} & names
+            for held in self.subscriptions.values()
+        }
+        for those in changed.values():
+            found.update(map(frozenset, combinations(those, 2)))
+        for published in self.events:
+            name = published.at.transaction
+            if name not in names:
+                continue
+            event = attributes_of(published.text)
+            for held in self.subscriptions.values():
+                if changed[held.name] and matches(held.where, event):
+                    found.update(frozenset((name, its)) for its in changed[held.name] - {name})
+        return found
 
     def overtaken(self, published: Published, subscription: str) -> bool:
         """Return whether a subscription received an event that certainly comes later."""
@@ -213,7 +234,11 @@ class Ledger:
         if not at.transaction:
             latest = self._latest.get((subscription, published.publisher), ())
             return bool(published.number) and (published.number,) < latest
-        if at.place is not None and at.place[0] < self._latest_commit.get(subscription, 0):
+        if at.place is not None and any(
+            at.place[0] < self.sequence.get(name, 0)
+            and frozenset((at.transaction, name)) in self.conflicts
+            for name in self._came_with.get(subscription, ())
+        ):
             return True
         if at.last_ns < self._latest_ns.get(subscription, 0):
             return True
@@ -405,22 +430,20 @@ def _judge_sequential(ledger: Ledger, collector: Collector) -> None:
 
 
 def _judge_commits(ledger: Ledger, collector: Collector) -> None:
-    """Compare the commit sequences of every two nodes: a node may lack some commits.
+    """Compare the commits of every two transactions that conflict: a node may lack some commits.
 
-    For two transactions, the node with the most commits that has both defines their order.
+    The node with the most commits that has both defines their order.
     """
     # If a node records a commit twice, the first counts.
     commits = {node: list(dict.fromkeys(names)) for node, names in ledger.commits.items()}
     nodes = sorted(commits, key=lambda node: (-len(commits[node]), node))
     places = {node: {name: at for at, name in enumerate(commits[node])} for node in nodes}
-    for number, node in enumerate(nodes):
-        for before, theirs in enumerate(places[each] for each in nodes[:number]):
-            common = [name for name in commits[node] if name in theirs]
-            for one, other in pairwise(common):
-                if theirs[one] < theirs[other]:
-                    continue
-                if any({one, other} <= places[each].keys() for each in nodes[:before]):
-                    continue
+    for pair in sorted(map(sorted, ledger.conflicts)):
+        both = [node for node in nodes if places[node].keys() >= set(pair)]
+        ordered = {node: sorted(pair, key=places[node].__getitem__) for node in both}
+        for node in both[1:]:
+            one, other = ordered[node]
+            if [one, other] != ordered[both[0]]:
                 collector.violation(
                     "cycle",
                     (_at(ledger, node),),
@@ -452,12 +475,19 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
                         f"{its} was delivered to {subscription}, which is not subscribed to it"
                     ),
                 )
+        concerned = {
+            at.transaction: at.place[0]
+            for held in interested
+            for at in (held.begins, *held.ends)
+            if at.place is not None
+        }
         known = [
             number
-            for name, number in ledger.sequence.items()
+            for name, number in concerned.items()
             if max(ledger.committed[name].values()) < published.at.first_ns
         ]
-        possible = range(max(known, default=0), len(ledger.sequence) + 1)
+        first = max(known, default=0)
+        possible = sorted({first, *(each for each in concerned.values() if each > first)})
         if not any(_explained(ledger, published, interested, commits) for commits in possible):
             got = sorted(ledger.recipients.get(published.event, ()))
             two = dict.fromkeys((*got[:1], *got[-1:]))  # The message names all of them.

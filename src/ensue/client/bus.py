@@ -471,8 +471,8 @@ class Bus:
         `isolation` is `serializable`; or `atomic`: all or nothing, but other clients may see parts
         of it before it ends; or `planned`: the same, for operations that are all known
         beforehand, and the fastest. A transaction that has not ended after `timeout` seconds is
-        aborted. Serializable ones are committed in the order in which they began: one that stays
-        open delays the later ones.
+        aborted. Of serializable ones whose filters overlap, the first to commit wins: others are
+        aborted if it changed what they read.
 
         With `retries` return attempts instead: `async for attempt in bus.transaction(retries=5):`,
         and in it `async with attempt as tx:`. An attempt that conflicts with another transaction

@@ -48,8 +48,9 @@ def publications_alone(step: Logged) -> object:
     return step.neighbors, step.clients
 
 
-class _NamesInAnyOrder(TwoPhaseCommit):
+class _WaitsForEarlierNames(TwoPhaseCommit):
     def new_name(self) -> str:
+        """Return names in any order, those of b2 first, whatever a home knows."""
         self.last_number += 1
         name = self._state.name
         first = 9 - int(name[1:])
@@ -60,22 +61,15 @@ class _NamesInAnyOrder(TwoPhaseCommit):
         super().open(frame, source)
         self.last_number = mine
 
-
-class NamesInAnyOrder(TransactionBroker):
-    """Order transactions by names alone, those of b2 first, whatever a home knows."""
-
-    commit_type = _NamesInAnyOrder
+    def conflicting(self, name: str, context: Context) -> list[str]:
+        """Return earlier transactions that are known here."""
+        return [its for its, other in self.contexts.items() if its < name]
 
 
-class _NoVoteAtTheBeginning(_NamesInAnyOrder):
-    def cannot_open(self, frame: Any) -> str:
-        return ""
+class WaitsForEarlierNames(TransactionBroker):
+    """D5: a vote waits for transactions with smaller names, if this broker has heard of them."""
 
-
-class NoVoteAtTheBeginning(TransactionBroker):
-    """D5: every broker that gets the initialization registers the transaction."""
-
-    commit_type = _NoVoteAtTheBeginning
+    commit_type = _WaitsForEarlierNames
 
 
 class _ParkedForever(TwoPhaseCommit):
@@ -90,8 +84,8 @@ class ParkedForever(TransactionBroker):
 
 
 class _RoutedByLocalTables(ContentBroker):
-    def publish(self, publication: Publication, hop: str, version: int) -> None:
-        super().publish(publication, hop, self._state.version)
+    def publish(self, publication: Publication, hop: str, seen: dict[str, int]) -> None:
+        super().publish(publication, hop, self._state.seen())
 
 
 class RoutedByLocalTables(TransactionBroker):
@@ -242,11 +236,11 @@ class _ReplacesItsTables(TwoPhaseCommit):
         super().__init__(*arguments)
         self.copies: dict[str, TablesRecord] = {}
 
-    def terminate(self, name: str, *, commit: bool, reason: str, now_ns: int) -> None:
-        state = self._state
-        if commit and self.contexts[name].isolated:
+    def terminate(self, frame: Any, now_ns: int) -> None:
+        state, name = self._state, frame.transaction
+        if frame.commit and self.contexts[name].isolated:
             state.tables = Tables(state.neighbors, self.copies[name])
-        super().terminate(name, commit=commit, reason=reason, now_ns=now_ns)
+        super().terminate(frame, now_ns)
 
 
 class ReplacesItsTables(TransactionBroker):

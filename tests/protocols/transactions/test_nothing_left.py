@@ -142,6 +142,8 @@ def test_operation_after_the_end_leaves_nothing_behind(isolation: str) -> None:
 def test_client_that_acts_during_the_vote_gets_the_outcome(*, commit: bool) -> None:
     """An operation that comes during the vote is refused; earlier ones settle with the outcome."""
     net = net_of_two()
+    net.regular("c1", adv("a", "x exists"))
+    net.settle()
     name = begun(net, "serializable")
     subscribe(net, name)
     net.settle()

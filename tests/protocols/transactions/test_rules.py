@@ -26,11 +26,12 @@ from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.frames import (
     SERIALIZABLE,
-    Open,
     Operation,
     Ordered,
+    Prepared,
     sequence_of,
 )
+from ensue.protocols.transactions.two_phase_commit import TwoPhaseCommit
 
 KINDS = ("serializable", "atomic", "planned")
 HOMES = {"c1": "b0", "c2": "b1", "c3": "b2"}
@@ -203,28 +204,24 @@ def test_isolation_transaction_reads_earlier_commits() -> None:
 # -- D-TX ------------------------------------------------------------------------------------------
 
 
-def test_algorithm_1_when_a_transaction_has_begun_every_broker_has_its_snapshot() -> None:
+def test_algorithm_1_every_broker_opens_a_transaction_before_its_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step, steps = TransactionBroker._step, []
+
+    def checked(self: Any, frame: Step, source: str, now_ns: int) -> None:
+        if frame.transaction:
+            assert frame.transaction in self.commit.contexts
+            steps.append(frame)
+        step(self, frame, source, now_ns)
+
+    monkeypatch.setattr(TransactionBroker, "_step", checked)
     for seed in range(10):
-        net = TransactionNet(random_tree(net_of().random, 6), {"c1": "b0"}, seed=seed)
-        number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**10, now_ns=now))
-        while number not in net.answers("c1"):
-            assert net.step()
-        name = f"{1:010d}-b0"
-        for each in net.tree:
-            assert name in net.broker(each).open_transactions
-            assert net.broker(each).commit.contexts[name].base == 0
-
-
-def test_algorithm_1_first_broker_chooses_the_version() -> None:
-    """ssID: a broker with another version refuses (D5), and the transaction is opened again."""
-    net = net_of()
-    assert net.run("c1", pub("p", x=1)) == ""
-    broker = net.broker("b1")
-    assert broker.version == 1
-    wrong = broker.commit.cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=True))
-    assert wrong == "the tables have changed since it began"
-    assert broker.commit.cannot_open(Open(transaction=f"{9:010d}-b0", base=1, isolated=True)) == ""
-    assert broker.commit.cannot_open(Open(transaction=f"{9:010d}-b0", base=0, isolated=False)) == ""
+        tree = random_tree(net_of().random, 6)
+        net = TransactionNet(tree, {"c1": "b0", "c2": "b5"}, seed=seed)
+        net.start("c1", invite("c2", adv("a", "x exists")), isolation=SERIALIZABLE)
+        net.settle()
+    assert steps
 
 
 def test_algorithm_2_operation_is_answered_when_all_brokers_behind_have() -> None:
@@ -247,27 +244,80 @@ def test_algorithm_2_operation_is_answered_when_all_brokers_behind_have() -> Non
             assert len(layer.subscriptions) == 1, (seed, each)
 
 
-def test_algorithm_3_a_vote_waits_for_earlier_transactions() -> None:
+def two_at_once(seed: int, one: str, other: str) -> tuple[TransactionNet, int]:
+    """Commit two transactions that subscribe; return how often a vote waited for the other."""
+    net = net_of(seed)
+    net.regular("c3", adv("b", "x exists"))
+    net.settle()
+    net.start("c1", sub("s", one), isolation=SERIALIZABLE)
+    net.start("c3", sub("t", other), isolation=SERIALIZABLE)
     parked = 0
-    for seed in range(20):
-        net = net_of(seed)
-        net.start("c1", sub("s", "x = 1"), isolation=SERIALIZABLE, attempts=4)
-        net.start("c3", sub("t", "x = 2"), isolation=SERIALIZABLE, attempts=4)
-        while net.step():
-            for name in net.tree:
-                broker = net.broker(name)
-                for waiting in broker.commit.parked:
-                    parked += 1
-                    mine = broker.commit.contexts[waiting]
-                    assert not mine.voted
-                    assert any(
-                        (other.base, its) < (mine.base, waiting)
-                        for its, other in broker.commit.contexts.items()
-                    )
-        for _ in range(20):
-            net.elapse(50_000_000)
-        assert [wrong for _, wrong in net.application.outcomes] == ["", ""], seed
-    assert parked
+    while net.step():
+        for name in net.tree:
+            commit = net.broker(name).commit
+            for waiting in commit.parked:
+                parked += 1
+                assert not commit.contexts[waiting].voted
+                voted = [its for its, context in commit.contexts.items() if context.voted]
+                assert voted
+                assert max(voted) < waiting
+    for _ in range(20):
+        net.elapse(50_000_000)
+    assert [wrong for _, wrong in net.application.outcomes] == ["", ""], seed
+    net.at_rest()
+    return net, parked
+
+
+def test_algorithm_3_a_vote_waits_for_earlier_transactions_that_conflict() -> None:
+    assert sum(two_at_once(seed, "x = 1", "x >= 1")[1] for seed in range(20))
+
+
+def test_algorithm_3_a_vote_does_not_wait_for_others() -> None:
+    assert not sum(two_at_once(seed, "x = 1", "x = 2")[1] for seed in range(20))
+
+
+def test_votes_that_were_withdrawn_do_not_count() -> None:
+    net = net_of()
+    net.start("c3", sub("t", "x = 1"), isolation=SERIALIZABLE)
+    commit = net.broker("b2").commit
+    while not commit.gathers:
+        assert net.step()
+    ((name, context),) = commit.contexts.items()
+    for attempt in (context.attempt - 1, context.attempt + 1):
+        commit.prepared(Prepared(transaction=name, attempt=attempt), "b1", net.now_ns)
+        assert name in commit.contexts
+    commit.prepared(Prepared(transaction=name, attempt=context.attempt), "b1", net.now_ns)
+    assert name not in commit.contexts
+
+
+def test_transaction_does_not_wait_for_a_coordinator_that_hangs() -> None:
+    """Only one that was voted for holds locks: this one has not requested the commit."""
+    net = net_of()
+    number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**10, now_ns=now))
+    net.settle()
+    assert net.answers("c1")[number] == ""
+    name = f"{1:010d}-b0"
+    net.command("c1", lambda node, now: node.act(name, "sub", where="x = 1", now_ns=now))
+    net.settle()
+    assert net.run("c3", sub("t", "x = 1")) == ""
+    assert net.broker("b0").open_transactions == (name,)
+
+
+def test_only_brokers_with_steps_of_a_transaction_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, prepare = [], TwoPhaseCommit.prepare
+
+    def seen(self: Any, frame: Any, source: str, now_ns: int) -> None:
+        asked.append(self._state.name)
+        prepare(self, frame, source, now_ns)
+
+    monkeypatch.setattr(TwoPhaseCommit, "prepare", seen)
+    net = TransactionNet(line(3), HOMES)
+    assert net.run("c3", sub("s", "x = 1")) == ""
+    assert asked == ["b2"]
+    net.regular("c1", adv("a", "x exists"))
+    net.settle()
+    assert net.run("c2", sub("t", "x = 2")) == ""
+    assert asked == ["b2", "b1", "b0"]
 
 
 def test_algorithm_3_conflict_aborts_and_stays_invisible() -> None:

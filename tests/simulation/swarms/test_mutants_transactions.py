@@ -21,11 +21,11 @@ from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Steps
 from ensue.protocols.content.tables import Outputs, Tables
 from ensue.protocols.interface import Frame, Persist
-from ensue.protocols.transactions import contexts, two_phase_commit
+from ensue.protocols.transactions import contexts, locks, two_phase_commit
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.compensation import Compensation
 from ensue.protocols.transactions.contexts import Context, Issued, Logged
-from ensue.protocols.transactions.frames import Ordered
+from ensue.protocols.transactions.frames import Decide, Ordered
 from ensue.protocols.transactions.operations import Operations
 from ensue.protocols.transactions.plans import Plans
 from ensue.protocols.transactions.submissions import Submissions
@@ -37,8 +37,8 @@ SEEDS_MAX = 200
 
 
 class _RoutesByItsOwnTables(ContentBroker):
-    def publish(self, publication: Publication, hop: str, version: int) -> None:
-        super().publish(publication, hop, self._state.version)
+    def publish(self, publication: Publication, hop: str, seen: dict[str, int]) -> None:
+        super().publish(publication, hop, self._state.seen())
 
 
 class RoutesByItsOwnTables(TransactionBroker):
@@ -47,15 +47,41 @@ class RoutesByItsOwnTables(TransactionBroker):
     content_type = _RoutesByItsOwnTables
 
 
-class _PreparesOutOfTurn(TwoPhaseCommit):
-    def is_behind_another(self, name: str, context: Context) -> bool:
-        return False
+class _HoldsNoLocks(TwoPhaseCommit):
+    def conflicting(self, name: str, context: Context) -> list[str]:
+        return []
 
 
-class PreparesOutOfTurn(TransactionBroker):
-    """A later transaction does not wait for an earlier one."""
+class HoldsNoLocks(TransactionBroker):
+    """A vote does not wait for the decision about another transaction that conflicts (D5)."""
 
-    commit_type = _PreparesOutOfTurn
+    commit_type = _HoldsNoLocks
+
+
+class _NeverGivesWay(TwoPhaseCommit):
+    def conflicting(self, name: str, context: Context) -> list[str]:
+        return [its for its in super().conflicting(name, context) if its < name]
+
+
+class NeverGivesWay(TransactionBroker):
+    """A vote does not wait for a later transaction that was voted for and conflicts."""
+
+    commit_type = _NeverGivesWay
+
+
+class _UnlocksAtTheVote(TwoPhaseCommit):
+    def _voted(
+        self, name: str, source: str, refused: str, now_ns: int, *, again: bool = False
+    ) -> None:
+        if source and name in self.contexts:
+            self.contexts[name].voted = False
+        super()._voted(name, source, refused, now_ns, again=again)
+
+
+class UnlocksAtTheVote(TransactionBroker):
+    """A broker releases its lock when it has voted, before the decision."""
+
+    commit_type = _UnlocksAtTheVote
 
 
 class _DeliversAtOnce(Operations):
@@ -124,8 +150,8 @@ class AnswersForNobody(TransactionBroker):
 
 
 class _ForgetsAtOnce(TwoPhaseCommit):
-    def apply(self, context: Context) -> None:
-        super().apply(context)
+    def apply(self, context: Context, home: str, number: int) -> None:
+        super().apply(context, home, number)
         self._state.undos.clear()
 
 
@@ -138,7 +164,9 @@ class ForgetsAtOnce(TransactionBroker):
 class _LosesItsDecision(TwoPhaseCommit):
     def spread(self, name: str, now_ns: int, *, commit: bool, reason: str) -> None:
         self.coordinations.pop(name, None)
-        self.terminate(name, commit=commit, reason=reason, now_ns=now_ns)
+        number = self._state.commits.get(self._state.name, 0) + 1
+        decide = Decide(transaction=name, commit=commit, reason=reason, number=number)
+        self.terminate(decide, now_ns)
 
 
 class LosesItsDecision(TransactionBroker):
@@ -246,9 +274,9 @@ class KeepsOldVersions(TransactionBroker):
 
 
 class _CommitsNothing(TwoPhaseCommit):
-    def apply(self, context: Context) -> None:
+    def apply(self, context: Context, home: str, number: int) -> None:
         context.log.clear()
-        super().apply(context)
+        super().apply(context, home, number)
 
 
 class CommitsNothing(TransactionBroker):
@@ -323,15 +351,20 @@ real_replay, real_unsubscribe = contexts.replay, Tables._unsubscribe
 real_wanting, real_take = Tables._wanting, InputLog.take
 
 MUTANTS = (
-    Mutant("routes by its own tables", 90, Roles(broker=RoutesByItsOwnTables)),
-    Mutant("prepares out of turn", 24, Roles(broker=PreparesOutOfTurn)),
+    Mutant("routes by its own tables", 272, Roles(broker=RoutesByItsOwnTables)),
+    Mutant("holds no locks", 62, Roles(broker=HoldsNoLocks)),
+    Mutant("never gives way", 120, Roles(broker=NeverGivesWay)),
+    Mutant("unlocks at the vote", 120, Roles(broker=UnlocksAtTheVote)),
+    Mutant(
+        "locks no published events", 118, patches=((locks, "_events", lambda _context: iter(())),)
+    ),
     Mutant("delivers at once", 0, Roles(broker=DeliversAtOnce)),
     Mutant("never undoes", 1, Roles(broker=NeverUndoes)),
     Mutant("undoes in the same order", 4, Roles(broker=UndoesInTheSameOrder)),
     Mutant("ignores dependencies", 4, Roles(broker=IgnoresDependencies)),
-    Mutant("has no deadlines", 18, Roles(broker=HasNoDeadlines)),
+    Mutant("has no deadlines", 3, Roles(broker=HasNoDeadlines)),
     Mutant("answers for nobody", 8, Roles(broker=AnswersForNobody)),
-    Mutant("forgets at once", 6, Roles(broker=ForgetsAtOnce)),
+    Mutant("forgets at once", 272, Roles(broker=ForgetsAtOnce)),
     Mutant("loses its decision", 0, Roles(broker=LosesItsDecision)),
     Mutant("counts advertisements at once", 15, Roles(broker=CountsAdvertisementsAtOnce)),
     Mutant("sends no markers", 4, Roles(broker=SendsNoMarkers)),
@@ -340,10 +373,10 @@ MUTANTS = (
     Mutant("delivers plans at once", 15, Roles(broker=DeliversPlansAtOnce)),
     Mutant("keeps old versions", 1, Roles(broker=KeepsOldVersions)),
     Mutant("commits nothing", 1, Roles(broker=CommitsNothing)),
-    Mutant("never conflicts", 13, patches=((Context, "conflict", never_conflicts),)),
+    Mutant("never conflicts", 12, patches=((Context, "conflict", never_conflicts),)),
     Mutant(
         "compares publications alone",
-        21,
+        24,
         patches=(
             (contexts, "_comparable", compares_publications_alone),
             (two_phase_commit, "fixes", sets_nothing_right),

@@ -11,7 +11,7 @@ from ensue.protocols.content.refusals import refusal
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Pending, Steps
 from ensue.protocols.content.tables import Outputs
-from ensue.protocols.content.versions import route_back
+from ensue.protocols.content.versions import route_back, unseen
 
 __all__ = ["ContentBroker"]
 
@@ -64,7 +64,7 @@ class ContentBroker:
         if refused:
             state.send(client, f.Done(number=frame.number, refused=refused))
         elif frame.publication is not None:
-            self.publish(frame.publication, client, state.version)
+            self.publish(frame.publication, client, state.seen())
             state.send(client, f.Done(number=frame.number))
         elif frame.change is not None:
             self.change((frame.change,), client, frame.number)
@@ -93,14 +93,18 @@ class ContentBroker:
         self._steps.wait_for_coverers(pending, changes, state.tables)
         self._steps.pass_on(outputs, pending)
 
-    def publish(self, publication: Publication, hop: str, version: int) -> None:
-        """Route a publication by a version of the tables."""
+    def publish(self, publication: Publication, hop: str, seen: dict[str, int]) -> None:
+        """Route a publication by the version of the tables that it has seen."""
         state, event = self._state, publication.attributes
-        if version >= state.version:
-            neighbors, clients = state.tables.route(event, hop)
+        for home, number in seen.items():
+            kept = sum(undo.home == home and undo.number > number for undo in state.undos)
+            assert number + kept == state.commits.get(home), "the version was forgotten"
+        later = unseen(state.undos, seen)
+        if later:
+            neighbors, clients = route_back(state.tables, later, event, hop)
         else:
-            neighbors, clients = route_back(state.tables, state.undos, event, hop, version)
+            neighbors, clients = state.tables.route(event, hop)
         for neighbor in sorted({*neighbors, *self._steps.unknowing(publication, hop)}):
-            state.send(neighbor, Routed(publication=publication, version=version))
+            state.send(neighbor, Routed(publication=publication, seen=seen))
         for client, names in clients.items():
             state.send(client, f.Notify(publication=publication, subscriptions=tuple(names)))

@@ -26,7 +26,7 @@ class ContentConfig(msgspec.Struct, frozen=True, kw_only=True):
     hello_ns: int = 200 * MILLISECOND_NS
     """Interval at which an unanswered `Hello` is repeated."""
     retry_ns: int = 20 * MILLISECOND_NS
-    """The pause before a refused transaction is opened again; it doubles each time."""
+    """The pause of a transaction that gives way to another; it doubles each time."""
     retry_ns_max: int = SECOND_NS
     """The longest such pause."""
     timeout_ns_max: int = 600 * SECOND_NS

@@ -156,8 +156,8 @@ class Routed(Frame, frozen=True, tag=110):
     """A regular publication on its way."""
 
     publication: Publication
-    version: Count
-    """The version of the tables by which all brokers route it (D8)."""
+    seen: dict[str, Count]
+    """The version of the tables by which all brokers route it (D8): see `versions`."""
 
 
 class Step(Frame, frozen=True, tag=111):
@@ -191,13 +191,14 @@ class Stepped(Frame, frozen=True, tag=112):
 class Adopted(Frame, frozen=True, tag=113):
     """The state that a joining broker begins with; passed on to the brokers behind it."""
 
-    version: Count
-    kept: tuple[Count, ...]
-    """Older versions by which events may still be routed."""
+    commits: dict[str, Count]
+    """By home of the coordinator: how many of its transactions were committed."""
+    kept: tuple[tuple[Name, Count], ...]
+    """Commits, home and number, that events under way may not have seen."""
     numbered: Count = 0
     """The largest number of a transaction seen."""
-    transactions: tuple[tuple[Identifier, Count, bool], ...] = ()
-    """Open transactions: name, version they began with, and whether isolated."""
+    transactions: tuple[tuple[Identifier, bool], ...] = ()
+    """Open transactions: name, and whether isolated."""
 
 
 # -- Inputs that a node gives itself, so that they are logged -------------------------------------

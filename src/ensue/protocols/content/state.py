@@ -23,8 +23,8 @@ class BrokerState:
         self.config = config
         self.effects = effects
         self.tables = Tables(self.neighbors)
-        self.version = 0
-        """Number of serializable transactions committed here."""
+        self.commits: dict[str, int] = {}
+        """By home of the coordinator: number of serializable transactions committed here."""
         self.undos: list[Undo] = []
         """Changes of the latest commits, oldest first: see `versions`."""
         self.clients: dict[str, None] = {}
@@ -43,7 +43,7 @@ class BrokerState:
         *,
         neighbors: Iterable[str],
         tables: TablesRecord,
-        version: int,
+        commits: dict[str, int],
         undos: list[Undo],
         clients: Iterable[str],
         members: dict[str, tuple[str, str]],
@@ -52,9 +52,18 @@ class BrokerState:
         """Restore the persisted state."""
         self.neighbors = tuple(neighbors)
         self.tables = Tables(self.neighbors, tables)
-        self.version, self.undos = version, undos
+        self.commits, self.undos = commits, undos
         self.clients, self.members = dict.fromkeys(clients), members
         self.disconnected = dict.fromkeys(disconnected)
+
+    @property
+    def version(self) -> int:
+        """The number of serializable transactions committed here."""
+        return sum(self.commits.values())
+
+    def seen(self) -> dict[str, int]:
+        """Return the version of the tables, as a publication carries it: see `versions`."""
+        return {undo.home: self.commits[undo.home] for undo in self.undos}
 
     def send(self, peer: str, frame: Frame) -> None:
         """Send a frame to a neighbor, or to a client that has not left."""

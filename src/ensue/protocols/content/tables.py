@@ -302,8 +302,8 @@ class Layer:
         self._advertisements = LayeredEntries(base.advertisements)
         self._subscriptions = LayeredEntries(base.subscriptions)
         self._passed = {each: LayeredMap(passed) for each, passed in base.passed.items()}
-        # Nothing is settling or partial here: a transaction begins when all brokers have committed
-        # the earlier ones, and it waits for all brokers.
+        # Nothing is settling or partial here: a transaction is decided after those that it read
+        # from, at every broker, and it waits for all brokers.
         self.tables = Tables(base.neighbors)
         self.tables.advertisements = self._advertisements
         self.tables.subscriptions = self._subscriptions

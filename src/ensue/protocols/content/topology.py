@@ -1,9 +1,9 @@
 """The tree of brokers: its shape, and neighbors that join and leave while it is in use.
 
 Theory of operation. Brokers join and leave at the leaves. A broker that joins is empty. The broker
-it is attached to *adopts* it: ahead of all else it sends its version of the tables, the older
-versions that events under way may still be routed by, and the open transactions (`Adopted`); then,
-as regular steps, all advertisements and all clients. The new broker passes all of it on to the
+it is attached to *adopts* it: ahead of all else it sends its version of the tables, the commits
+that events under way may not have seen, and the open transactions (`Adopted`); then, as regular
+steps, all advertisements and all clients. The new broker passes all of it on to the
 brokers behind it. Until it is adopted its own clients wait to be welcomed: its link keeps its steps
 to the broker that does not know it yet.
 
@@ -61,8 +61,8 @@ class Topology:
 
     def adopted(self, frame: f.Adopted, source: str) -> None:
         """Begin with the versions that the other brokers have."""
-        self._state.version = frame.version
-        self._state.undos = [Undo(version, [], {}) for version in frame.kept]
+        self._state.commits = dict(frame.commits)
+        self._state.undos = [Undo(number, [], {}, home=home) for home, number in frame.kept]
         self._state.flood(frame, but=source)
 
     def abandon(self, neighbor: str) -> None:

@@ -4,7 +4,8 @@ Guarantees. All operations of all clients in a transaction happen, or none does.
 delivered with the commit.
 
 * *serializable*: other clients see nothing of the transaction before the commit, and then all of
-  it; committed transactions are equivalent to a sequence of them (`two_phase_commit`, `contexts`);
+  it; committed transactions are equivalent to a sequence of them (`two_phase_commit`, `contexts`,
+  `locks`);
 * *atomic*: other clients see its changes of subscriptions at once; an abort undoes them
   (`two_phase_commit`, `compensation`);
 * *planned*: as atomic, but all operations are known beforehand, so that no operation waits for the
@@ -19,8 +20,9 @@ a crash (`content.input_log`). A client is one `TransactionClient`.
 Assumptions. Those of `content`. Transactions need all brokers: while one is away they wait, and
 time out.
 
-HAZARD: a broker that has voted yes and is cut off from the coordinator's home can't decide; later
-serializable transactions wait for it and time out. HAZARD: a plan is weakly isolated (`plans`).
+HAZARD: a broker that has voted yes and is cut off from the coordinator's home can't decide;
+serializable transactions that conflict wait for it and time out. HAZARD: a plan is weakly isolated
+(`plans`).
 
 Departures from the paper: errata D1 to D11 and S1 to S7; an invitation (`tcm`) names a client
 instead of matching subscriptions; publications wait for the commit at the broker of their

@@ -288,9 +288,9 @@ class TransactionBroker:
             t.Begin: self._begin,
             t.End: self._end,
             t.Open: lambda frame, source, _now: commit.open(frame, source),
-            t.Opened: commit.opened,
-            t.Prepare: lambda frame, source, now: commit.prepare(frame.transaction, source, now),
+            t.Prepare: commit.prepare,
             t.Prepared: commit.prepared,
+            t.Release: commit.release,
             t.Decide: commit.decide,
             t.Decided: lambda frame, source, _now: commit.decided(frame, source),
             t.Forget: lambda frame, source, _now: commit.forget(frame, source),
@@ -316,7 +316,7 @@ class TransactionBroker:
 
     def _route(self, frame: f.Routed, source: str, now_ns: int) -> None:
         del now_ns
-        self.content.publish(frame.publication, source, frame.version)
+        self.content.publish(frame.publication, source, frame.seen)
 
     def _step(self, frame: f.Step, source: str, now_ns: int) -> None:
         del now_ns
@@ -387,14 +387,16 @@ class TransactionBroker:
         lost = lost_connection(client)
         self.operations.answer_invitations(client, lost)
         # A requested commit needs nothing more from the client.
-        self._abort_all_of(client, now_ns, lost, but=r.PREPARING)
+        self._abort_all_of(client, now_ns, lost, requested=False)
 
     def _reconnect(self, frame: f.Reconnected, source: str, now_ns: int) -> None:
         del source, now_ns
         self.state.disconnected.pop(frame.client, None)
 
-    def _abort_all_of(self, client: str, now_ns: int, reason: str, *, but: str = "") -> None:
-        self.commit.abort_all_of(client, now_ns, reason, but=but)
+    def _abort_all_of(
+        self, client: str, now_ns: int, reason: str, *, requested: bool = True
+    ) -> None:
+        self.commit.abort_all_of(client, now_ns, reason, requested=requested)
         self.submissions.abort_all_of(client, reason)
 
     # -- Brokers that join and leave ------------------------------------------------------------
@@ -429,7 +431,7 @@ class TransactionBroker:
         return r.BROKER.encode(
             r.BrokerRecord(
                 tables=state.tables.record(),
-                version=state.version,
+                commits=state.commits,
                 undos=state.undos,
                 last_number=steps.last_number,
                 pending=steps.pending,
@@ -454,7 +456,7 @@ class TransactionBroker:
         self.state.restore(
             neighbors=broker.neighbors,
             tables=broker.tables,
-            version=broker.version,
+            commits=broker.commits,
             undos=broker.undos,
             clients=broker.clients,
             members=broker.members,

@@ -74,7 +74,7 @@ class Logged(msgspec.Struct, frozen=True, array_like=True):
 class ContextRecord(msgspec.Struct, array_like=True):
     """A context as it is persisted."""
 
-    base: int
+    attempt: int
     isolated: bool
     voted: bool
     log: list[Logged]
@@ -84,13 +84,16 @@ class ContextRecord(msgspec.Struct, array_like=True):
     invitations: dict[str, tuple[str, int]]
     layer: LayerRecord | None
     operations: int = 0
+    neighbors: list[str] = []
+    changed: list[str] = []
 
 
 class Context:
     """One transaction at one broker."""
 
-    def __init__(self, base: int, tables: Tables, *, isolated: bool) -> None:
-        self.base = base
+    def __init__(self, tables: Tables, *, isolated: bool) -> None:
+        self.attempt = 0
+        """How often this broker was asked to vote."""
         self.isolated = isolated
         self.voted = False
         """Whether this broker has voted yes."""
@@ -103,6 +106,10 @@ class Context:
         """By path: an invited client that has not finished, and the number of the waiting step."""
         self.operations = 0
         """Number of operations of clients of this broker, with invitations."""
+        self.neighbors: dict[str, None] = {}
+        """Neighbors that have sent or received steps of it: they vote too."""
+        self.changed: list[str] = []
+        """The filters that it changes or depends on here, as of the last attempt (`locks`)."""
         self.layer = Layer(tables) if isolated else None
         self.tables = tables if self.layer is None else self.layer.tables
         """The tables that the transaction reads and changes."""
@@ -110,7 +117,7 @@ class Context:
     def record(self) -> ContextRecord:
         """Return the context as it is persisted."""
         return ContextRecord(
-            self.base,
+            self.attempt,
             self.isolated,
             self.voted,
             self.log,
@@ -120,12 +127,17 @@ class Context:
             self.invitations,
             None if self.layer is None else self.layer.record(),
             self.operations,
+            list(self.neighbors),
+            self.changed,
         )
 
     @staticmethod
     def restored(record: ContextRecord, tables: Tables) -> "Context":
         """Return the context that was persisted."""
-        context = Context(record.base, tables, isolated=record.isolated)
+        context = Context(tables, isolated=record.isolated)
+        context.attempt = record.attempt
+        context.neighbors = dict.fromkeys(record.neighbors)
+        context.changed = record.changed
         context.voted, context.log, context.deliveries = record.voted, record.log, record.deliveries
         context.issued, context.invitations = record.issued, record.invitations
         context.participants = dict.fromkeys(record.participants)

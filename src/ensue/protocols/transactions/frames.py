@@ -33,12 +33,12 @@ __all__ = [
     "Invite",
     "Invited",
     "Open",
-    "Opened",
     "Operation",
     "Ordered",
     "Planned",
     "Prepare",
     "Prepared",
+    "Release",
     "Submit",
     "Withdrawn",
     "sequence_of",
@@ -154,25 +154,17 @@ class Submit(Frame, frozen=True, tag=136):
 
 
 class Open(Frame, frozen=True, tag=140):
-    """A transaction begins (`initMsg`): flooded."""
+    """A transaction begins (`initMsg`): flooded, and not answered."""
 
     transaction: Identifier
-    base: Count
-    """The version of the tables it begins with."""
     isolated: bool
 
 
-class Opened(Frame, frozen=True, tag=141):
-    """All brokers from here on have opened the transaction, or one refused (`initAckMsg`)."""
-
-    transaction: Identifier
-    refused: str = ""
-
-
 class Prepare(Frame, frozen=True, tag=142):
-    """Vote (`prepMsg`): flooded."""
+    """Vote (`prepMsg`): sent to all brokers that have steps of the transaction."""
 
     transaction: Identifier
+    attempt: Count = 1
 
 
 class Prepared(Frame, frozen=True, tag=143):
@@ -180,6 +172,15 @@ class Prepared(Frame, frozen=True, tag=143):
 
     transaction: Identifier
     refused: str = ""
+    attempt: Count = 1
+    again: bool = False
+    """Whether it was refused only because of another that is not decided yet."""
+
+
+class Release(Frame, frozen=True, tag=147):
+    """Withdraw the votes: the transaction will be prepared again. Sent where `Prepare` was."""
+
+    transaction: Identifier
 
 
 class Decide(Frame, frozen=True, tag=144):
@@ -188,6 +189,8 @@ class Decide(Frame, frozen=True, tag=144):
     transaction: Identifier
     commit: bool
     reason: str = ""
+    number: Count = 0
+    """The number of the commit among those of the coordinator's home, if it is serializable."""
 
 
 class Decided(Frame, frozen=True, tag=145):
@@ -197,9 +200,11 @@ class Decided(Frame, frozen=True, tag=145):
 
 
 class Forget(Frame, frozen=True, tag=146):
-    """No publication routed by a version before this one is under way: flooded."""
+    """No publication that has not seen this commit is under way: flooded."""
 
-    version: Count
+    home: Name
+    number: Count
+    """The number of the commit among those of its coordinator's home."""
 
 
 # -- Brokers: planned ------------------------------------------------------------------------------
@@ -262,9 +267,9 @@ FRAMES: tuple[type[Frame], ...] = (
     Withdrawn,
     Submit,
     Open,
-    Opened,
     Prepare,
     Prepared,
+    Release,
     Decide,
     Decided,
     Forget,

@@ -210,8 +210,10 @@ class Operations:
             pending.refused = OVER
             self._steps.answer(pending)
         elif frame.invited and frame.publication is not None:
+            context.neighbors[source] = None
             self.pass_invitation(context, pending, frame.invited, frame.publication)
         else:
+            context.neighbors[source] = None
             self.perform(context, pending, source, frame.changes, frame.publication)
 
     def perform(
@@ -235,6 +237,7 @@ class Operations:
         for neighbor in sorted({*done.outputs, *done.neighbors}):
             passed_on = publication if neighbor in done.neighbors else None
             changes_there = tuple(done.outputs.get(neighbor, ()))
+            context.neighbors[neighbor] = None
             shared = not context.isolated
             self._steps.cause(pending, neighbor, changes_there, passed_on, shared=shared)
         self._steps.settle(pending)
@@ -248,6 +251,7 @@ class Operations:
         if not hop:
             pending.refused = f"no client is called {client!r}"
         elif hop != client:
+            context.neighbors[hop] = None
             self._steps.cause(pending, hop, publication=publication, invited=client)
         elif client not in state.clients or client in state.leaving:
             pending.refused = f"{client} is gone"

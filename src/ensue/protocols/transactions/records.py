@@ -19,7 +19,6 @@ __all__ = [
     "CONTEXTS",
     "COORDINATOR",
     "OPEN",
-    "OPENING",
     "PAUSING",
     "PLANS",
     "PREPARING",
@@ -34,15 +33,15 @@ __all__ = [
     "Submission",
 ]
 
-OPENING, PAUSING, OPEN, PREPARING = "opening", "pausing", "open", "preparing"
-"""Phases of a coordination."""
+OPEN, PREPARING, PAUSING = "open", "preparing", "pausing"
+"""Phases of a coordination; from the second on, its client has requested the commit."""
 
 
 class BrokerRecord(msgspec.Struct, array_like=True):
     """The state of a broker: its content half, then its transactions."""
 
     tables: TablesRecord
-    version: int
+    commits: dict[str, int]
     undos: list[Undo]
     last_number: int
     pending: dict[int, Pending]
@@ -72,7 +71,8 @@ class Gather(msgspec.Struct, array_like=True):
     """The neighbor to answer; empty: this broker asked."""
     waiting: list[str]
     note: int = 0
-    """The version to forget when all brokers have carried a commit out."""
+    """With a decision, the number of the commit, to forget when all brokers have carried it out;
+    with votes, the attempt."""
 
 
 class CommitRecord(msgspec.Struct, array_like=True):
@@ -93,7 +93,7 @@ class Coordination(msgspec.Struct, array_like=True):
     deadline_ns: int
     number: int
     """The request to be answered next; 0 if none."""
-    phase: str = OPENING
+    phase: str = OPEN
     attempts: int = 0
     retry_at_ns: int = 0
 

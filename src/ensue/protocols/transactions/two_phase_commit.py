@@ -4,12 +4,25 @@ A transaction is opened at all brokers, its operations are steps, one after the 
 by two-phase commit. Messages about the transaction as a whole are flooded along the tree, and their
 answers gathered on the way back.
 
-*Serializable.* A broker votes twice. When the transaction is opened (D5), it refuses if its tables
-are not of the version that the transaction begins with, or if it has voted for a transaction that
-comes after it; transactions are ordered by version and name. So every broker that takes part knows
-every transaction that comes before any that it votes for. When the transaction is prepared, the
-broker waits until all earlier transactions have ended here (`parked`, D7), then replays the log
-(`contexts`) and votes. Publications are held at the brokers of their recipients until the commit.
+*Serializable.* All brokers with steps of the transaction vote. A broker replays the log on its
+tables (`contexts`) and refuses if a step would lead elsewhere. From its vote until it carries the
+decision out it holds a lock (`locks`). A transaction that conflicts with one that holds a lock
+waits for it (`parked`, D7) if it has the larger name. Otherwise it gives way: all its votes are
+withdrawn (`Release`), and it is prepared again after a pause that doubles each time, until its
+deadline. So waiting goes from larger to smaller names only, and never in a circle. A transaction
+also waits for one of smaller name that waits here itself, so that it does not overtake it for ever.
+Publications are held at the brokers of their recipients until the commit.
+
+Why this is serializable. Decisions are made one after the other in time; that is the serial order.
+Let T and U be committed and conflict at a broker that votes for T first. It votes for U only after
+it has carried out the decision about T, and U is decided only after that vote: so T is decided
+before U, whichever broker is asked, and the orders of all brokers agree. When U is decided, every
+broker that voted for it still has in its tables all that U read there, with the changes of all
+transactions that were decided before and conflict: the others would have held locks. Decisions are
+flooded along a tree of FIFO links, which keeps causal order. The decision about U follows that
+about T, so every broker carries them out in this order, also where they do not meet. Two
+transactions that conflict nowhere may be carried out in different sequences at different brokers:
+their steps commute (`locks`, `content.versions`).
 
 *Atomic.* Steps are made on the broker's own tables, visible to all at once. An abort is undone by
 the homes of the clients that acted (`compensation`).
@@ -26,18 +39,18 @@ by then, it is aborted. It is also aborted if the client leaves, lets its lease 
 connection for `grace_ns` before it requested the commit. A home that crashes recovers everything
 and resumes; deadlines that have passed are handled at once.
 
-A serializable transaction that a broker refused to open (D5) is opened again under a later name,
-after a pause that doubles each time, until its deadline: nothing of it has happened yet, so its
-client need not know.
+The paper orders transactions by version and name, and a broker may have voted for one before it
+hears of another that comes first (D5). Locks make the order irrelevant, and no transaction waits
+for one that it does not conflict with, or whose client has not requested the commit.
 
 HAZARD: a broker that has voted yes and is cut off from the coordinator's home can't decide. Regular
-traffic does not notice; later serializable transactions wait, and time out, until the two are
-connected again. HAZARD: a client that hangs delays serializable transactions that began after its
-own until its deadline, because that is their order (D5); they may time out.
+traffic does not notice; serializable transactions that conflict wait, and time out, until the two
+are connected again. HAZARD: of transactions that conflict, the first to commit wins. A long one may
+find again and again that what it read has changed.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ensue.protocols.content import frames as f
@@ -55,10 +68,10 @@ from ensue.protocols.transactions.contexts import (
     fixes,
     replay,
 )
+from ensue.protocols.transactions.locks import changed_filters, overlap
 from ensue.protocols.transactions.operations import ABORTED, OVER, UNDER_WAY
 from ensue.protocols.transactions.records import (
     OPEN,
-    OPENING,
     PAUSING,
     PREPARING,
     CommitRecord,
@@ -66,7 +79,12 @@ from ensue.protocols.transactions.records import (
     Gather,
 )
 
-__all__ = ["TwoPhaseCommit", "deliver"]
+__all__ = ["TwoPhaseCommit", "deliver", "home_of"]
+
+
+def home_of(transaction: str) -> str:
+    """Return the home of the client that coordinates a transaction."""
+    return transaction.partition("-")[2]
 
 
 def deliver(state: BrokerState, name: str, deliveries: list[Delivery]) -> None:
@@ -149,26 +167,27 @@ class TwoPhaseCommit:
     def introduction(self) -> f.Adopted:
         """Return the state that a new broker begins with."""
         return f.Adopted(
-            version=self._state.version,
-            kept=tuple(undo.version for undo in self._state.undos),
+            commits=self._state.commits,
+            kept=tuple((undo.home, undo.number) for undo in self._state.undos),
             numbered=self.last_number,
-            transactions=tuple(
-                (name, context.base, context.isolated) for name, context in self.contexts.items()
-            ),
+            transactions=tuple((name, context.isolated) for name, context in self.contexts.items()),
         )
 
     def adopted(self, frame: f.Adopted) -> None:
         """Start with the open transactions of the other brokers."""
         self.last_number = max(self.last_number, frame.numbered)
-        for name, base, isolated in frame.transactions:
-            self.contexts[name] = Context(base, self._state.tables, isolated=isolated)
+        for name, isolated in frame.transactions:
+            self.contexts[name] = Context(self._state.tables, isolated=isolated)
 
     # -- Gathering answers ----------------------------------------------------------------------
 
-    def _ask_all(self, kind: str, frame: Any, parent: str, note: int = 0) -> bool:
-        """Flood a frame away from its sender; return whether a neighbor has to answer."""
-        waiting = [neighbor for neighbor in self._state.neighbors if neighbor != parent]
-        self._state.flood(frame, but=parent)
+    def _ask(
+        self, kind: str, frame: Any, parent: str, neighbors: Iterable[str], note: int = 0
+    ) -> bool:
+        """Send a frame on to neighbors but its sender; return whether one has to answer."""
+        waiting = [neighbor for neighbor in neighbors if neighbor != parent]
+        for neighbor in waiting:
+            self._state.send(neighbor, frame)
         if waiting:
             self.gathers[f"{kind}/{frame.transaction}"] = Gather(parent, waiting, note)
         return bool(waiting)
@@ -187,70 +206,57 @@ class TwoPhaseCommit:
     # -- Participant: open ----------------------------------------------------------------------
 
     def open(self, frame: t.Open, source: str) -> None:
-        """Open a transaction here and behind, or refuse it."""
+        """Open a transaction here and behind. This arrives before all its steps."""
         self.note_name(frame.transaction)
-        refused = self.cannot_open(frame)
-        if refused:
-            self._state.send(source, t.Opened(transaction=frame.transaction, refused=refused))
-            return
-        self.contexts[frame.transaction] = Context(
-            frame.base, self._state.tables, isolated=frame.isolated
-        )
-        if not frame.isolated:
-            self._state.flood(frame, but=source)  # Not answered: it arrives before all operations.
-        elif not self._ask_all("open", frame, source):
-            self._state.send(source, t.Opened(transaction=frame.transaction))
-
-    def cannot_open(self, frame: t.Open) -> str:
-        """Return why a transaction can't begin here, or nothing (D5)."""
-        if not frame.isolated:
-            return ""
-        if frame.base != self._state.version:
-            return "the tables have changed since it began"
-        order = (frame.base, frame.transaction)
-        if any(
-            context.voted and (context.base, name) > order
-            for name, context in self.contexts.items()
-        ):
-            return "one that comes after it was voted for"
-        return ""
-
-    def opened(self, frame: t.Opened, source: str, now_ns: int) -> None:
-        """Handle a neighbor's answer to `Open`."""
-        gather = self._gathered("open", frame.transaction, source, frame.refused)
-        if gather is None:
-            return
-        if gather.parent:
-            self._state.send(gather.parent, frame)
-        else:
-            self._opened_everywhere(frame.transaction, frame.refused, now_ns)
+        self.contexts[frame.transaction] = Context(self._state.tables, isolated=frame.isolated)
+        self._state.flood(frame, but=source)
 
     # -- Participant: prepare -------------------------------------------------------------------
 
-    def prepare(self, name: str, source: str, now_ns: int) -> None:
-        """Vote about a transaction, when all earlier ones have ended here."""
-        context = self.contexts.get(name)
-        if context is not None and self.is_behind_another(name, context):
-            self.parked[name] = source
-        else:
-            self._vote(name, source, now_ns)
+    def prepare(self, frame: t.Prepare, source: str, now_ns: int) -> None:
+        """Vote about a transaction, here and behind."""
+        context = self.contexts.get(frame.transaction)
+        if context is None:
+            self._state.send(
+                source,
+                t.Prepared(transaction=frame.transaction, refused=OVER, attempt=frame.attempt),
+            )
+            return
+        context.attempt = frame.attempt
+        self._vote(frame.transaction, context, source, now_ns)
 
-    def is_behind_another(self, name: str, context: Context) -> bool:
-        """Return whether an earlier transaction is open here."""
-        return context.isolated and any(
-            other.isolated and (other.base, its) < (context.base, name)
-            for its, other in self.contexts.items()
-        )
-
-    def _vote(self, name: str, source: str, now_ns: int) -> None:
-        context = self.contexts.get(name)
-        refused = OVER if context is None else self._objection(context)
-        if context is not None and not refused:
+    def _vote(self, name: str, context: Context, source: str, now_ns: int) -> None:
+        """Vote, or wait for transactions that come first and conflict (`locks`)."""
+        refused, again = self._objection(context), False
+        if context.isolated and not refused:
+            context.changed = changed_filters(context, self._state.tables)
+            ahead = self.conflicting(name, context)
+            if any(other > name for other in ahead):
+                refused, again = f"conflict: {max(ahead)} was voted for", True
+            elif ahead:
+                self.parked[name] = source
+                return
+        if not refused:
             context.voted = True
             self.update_settling()
-            if self._ask_all("prepare", t.Prepare(transaction=name), source):
+            ask = t.Prepare(transaction=name, attempt=context.attempt)
+            if self._ask("prepare", ask, source, context.neighbors, context.attempt):
                 return
-        self._voted(name, source, refused, now_ns)
+        self._voted(name, source, refused, now_ns, again=again)
+
+    def conflicting(self, name: str, context: Context) -> list[str]:
+        """Return the transactions that this one conflicts with, and that may go first.
+
+        That are those that were voted for, and earlier ones that wait for their vote.
+        """
+        return [
+            its
+            for its, other in self.contexts.items()
+            if other.isolated
+            and its != name
+            and (other.voted or (its in self.parked and its < name))
+            and overlap(context, other)
+        ]
 
     def _objection(self, context: Context) -> str:
         """Return why a transaction must not be committed, or nothing."""
@@ -261,34 +267,63 @@ class TwoPhaseCommit:
 
     def prepared(self, frame: t.Prepared, source: str, now_ns: int) -> None:
         """Handle the votes of a neighbor and the brokers behind it."""
-        gather = self._gathered("prepare", frame.transaction, source, frame.refused)
+        name = frame.transaction
+        waiting = self.gathers.get(f"prepare/{name}")
+        if waiting is None or waiting.note != frame.attempt:
+            return  # It answers an attempt whose votes were withdrawn.
+        gather = self._gathered("prepare", name, source, frame.refused)
         if gather is not None:
-            self._voted(frame.transaction, gather.parent, frame.refused, now_ns)
+            self._voted(name, gather.parent, frame.refused, now_ns, again=frame.again)
 
-    def _voted(self, name: str, source: str, refused: str, now_ns: int) -> None:
+    def _voted(
+        self, name: str, source: str, refused: str, now_ns: int, *, again: bool = False
+    ) -> None:
         """Pass on the votes of this broker and all behind it, or decide."""
         if source:
-            self._state.send(source, t.Prepared(transaction=name, refused=refused))
+            answer = t.Prepared(
+                transaction=name,
+                refused=refused,
+                attempt=self.contexts[name].attempt,
+                again=again,
+            )
+            self._state.send(source, answer)
             return
         coordination = self.coordinations.get(name)
-        if coordination is not None and coordination.phase == PREPARING:
+        if coordination is None or coordination.phase != PREPARING:
+            return
+        if again:
+            self._pause(name, coordination, now_ns)
+        else:
             self._conclude(name, now_ns, commit=not refused, reason=refused)
+
+    def release(self, frame: t.Release, source: str, now_ns: int) -> None:
+        """Withdraw the votes for a transaction, here and behind."""
+        name = frame.transaction
+        self.parked.pop(name, None)
+        self.gathers.pop(f"prepare/{name}", None)
+        context = self.contexts.get(name)
+        if context is None:
+            return
+        for neighbor in context.neighbors:
+            if neighbor != source:
+                self._state.send(neighbor, frame)
+        if context.voted:
+            context.voted = False
+            self.update_settling()
+        self.prepare_parked(now_ns)
 
     def prepare_parked(self, now_ns: int) -> None:
         """Vote about transactions that waited only for one that has ended (D7)."""
-        for name, source in list(self.parked.items()):
-            context = self.contexts.get(name)
-            waits = context is not None and self.is_behind_another(name, context)
-            if name in self.parked and not waits:  # A vote may decide, and so call this again.
-                del self.parked[name]
-                self._vote(name, source, now_ns)
+        for name in sorted(self.parked):
+            if name in self.parked:  # A vote may decide, and so call this again.
+                self._vote(name, self.contexts[name], self.parked.pop(name), now_ns)
 
     # -- Participant: decide --------------------------------------------------------------------
 
     def decide(self, frame: t.Decide, source: str, now_ns: int) -> None:
         """Carry a decision out, here and behind."""
-        asked = self._ask_all("decide", frame, source)
-        self.terminate(frame.transaction, commit=frame.commit, reason=frame.reason, now_ns=now_ns)
+        asked = self._ask("decide", frame, source, self._state.neighbors)
+        self.terminate(frame, now_ns)
         if not asked:
             self._state.send(source, t.Decided(transaction=frame.transaction))
 
@@ -302,13 +337,15 @@ class TwoPhaseCommit:
         if gather.parent:
             self._state.send(gather.parent, frame)
         elif gather.note:
-            self.forget(t.Forget(version=gather.note), "")
+            self.forget(t.Forget(home=self._state.name, number=gather.note), "")
 
     def forget(self, frame: t.Forget, source: str) -> None:
         """Drop old versions of the tables, here and behind."""
         state = self._state
-        forgotten = [undo for undo in state.undos if undo.version <= frame.version]
-        state.undos = [undo for undo in state.undos if undo.version > frame.version]
+        forgotten = [
+            undo for undo in state.undos if undo.home == frame.home and undo.number <= frame.number
+        ]
+        state.undos = [undo for undo in state.undos if undo not in forgotten]
         state.flood(frame, but=source)
         for undo in forgotten:
             for client, names in undo.withdrawn.items():
@@ -318,11 +355,11 @@ class TwoPhaseCommit:
                     )
                     state.send(client, withdrawn)
 
-    def terminate(self, name: str, *, commit: bool, reason: str, now_ns: int) -> None:
+    def terminate(self, frame: t.Decide, now_ns: int) -> None:
         """End a transaction here."""
+        name, commit, reason = frame.transaction, frame.commit, frame.reason
         self.parked.pop(name, None)
-        for kind in ("open", "prepare"):
-            self.gathers.pop(f"{kind}/{name}", None)
+        self.gathers.pop(f"prepare/{name}", None)
         context = self.contexts.pop(name, None)
         if context is None:
             return
@@ -335,7 +372,7 @@ class TwoPhaseCommit:
         withdrawn: dict[str, list[str]] = {}
         if commit:
             if context.isolated:
-                self.apply(context)
+                self.apply(context, home_of(name), frame.number)
                 self.let_settle(name, context)
             withdrawn = self._withdrawn_of(context)
             if context.isolated and state.neighbors:
@@ -356,12 +393,12 @@ class TwoPhaseCommit:
                 state.send(client, ended)
         self.prepare_parked(now_ns)
 
-    def apply(self, context: Context) -> None:
+    def apply(self, context: Context, home: str, number: int) -> None:
         """Replay the log on the tables; keep the previous version for routing."""
         state = self._state
         done, added, removed = replay(context.log, state.tables)
-        state.version += 1
-        state.undos.append(Undo(state.version, added, removed))
+        state.commits[home] = number
+        state.undos.append(Undo(number, added, removed, home=home))
         self._steps.pass_on(fixes(context.log, done, state.tables), Pending())
 
     def _withdrawn_of(self, context: Context) -> dict[str, list[str]]:
@@ -436,49 +473,14 @@ class TwoPhaseCommit:
             self._state.send(client, f.Done(number=frame.number, refused=refused))
             return
         isolated = frame.isolation == t.SERIALIZABLE
-        deadline_ns = now_ns + frame.timeout_ns
-        self._start(Coordination(client, isolated, deadline_ns, frame.number), now_ns)
-
-    def _start(self, coordination: Coordination, now_ns: int) -> None:
-        """Open a transaction at all brokers, under a new name."""
         state, name = self._state, self.new_name()
-        coordination.phase, coordination.attempts = OPENING, coordination.attempts + 1
-        self.coordinations[name] = coordination
-        frame = t.Open(transaction=name, base=state.version, isolated=coordination.isolated)
-        refused = self.cannot_open(frame)
-        if refused:
-            self._opened_everywhere(name, refused, now_ns)
-            return
-        context = Context(state.version, state.tables, isolated=coordination.isolated)
-        context.participants[coordination.client] = None
+        context = Context(state.tables, isolated=isolated)
+        context.participants[client] = None
         self.contexts[name] = context
-        if not coordination.isolated:
-            state.flood(frame, but="")
-            self._opened_everywhere(name, "", now_ns)
-        elif not self._ask_all("open", frame, ""):
-            self._opened_everywhere(name, "", now_ns)
-
-    def _opened_everywhere(self, name: str, refused: str, now_ns: int) -> None:
-        """Let the client act, or open the transaction again later if a broker refused it."""
-        state, coordination = self._state, self.coordinations.get(name)
-        if coordination is None or coordination.phase != OPENING:
-            return
-        if not refused:
-            coordination.phase = OPEN
-            kind = t.SERIALIZABLE if coordination.isolated else t.ATOMIC
-            state.record(action="began", topic=kind, transaction=name)
-            done = f.Done(number=coordination.number, transaction=name)
-            coordination.number = 0
-            state.send(coordination.client, done)
-            return
-        context = self.contexts.get(name)
-        if context is not None:
-            context.participants.clear()  # Nothing has happened: the client keeps waiting.
-        self.spread(name, now_ns, commit=False, reason=refused)
-        pause_ns = state.config.retry_ns << min(coordination.attempts - 1, 20)
-        coordination.phase = PAUSING
-        coordination.retry_at_ns = now_ns + min(pause_ns, state.config.retry_ns_max)
-        self.coordinations[name] = coordination
+        self.coordinations[name] = Coordination(client, isolated, now_ns + frame.timeout_ns, 0)
+        state.flood(t.Open(transaction=name, isolated=isolated), but="")
+        state.record(action="began", topic=frame.isolation, transaction=name)
+        state.send(client, f.Done(number=frame.number, transaction=name))
 
     # -- Coordinator: end -----------------------------------------------------------------------
 
@@ -494,8 +496,21 @@ class TwoPhaseCommit:
             reason = UNDER_WAY if frame.commit else ABORTED
             self._conclude(name, now_ns, commit=False, reason=reason)
             return
-        coordination.phase = PREPARING
-        self.prepare(name, "", now_ns)
+        self._prepare(name, coordination, now_ns)
+
+    def _prepare(self, name: str, coordination: Coordination, now_ns: int) -> None:
+        """Collect the votes of all brokers that have steps of a transaction."""
+        coordination.phase, coordination.attempts = PREPARING, coordination.attempts + 1
+        prepare = t.Prepare(transaction=name, attempt=coordination.attempts)
+        self.prepare(prepare, "", now_ns)
+
+    def _pause(self, name: str, coordination: Coordination, now_ns: int) -> None:
+        """Withdraw the votes for a while, to let another transaction go first."""
+        config = self._state.config
+        pause_ns = config.retry_ns << min(coordination.attempts - 1, 20)
+        coordination.phase = PAUSING
+        coordination.retry_at_ns = now_ns + min(pause_ns, config.retry_ns_max)
+        self.release(t.Release(transaction=name), "", now_ns)
 
     def _conclude(self, name: str, now_ns: int, *, commit: bool, reason: str) -> None:
         """Decide, and answer the client."""
@@ -511,20 +526,22 @@ class TwoPhaseCommit:
         self.coordinations.pop(name, None)
         context = self.contexts.get(name)
         isolated = context is not None and context.isolated
-        note = self._state.version + 1 if commit and isolated else 0
-        asked = self._ask_all(
-            "decide", t.Decide(transaction=name, commit=commit, reason=reason), "", note
-        )
-        self.terminate(name, commit=commit, reason=reason, now_ns=now_ns)
-        if note and not asked:
-            self.forget(t.Forget(version=note), "")
+        state = self._state
+        number = state.commits.get(state.name, 0) + 1 if commit and isolated else 0
+        decide = t.Decide(transaction=name, commit=commit, reason=reason, number=number)
+        asked = self._ask("decide", decide, "", state.neighbors, number)
+        self.terminate(decide, now_ns)
+        if number and not asked:
+            self.forget(t.Forget(home=state.name, number=number), "")
 
-    def abort_all_of(self, client: str, now_ns: int, reason: str, *, but: str = "") -> None:
-        """Abort what a client coordinates, except transactions in one phase."""
+    def abort_all_of(
+        self, client: str, now_ns: int, reason: str, *, requested: bool = True
+    ) -> None:
+        """Abort what a client coordinates; also what it has requested to commit, if so."""
         for name, coordination in list(self.coordinations.items()):
             if (
                 coordination.client == client
-                and coordination.phase != but
+                and (requested or coordination.phase == OPEN)
                 and name in self.coordinations
             ):
                 self._conclude(name, now_ns, commit=False, reason=reason)
@@ -536,15 +553,14 @@ class TwoPhaseCommit:
         return min((_due_of(one) for one in self.coordinations.values()), default=None)
 
     def tick(self, now_ns: int) -> None:
-        """Abort transactions at their deadlines; open refused ones again."""
+        """Abort transactions at their deadlines; prepare those again that gave way."""
         for name, coordination in list(self.coordinations.items()):
             if _due_of(coordination) > now_ns or name not in self.coordinations:
                 continue
             if coordination.deadline_ns <= now_ns:
                 self._conclude(name, now_ns, commit=False, reason="timeout")
             else:
-                del self.coordinations[name]
-                self._start(coordination, now_ns)
+                self._prepare(name, coordination, now_ns)
 
 
 def _due_of(coordination: Coordination) -> int:

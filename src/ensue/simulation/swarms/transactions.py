@@ -71,7 +71,7 @@ def draw(seed: int) -> Scenario:
             clients=clients,
             config=_config(random),
             regular=people.regular(churn=load == "mixed" and random.random() < 0.6),
-            transactions=_decided_later(seed, people.transactions(kinds)),
+            transactions=_halved(seed, _decided_later(seed, people.transactions(kinds))),
             crash_after_frames=() if calm else _crashes(random, nodes),
             silent_crashes=not calm and random.random() < 0.3,
         ),
@@ -343,6 +343,27 @@ class _People:
             Act(action="adv", label=label, where=SELDOM),
             Act(action="pub", attributes={"x": 7, "y": self._random.randint(0, 3)}),
         ]
+
+
+def _halved(seed: int, specs: tuple[TransactionSpec, ...]) -> tuple[TransactionSpec, ...]:
+    """Have some seeds advertise less in each transaction than one subscription spans.
+
+    So transactions conflict by a subscription that neither of them changes.
+    """
+    if Random(f"swarm/halves/{seed}").random() >= 0.3:
+        return specs
+    return tuple(msgspec.structs.replace(spec, acts=_half_promised(spec.acts)) for spec in specs)
+
+
+def _half_promised(acts: tuple[Act, ...]) -> tuple[Act, ...]:
+    found: list[Act] = []
+    for number, act in enumerate(acts):
+        if act.action == "adv":  # The event that follows is published under it.
+            half = "y <= 1" if int(acts[number + 1].attributes["y"]) <= 1 else "y > 1"
+            found.append(msgspec.structs.replace(act, where=f"x = 7 and {half}"))
+        else:
+            found.append(msgspec.structs.replace(act, acts=_half_promised(act.acts)))
+    return tuple(found)
 
 
 def _held(spec: TransactionSpec) -> TransactionSpec:
