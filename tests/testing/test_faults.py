@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+import ensue
 from ensue.testing import Faults, Simulation, simulate
+from ensue.testing.cluster import PORT
 from ensue.testing.process import Process
 
 MILLISECOND_NS = 1_000_000
@@ -58,3 +60,60 @@ def test_suspended_machine_is_unreachable_until_it_is_resumed(kind: str) -> None
     passed_s, lives, suspended = simulate(main, faults=Faults(**{kind: 60})).result
     assert passed_s < 0.2
     assert (lives, suspended) == (1, False)
+
+
+def test_client_without_power_leaves_its_connection_open_and_starts_again() -> None:
+    async def call(url: str) -> None:
+        async with ensue.connect(url):
+            await rest()
+
+    async def main(simulation: Simulation) -> tuple[int, int, int]:
+        servers = await simulation.serve("server")
+        client = simulation.start("client", call, servers.url("server"))
+        await asyncio.sleep(1)
+        server = servers.processes["server"]
+        simulation.strike()
+        while client.alive:  # noqa: ASYNC110 - set by another event loop
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)
+        left = simulation.world.network.connections(server.host)
+        await simulation.heal()
+        return left, client.lives, server.lives
+
+    left, *lives = simulate(main, faults=Faults(client_power_cuts=60)).result
+    assert (left, lives) == (1, [2, 1])
+
+
+def test_connections_in_a_blackhole_are_silent_after_healing_too() -> None:
+    async def call(got: list[bytes]) -> None:
+        reader, writer = await asyncio.open_connection("server", PORT)
+        writer.write(b"hello")
+        while data := await reader.read(100):
+            got.append(data)
+
+    async def tick(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await asyncio.sleep(1)
+            writer.write(b"tick")
+
+    async def serve() -> None:
+        await asyncio.start_server(tick, "0.0.0.0", PORT)
+        await rest()
+
+    async def main(simulation: Simulation) -> tuple[int, int]:
+        got: list[bytes] = []
+        simulation.start("server", serve)
+        await asyncio.sleep(1)
+        simulation.start("client", call, got)
+        await asyncio.sleep(5)
+        before = len(got)
+        simulation.strike()
+        await asyncio.sleep(30)
+        await simulation.heal()
+        struck = len(got)
+        await asyncio.sleep(30)
+        return before, len(got) - struck
+
+    before, later = simulate(main, faults=Faults(blackholes=30)).result
+    assert before >= 3
+    assert later == 0

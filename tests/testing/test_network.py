@@ -133,6 +133,26 @@ def test_reset_fails_both_sides() -> None:
     play(program)
 
 
+def test_blackhole_loses_what_present_connections_carry_and_new_ones_work() -> None:
+    async def program(simulation: Simulation, server: Process, _seen: list[str]) -> None:
+        reader, writer = await asyncio.open_connection("server", PORT)
+        assert simulation.world.network.blackhole("main") == 1
+        writer.write(b"into a hole")
+        server.kill()  # Neither the end of the stream nor a reset arrives.
+        await asyncio.sleep(1)
+        server.restart()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1000):
+                await reader.read(10)
+        writer.close()
+        reader, writer = await asyncio.open_connection("server", PORT)
+        simulation.world.network.reset("server")
+        with pytest.raises(ConnectionResetError):
+            await reader.read(10)
+
+    play(program)
+
+
 def test_writer_waits_while_the_other_process_is_stopped() -> None:
     async def program(simulation: Simulation, server: Process, _seen: list[str]) -> None:
         _reader, writer = await asyncio.open_connection("server", PORT)

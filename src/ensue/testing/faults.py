@@ -17,6 +17,8 @@ __all__ = ["Faults", "Striker", "draw_faults"]
 
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
+LONG_S = (20.0, 70.0)
+"""Outages longer than clients wait for a silent server, and than servers for a silent client."""
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     server_stops: float = 0.0
     """By SIGTERM: servers sync and close their journals."""
     power_cuts: float = 0.0
-    """Of servers, with what their disks had not synced."""
+    """Of servers, with what their disks had not synced; only if they sync before each receipt."""
     server_pauses: float = 0.0
     client_kills: float = 0.0
     client_pauses: float = 0.0
@@ -46,6 +48,10 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     client_suspends: float = 0.0
     """Of machines, as closing a laptop does."""
     server_suspends: float = 0.0
+    client_power_cuts: float = 0.0
+    """Servers find half-open connections."""
+    blackholes: float = 0.0
+    """Of all connections of a host: a router forgets them, and both sides stay half-open."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -181,10 +187,17 @@ class Striker:
         if (broker := self._broker()) is not None:
             await self._kill(broker.process)
 
-    async def _kill(self, process: Process) -> None:
-        down_s = self._random.uniform(0.05, 4.0)
-        self._note(f"kill {process.name} for {down_s:.1f} s")
-        process.kill()
+    async def _client_power_cuts(self) -> None:
+        if (client := self._client()) is not None:
+            down_s = self._random.choice((1.0, *LONG_S))
+            await self._kill(client, down_s, power=True)
+
+    async def _kill(
+        self, process: Process, down_s: float | None = None, *, power: bool = False
+    ) -> None:
+        down_s = self._random.uniform(0.05, 4.0) if down_s is None else down_s
+        self._note(f"{'power cut' if power else 'kill'} {process.name} for {down_s:.1f} s")
+        process.kill(power=power)
         try:
             await asyncio.sleep(down_s)
         finally:
@@ -231,6 +244,11 @@ class Striker:
         self._note(f"reset {process.name}")
         self._world.network.reset(process.host)
 
+    async def _blackholes(self) -> None:
+        process = self._random.choice(list(self._world.processes.values()))
+        self._note(f"blackhole connections of {process.name}")
+        self._world.network.blackhole(process.host)
+
     async def _partitions(self) -> None:
         await self._cut(one_way=False)
 
@@ -270,7 +288,7 @@ class Striker:
     async def _suspend(self, process: Process | None) -> None:
         if process is None or process.stopped:
             return
-        suspended_s = self._random.choice((0.5, 4.0, 20.0))
+        suspended_s = self._random.choice((0.5, 4.0, *LONG_S))
         self._note(f"suspend {process.name} for {suspended_s:g} s")
         process.suspend()
         try:

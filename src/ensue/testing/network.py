@@ -9,6 +9,7 @@ Faults, by pair of hosts and direction:
 
 - A partition holds segments back, as TCP does until a retransmission gets through; healing releases
   them in sequence. A new connection waits too, for `SYN_S` at most.
+- A blackhole loses all that a connection carries, for good, as a router does that forgot it.
 - A reset fails both sides at once (`ConnectionResetError`), and bytes on the way are lost.
 - A killed process closes its connections, as its kernel does. A power cut closes nothing: the other
   side finds out by itself, or never (half-open).
@@ -74,6 +75,8 @@ class _Pipe:
         self.held: deque[bytes | None] = deque()
         """Segments that a partition holds back; None is the end of the stream."""
         self.ended = False
+        self.is_blackhole = False
+        """Whether everything is lost without a sign."""
 
     def write(self, data: bytes) -> None:
         """Take bytes from the application."""
@@ -106,6 +109,8 @@ class _Pipe:
 
     def _carry(self, segment: bytes | None) -> None:
         network = self.network
+        if self.is_blackhole:
+            return
         if self.held or network.is_cut(self.source.host, self.target.host):
             self._hold(segment)
             return
@@ -115,6 +120,8 @@ class _Pipe:
         network.world.at(self.arrives_ns, self._arrive, segment)
 
     def _arrive(self, segment: bytes | None) -> None:
+        if self.is_blackhole:
+            return
         if self.held or self.network.is_cut(self.source.host, self.target.host):
             self._hold(segment)  # The partition began while it was on the way.
             return
@@ -554,9 +561,21 @@ class Network:
             stream.reset()
         return len(found)
 
+    def blackhole(self, host: str) -> int:
+        """Lose all that present connections of a host carry, for good; return how many.
+
+        Both sides stay half-open. New connections are not concerned.
+        """
+        found = [each for each in self._streams if each.host == host]
+        for stream in found:
+            stream.pipe.is_blackhole = stream.incoming.is_blackhole = True
+        return len(found)
+
     def send_reset(self, stream: _Stream) -> None:
         """Reset the other side of a stream."""
         peer = stream.pipe.target
+        if stream.pipe.is_blackhole:
+            return
         self.world.at(self.world.now_ns + self.latency_ns(), peer.reset)
 
     def killed(self, process: "Process", *, power: bool) -> None:
@@ -581,7 +600,7 @@ class Network:
         """Give a host power again: what others still send to old connections is reset."""
         self._dark.pop(host, None)
         for pipe in list(self.holding):
-            if pipe.target.host == host and pipe.target.loop.dead:
+            if pipe.target.host == host and pipe.target.loop.dead and not pipe.is_blackhole:
                 del self.holding[pipe]
                 pipe.held.clear()
                 self.world.at(self.world.now_ns + self.latency_ns(), pipe.source.reset)

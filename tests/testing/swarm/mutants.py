@@ -652,6 +652,7 @@ SERVER = (
         "total",
         ((listener.Listener, "connection_closed", remember_the_gone),),
     ),
+    Mutant("servers keep silent clients", "total", ((Connection, "_check_silence", nothing),)),
     Mutant("gone clients keep places", "total", ((Admission, "remove", count_the_gone),)),
     Mutant("every user may", "total", ((Authorization, "why_not", lambda *_: ""),)),
     Mutant("every user may, merged", "merged", ((Authorization, "why_not", lambda *_: ""),)),
@@ -1008,6 +1009,8 @@ SEEDS = {
     "read places are forgotten": 164,
     "small errors of the clock stay": 29,
     "suspensions stop the clock": 155,
+    "silence goes unnoticed": 58,
+    "servers keep silent clients": 97,
 }
 """By bug: a seed that finds it, and finds nothing without it."""
 

@@ -539,7 +539,7 @@ class ContentSession:
                 _log.warning("handler failed bus=%s handler=on_invitation", who, exc_info=error)
                 refused = f"the handler of {who!r} failed: {failure_of(error)}"
         name, path = invitation.transaction, invitation.path
-        if self._driver is not None and not self._driver.closed:
+        if self._failure is None and self._driver is not None and not self._driver.closed:
             self.ask(lambda client, now: client.finish(name, path, refused, now_ns=now))
 
     def _give_up(self, error: EnsueError) -> None:

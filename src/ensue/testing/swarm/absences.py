@@ -1,15 +1,23 @@
-"""Events in causal order that no member kept until an absent subscriber returned.
+"""Events that a subscriber misses because it was absent.
 
-Members keep the events. A receipt does not wait for a subscriber that is absent; when it returns,
-it gets what it missed from those that had it. If all of these have left, the event is gone with
-them.
+In causal order members keep the events. A receipt does not wait for a subscriber that is absent;
+when it returns, it gets what it missed from those that had it. If all of these have left, the event
+is gone with them.
+
+In every order servers give up a subscriber that is absent for too long. It notices when it returns,
+and gets nothing of what was published meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
 
 from ensue.core.trace import Row
 
-__all__ = ["without_forgotten"]
+__all__ = ["without_expired", "without_forgotten"]
+
+EXPIRE_NS = 55_000_000_000
+"""Servers give no subscriber up that was absent for less: after 60 s, less what was on the way."""
+NOTICE_NS = 25_000_000_000
+"""How long after its return a subscriber has noticed that it was given up."""
 
 _HAS = frozenset({"submitted", "node_delivered"})
 
@@ -39,3 +47,21 @@ def without_forgotten(
         )
 
     return [row for row in rows if row.action != "published" or not is_forgotten(row)]
+
+
+def without_expired(
+    rows: Sequence[Row], pauses: Mapping[str, Sequence[tuple[int, int]]]
+) -> list[Row]:
+    """Leave out receipts of events while a subscriber was paused that servers may have given up."""
+    absent = [
+        (begun_ns, continued_ns + NOTICE_NS)
+        for times in pauses.values()
+        for begun_ns, continued_ns in times
+        if continued_ns - begun_ns >= EXPIRE_NS
+    ]
+    return [
+        row
+        for row in rows
+        if row.action != "published"
+        or not any(begun_ns <= (row.true_ns or 0) <= ended_ns for begun_ns, ended_ns in absent)
+    ]

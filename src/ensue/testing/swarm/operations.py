@@ -41,7 +41,7 @@ from ensue.testing.cluster import DATA, PORT, Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.judge import judge
-from ensue.testing.swarm.rare_faults import add_rare_faults
+from ensue.testing.swarm.rare_faults import add_rare_faults, long_busy_s, long_settle_s
 from ensue.testing.world import World
 
 __all__ = ["OperationsDraw", "OperationsProgram", "draw_operations", "judge_operations"]
@@ -161,6 +161,7 @@ class OperationsProgram:
     def __init__(self, world: World, drawn: OperationsDraw) -> None:
         self.world, self.drawn = world, drawn
         self.random = world.generator("operations")
+        self.settle_s = SETTLE_S + long_settle_s(drawn.faults)
         self.cluster = Cluster(
             world,
             names=[f"server-{number}" for number in range(1, drawn.servers + 1)],
@@ -196,10 +197,10 @@ class OperationsProgram:
         striker = Striker(self.world, [self.cluster], self.drawn.faults)
         striker.log = self.faults
         striker.start()
-        await asyncio.sleep(BUSY_S)
+        await asyncio.sleep(BUSY_S + long_busy_s(self.drawn.faults))
         await striker.stop()
         self.calm = True
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(self.settle_s)
         await self._inspect()
         self.over = True
         await self._end()
@@ -248,7 +249,7 @@ class OperationsProgram:
                     await bus.publish(random.choice(TOPICS), payload, receipt=False)
                 await asyncio.sleep(random.choice((0.01, 0.1, 0.5)))
             with suppress(EventVoided):
-                await bus.flush(timeout=SETTLE_S / 2)
+                await bus.flush(timeout=self.settle_s / 2)
 
     async def _archive(self) -> None:
         """Read everything, durably."""
@@ -525,4 +526,4 @@ def judge_operations(program: OperationsProgram, rows: list[Row]) -> list[str]:
     """Return what is wrong with the order of events; those of hubs are judged where they run."""
     inside = {row.node for row in rows if row.topic in HUB_TOPICS}
     kept = [row for row in rows if row.node not in inside]
-    return judge(kept, "total", settle_s=SETTLE_S / 2, durable=program.durable, lossy=True)
+    return judge(kept, "total", settle_s=program.settle_s / 2, durable=program.durable, lossy=True)

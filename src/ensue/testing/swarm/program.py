@@ -36,6 +36,7 @@ from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
+from ensue.testing.swarm.rare_faults import long_busy_s, long_settle_s, may_expire
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_draw import Draw
 from ensue.testing.world import World
@@ -81,6 +82,9 @@ class Program:
     def __init__(self, world: World, drawn: Draw) -> None:
         self.world, self.drawn = world, drawn
         self.random = world.random
+        self.busy_s = BUSY_S + long_busy_s(drawn.faults)
+        self.late_s = long_settle_s(drawn.faults)
+        """How much later than usual all clients are connected again."""
         count = drawn.publishers + drawn.readers + drawn.durable + drawn.handlers
         count += drawn.is_prompt
         self._brokers, url = [], ""
@@ -160,13 +164,13 @@ class Program:
         if drawn.stranger:
             await asyncio.sleep(3.0)
             self._start("stranger", self._differ, self._generator())
-        await asyncio.sleep(BUSY_S)
+        await asyncio.sleep(self.busy_s)
         await striker.stop()
         self.calm = True
         if drawn.mishap == "flipped" and drawn.servers == 1:
             self._start("auditor", self._audit)
         self.noticed_ns = world.now_ns + NOTICE_NS
-        await asyncio.sleep(FINAL_S)
+        await asyncio.sleep(FINAL_S + self.late_s)
         self.final_ns = world.now_ns
         await asyncio.sleep(SETTLE_S - FINAL_S)
         self.over, self.over_ns = True, world.now_ns
@@ -260,6 +264,9 @@ class Program:
         if isinstance(error, LogLost):
             return self.mishap.is_accepted
         if isinstance(error, SubscriptionLost):
+            expired = error.reason == "expired" or "away for too long" in error.reason
+            if expired and may_expire(self.drawn.faults):
+                return True
             return error.reason == "superseded" or self.mishap.is_accepted
         return True
 
@@ -275,7 +282,7 @@ class Program:
         drawn = self.drawn
         async with ensue.connect(self._url(random), order=drawn.order, name="publisher") as bus:
             self.publishers[name] = bus.name
-            gap_s = BUSY_S / drawn.events
+            gap_s = self.busy_s / drawn.events
             while not self.calm:
                 burst = random.choice((1, 1, 1, 5, 20))
                 for _ in range(burst):
@@ -297,11 +304,12 @@ class Program:
 
     async def _flush(self, bus: ensue.Bus) -> None:
         try:
-            await bus.flush(timeout=SETTLE_S / 2)
+            await bus.flush(timeout=SETTLE_S / 2 + self.late_s)
         except EventsInDoubt as error:
             # Receipts of causal order wait for killed subscribers until these expire.
-            killed = isinstance(self.drawn.order, ensue.Causal) and self.drawn.faults.client_kills
-            if not self.is_refused and not killed:
+            faults = self.drawn.faults
+            killed = faults.client_kills or faults.client_power_cuts
+            if not self.is_refused and not (killed and isinstance(bus.order, ensue.Causal)):
                 self.problems.append(f"liveness: no receipts long after healing: {error}")
         else:
             if bus.unsettled:

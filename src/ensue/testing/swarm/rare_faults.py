@@ -10,12 +10,23 @@ import msgspec
 
 from ensue.testing.faults import Faults
 
-__all__ = ["RARE", "add_rare_faults", "rarely"]
+__all__ = ["RARE", "add_rare_faults", "long_busy_s", "long_settle_s", "may_expire", "rarely"]
 
 EVERY = 16
 """One seed of so many draws a fault."""
-RARE = {"clock_drifts": 66, "client_suspends": 189, "server_suspends": 37}
+RARE = {
+    "clock_drifts": 66,
+    "client_suspends": 189,
+    "server_suspends": 37,
+    "client_power_cuts": 10,
+    "blackholes": 12,
+}
 """By fault: the number of its generator. With these, seeds that tests note draw none of them."""
+
+LONG_BUSY_S = 80.0
+"""How much longer faults strike where outages are long."""
+LONG_SETTLE_S = 25.0
+"""How much longer healing takes where clients have to notice that a server is silent: 20 s."""
 
 
 def rarely(what: str, number: int, seed: int, order: str) -> Random | None:
@@ -32,3 +43,18 @@ def add_rare_faults(faults: Faults, seed: int, order: str) -> Faults:
         if (random := rarely(f"faults/{name}", number, seed, order)) is not None
     }
     return msgspec.structs.replace(faults, **rates)
+
+
+def long_busy_s(faults: Faults) -> float:
+    """Return how much longer than usual faults strike."""
+    return LONG_BUSY_S if may_expire(faults) or faults.client_power_cuts else 0.0
+
+
+def may_expire(faults: Faults) -> bool:
+    """Return whether servers may give up clients that live."""
+    return bool(faults.client_suspends or faults.server_suspends)
+
+
+def long_settle_s(faults: Faults) -> float:
+    """Return how much later than usual clients are connected again after healing."""
+    return LONG_SETTLE_S if faults.blackholes else 0.0

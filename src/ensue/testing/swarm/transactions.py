@@ -24,7 +24,12 @@ from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.moves import Moves
-from ensue.testing.swarm.rare_faults import add_rare_faults
+from ensue.testing.swarm.rare_faults import (
+    add_rare_faults,
+    long_busy_s,
+    long_settle_s,
+    may_expire,
+)
 from ensue.testing.world import World
 
 __all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
@@ -129,6 +134,8 @@ class ContentProgram:
         self.over = False
         self.calm_ns = 0
         """When faults were over."""
+        self._expired = (LocalProtocolError,) if may_expire(drawn.faults) else ()
+        """What a client gets whose session brokers gave up."""
         self.moves = Moves()
         self._decisions = Random(f"{drawn.seed}/decisions")  # noqa: S311 - replays a seed
         """Of held plans and attempts: of its own, so that all else stays as it was drawn."""
@@ -152,7 +159,7 @@ class ContentProgram:
         striker.log = self.faults
         await asyncio.sleep(1.0)
         striker.start()
-        await asyncio.sleep(BUSY_S / 2)
+        await asyncio.sleep(BUSY_S / 2 + long_busy_s(drawn.faults))
         if drawn.pauses_broker:
             await self._pause_broker()
         await asyncio.sleep(BUSY_S / 2)
@@ -160,7 +167,7 @@ class ContentProgram:
         self.calm, self.calm_ns = True, world.now_ns
         if drawn.dies:
             await self._kill_coordinator()
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(SETTLE_S + long_settle_s(drawn.faults))
         self.over = True
         for client in self.clients:
             with suppress(TimeoutError):
@@ -180,7 +187,7 @@ class ContentProgram:
     async def _stream(self, random: Random) -> None:
         """Publish all the time, without waiting for answers."""
         while not self.calm:
-            with suppress(TransportError, EventsInDoubt):
+            with suppress(TransportError, EventsInDoubt, *self._expired):
                 async with ensue.connect(self._any_url(random), order=None, name="stream") as bus:
                     await bus.advertise(where="x exists")
                     while not self.calm:
@@ -262,7 +269,7 @@ class ContentProgram:
                 finally:
                     # Plans of others may still name it: nothing is owed to it any more.
                     self.world.crashed(self.world.host(name))
-            except (TransportError, SubscriptionLost, EventsInDoubt):
+            except (TransportError, SubscriptionLost, EventsInDoubt, *self._expired):
                 await asyncio.sleep(0.5)
 
     async def _connected(self, name: str, random: Random) -> None:
@@ -490,7 +497,7 @@ class ContentProgram:
 
     async def _prove_liveness(self, bus: ensue.Bus) -> None:
         """Commit a transaction of each kind: none may be blocked by what happened before."""
-        await asyncio.sleep(SETTLE_S / 4)
+        await asyncio.sleep(SETTLE_S / 4 + long_settle_s(self.drawn.faults))
         for kind in KINDS:
             try:
                 async with bus.transaction(isolation=kind, timeout=SETTLE_S / 4) as tx:
