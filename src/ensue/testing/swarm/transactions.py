@@ -164,6 +164,7 @@ class ContentProgram:
         self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
         self.faults = striker.log
+        self.problems += striker.hung
         self.problems += [
             f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
         ]
