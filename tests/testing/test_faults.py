@@ -1,12 +1,14 @@
 """Faults strike processes between `strike` and `heal`, and are healed then."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 import ensue
 from ensue.testing import Faults, Simulation, simulate
 from ensue.testing.cluster import PORT
+from ensue.testing.errors import SimulationFailed
 from ensue.testing.process import Process
 
 MILLISECOND_NS = 1_000_000
@@ -117,3 +119,43 @@ def test_connections_in_a_blackhole_are_silent_after_healing_too() -> None:
     before, later = simulate(main, faults=Faults(blackholes=30)).result
     assert before >= 3
     assert later == 0
+
+
+def test_client_is_cancelled_where_it_stands_and_starts_again() -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        seen.append("starts")
+        try:
+            await rest()
+        finally:
+            await asyncio.sleep(0.1)
+            seen.append("ends")
+
+    async def main(simulation: Simulation) -> None:
+        client = simulation.start("client", work)
+        await asyncio.sleep(1)
+        simulation.strike()
+        while client.lives < 3:  # noqa: ASYNC110 - set by another event loop
+            await asyncio.sleep(0.1)
+        await simulation.heal()
+        assert client.alive
+
+    simulate(main, faults=Faults(client_stops=20))
+    assert seen[:5] == ["starts", "ends", "starts", "ends", "starts"]
+
+
+def test_client_that_goes_on_when_it_is_cancelled_fails_the_run() -> None:
+    async def work() -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await rest()
+
+    async def main(simulation: Simulation) -> None:
+        simulation.start("client", work)
+        simulation.strike()
+        await asyncio.sleep(60)
+        await simulation.heal()
+
+    with pytest.raises(SimulationFailed, match="client was cancelled and did not end in 100 s"):
+        simulate(main, faults=Faults(client_stops=20))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from math import inf
 from random import Random
 
@@ -19,6 +20,8 @@ SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
 LONG_S = (20.0, 70.0)
 """Outages longer than clients wait for a silent server, and than servers for a silent client."""
+STOP_S = 100.0
+"""How long a client that was cancelled may take to end: longer than all outages."""
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +53,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     server_suspends: float = 0.0
     client_power_cuts: float = 0.0
     """Servers find half-open connections."""
+    client_stops: float = 0.0
+    """Cancels the main task of a client wherever it stands, as at SIGTERM."""
     blackholes: float = 0.0
     """Of all connections of a host: a router forgets them, and both sides stay half-open."""
 
@@ -108,8 +113,11 @@ class Striker:
         self._faults, self._random = faults, world.generator("faults")
         self.log: list[str] = []
         """What struck, and when."""
+        self.hung: list[str] = []
+        """Clients that were cancelled and did not end, or left a task, in words."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._ending: dict[asyncio.Task[None], None] = {}
+        self._stopping: dict[Process, int] = {}
+        """Clients that were cancelled and are not started again yet, and their lives then."""
 
     def start(self) -> None:
         """Let faults strike from now on."""
@@ -119,9 +127,9 @@ class Striker:
 
     async def stop(self) -> None:
         """Heal everything, and let no more faults strike."""
-        for task in (*self._tasks, *self._ending):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._ending, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._world.network.heal()
         for process in self._world.processes.values():
             process.machine.correct_clock()
@@ -129,6 +137,9 @@ class Striker:
                 process.resume()
         for cluster in self._clusters:
             cluster.down.clear()
+        for client in list(self._stopping):
+            await self._wait_for(client)
+            self._start_again(client)
 
     async def _strike_on(self, name: str, mean_s: float) -> None:
         while True:
@@ -186,6 +197,37 @@ class Striker:
     async def _broker_kills(self) -> None:
         if (broker := self._broker()) is not None:
             await self._kill(broker.process)
+
+    async def _client_stops(self) -> None:
+        if (client := self._client()) is None:
+            return
+        self._note(f"stop {client.name}")
+        client.terminate()
+        self._stopping[client] = client.lives
+        await self._wait_for(client)
+        await asyncio.sleep(self._random.uniform(2.0, 5.0))
+        if self._stopping[client] == client.lives and not client.alive and not client.killed:
+            self.hung += [f"leak: {client.name} was cancelled, and {it}" for it in client.waits()]
+        self._start_again(client)
+
+    async def _wait_for(self, client: Process) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await client.ended()
+
+    def _start_again(self, client: Process) -> None:
+        """Start a client that was cancelled, unless another fault killed it meanwhile."""
+        if self._stopping.pop(client) != client.lives or client.killed:
+            return
+        if client.alive:
+            waits = "; ".join(client.waits())
+            self.hung.append(
+                f"liveness: {client.name} was cancelled and did not end in {STOP_S:g} s: {waits}"
+            )
+            return
+        self._world.crashed(client.machine)
+        self._world.bury(client)
+        client.restart()
 
     async def _client_power_cuts(self) -> None:
         if (client := self._client()) is not None:

@@ -14,6 +14,7 @@ from ensue.core.trace import Row, digest
 from ensue.testing.broker import Broker
 from ensue.testing.broker_carrier import simulated_schemes
 from ensue.testing.cluster import Cluster
+from ensue.testing.errors import SimulationFailed
 from ensue.testing.faults import Faults, Striker
 from ensue.testing.guard import guarded
 from ensue.testing.loop import install_generator_hooks
@@ -103,8 +104,10 @@ class Simulation:
         self._striker.start()
 
     async def heal(self) -> None:
-        """Heal all faults, and inject no more."""
+        """Heal all faults, and inject no more; raise if a process that was cancelled goes on."""
         await self._striker.stop()
+        if self._striker.hung:
+            raise SimulationFailed("; ".join(self._striker.hung))
 
 
 def simulate(

@@ -160,7 +160,7 @@ class World:
         self._timer_ns = min(self._timer_ns, due_ns)
 
     def bury(self, process: Process) -> None:
-        """Keep what a killed process left."""
+        """Keep what a process left that was killed or is started again."""
         self._graveyard.append((list(process.loop.tasks), list(process.loop.ready), process.loop))
 
     def unhandled(self, process: Process, context: dict[str, Any]) -> None:

@@ -409,6 +409,21 @@ real_decide = plan.PlannedTransaction._decide
 real_give_up, real_note = ContentSession._give_up, plan.PlannedTransaction._note
 real_transaction_exit = transaction.Transaction.__aexit__
 
+
+async def swallow_cancellation(self: Bus, kind: Any, error: Any, traceback: Any) -> bool:
+    """Leaving a bus ends a cancellation."""
+    await real_leave(self, kind, error, traceback)
+    return kind is asyncio.CancelledError
+
+
+async def stay_if_cancelled(self: Bus, kind: Any, error: Any, traceback: Any) -> None:
+    """A bus whose block is cancelled is not closed."""
+    if kind is not asyncio.CancelledError:
+        await real_leave(self, kind, error, traceback)
+
+
+real_leave = Bus.__aexit__
+
 CLIENT = (
     Mutant("settled when sent", "total", ((Receipts, "expect", settled_when_sent),)),
     Mutant("voided events count", "total", ((Receipts, "settle", settle_the_voided),)),
@@ -426,6 +441,8 @@ CLIENT = (
     Mutant("shares leave for all", "causal", ((SharedNode, "drop", drop_all),)),
     Mutant("a full share stays paused", "causal", ((SharedNode, "resume", nothing),)),
     Mutant("a full reader stays paused", "total", ((Backpressure, "relieve", nothing),)),
+    Mutant("leaving swallows cancellations", "total", ((Bus, "__aexit__", swallow_cancellation),)),
+    Mutant("a cancelled block stays connected", "total", ((Bus, "__aexit__", stay_if_cancelled),)),
     Mutant("a failed bus waits on", "total", ((Receipts, "fail_all", nothing),)),
     Mutant("clients leave silently", "causal", ((RemoteHub, "close_client", part_at_once),)),
     Mutant("nothing is repeated on reconnect", "total", ((RemoteHub, "_reconnected", nothing),)),
@@ -1011,6 +1028,8 @@ SEEDS = {
     "suspensions stop the clock": 155,
     "silence goes unnoticed": 58,
     "servers keep silent clients": 97,
+    "leaving swallows cancellations": 7,
+    "a cancelled block stays connected": 7,
 }
 """By bug: a seed that finds it, and finds nothing without it."""
 

@@ -135,6 +135,10 @@ def _redeliveries(name: str, lives: Sequence[Row]) -> list[str]:
         position = row.position or 0
         if row.action == "acknowledged":
             safe = max(safe, position)
+        elif row.action == "subscribed" and row.verdict == "missed":
+            # Retention removed events that were handed out and not acknowledged. The application
+            # learns that it missed them, and their positions go to the next ones.
+            events = {known: event for known, event in events.items() if known <= safe}
         elif row.action == "delivered":
             if position <= safe:
                 problems.append(

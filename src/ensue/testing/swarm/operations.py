@@ -207,6 +207,7 @@ class OperationsProgram:
         self.cluster.close()
         if self.drawn.servers == 1:
             await self._recover()
+        self.problems += striker.hung
         self.problems += [f"{name} refused: {why}" for name, why in self.cluster.damaged.items()]
 
     def _generator(self) -> Random:
@@ -320,6 +321,10 @@ class OperationsProgram:
                             break
             except TimeoutError:
                 self.problems.append(f"liveness: a hub delivered {numbers} of {count} each")
+            except asyncio.CancelledError:
+                publishing.cancel()
+                await asyncio.gather(publishing, return_exceptions=True)
+                raise
             await publishing
         for publisher, got in numbers.items():
             if got != sorted(got):

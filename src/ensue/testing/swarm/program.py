@@ -179,7 +179,7 @@ class Program:
         self.problems += await judge_leaks(self.cluster, self.clients, self._closed)
         self.cluster.close()
         self.faults += self.mishap.log
-        self.problems += self.mishap.problems
+        self.problems += [*self.mishap.problems, *striker.hung]
         if drawn.mishap == "flipped" and self._saw_damage and not self.cluster.damaged:
             self.problems.append(
                 "refusal: clients got an error about damage, and the server goes on"
@@ -246,7 +246,13 @@ class Program:
         while not self.over:
             try:
                 await main(*args)
-            except (TransportError, SubscriptionLost, EventsInDoubt, LogLost) as error:
+            except (
+                TransportError,
+                SubscriptionLost,
+                EventsInDoubt,
+                LogLost,
+                AccessDenied,
+            ) as error:
                 if not self._expects(error):
                     self.problems.append(f"{name}: {error!r}")
                     return
@@ -261,6 +267,8 @@ class Program:
                     return
 
     def _expects(self, error: EnsueError) -> bool:
+        if isinstance(error, AccessDenied):
+            return may_expire(self.drawn.faults) and "away for too long" in str(error)
         if isinstance(error, LogLost):
             return self.mishap.is_accepted
         if isinstance(error, SubscriptionLost):

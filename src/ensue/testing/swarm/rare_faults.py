@@ -20,6 +20,7 @@ RARE = {
     "server_suspends": 37,
     "client_power_cuts": 10,
     "blackholes": 12,
+    "client_stops": 37,
 }
 """By fault: the number of its generator. With these, seeds that tests note draw none of them."""
 

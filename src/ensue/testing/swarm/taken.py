@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from random import Random
 
 import ensue
@@ -35,8 +34,14 @@ class Taken:
         for _ in range(self._random.randint(0, 3)):
             await asyncio.sleep(0)
         reading.cancel()
-        with suppress(asyncio.CancelledError, StopAsyncIteration):
+        try:
             self.take(subscription, await reading)
+        except StopAsyncIteration:
+            pass
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # The application itself was cancelled.
 
     def judge(self, rows: Sequence[Row]) -> list[str]:
         """Return which events count as delivered that no application got."""

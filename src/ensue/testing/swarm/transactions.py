@@ -180,6 +180,7 @@ class ContentProgram:
                 self.problems.append(f"{client.name} failed: {error}")
         self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
+        self.problems += striker.hung
         self.problems += [
             f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
         ]
