@@ -157,3 +157,14 @@ def test_ctrl_c_ends_a_search_with_its_results(tmp_path: Path) -> None:
     assert process.returncode == 2
     assert "interrupted; until then:" in out
     assert "Traceback" not in err
+
+
+def test_seeds_of_the_whole_stack_run_on_spark(shell: Shell) -> None:
+    words = ("swarm", "--stack", "operations", "--seeds", "0:2")
+    ended = shell(*words, "--master", "local[1]", "--json")
+    assert ended.code == 0, ended.stderr
+    here = shell(*words, "--jobs", 1, "--json").json()
+    there = ended.json()
+    counts = ("protocol", "seeds", "events", "deliveries", "steps", "failures")
+    assert [there[each] for each in counts] == [here[each] for each in counts]
+    assert there["deliveries"] > 0

@@ -48,6 +48,7 @@ from ensue.protocols.membership.client import POLL_NS, MembershipClient
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.topic_log.fanout import Agreed, Fanout
 from ensue.protocols.topic_log.log_identity import LogRefused
+from ensue.protocols.total.backfill import History
 from ensue.protocols.total.publisher_sessions import PublisherSessions
 from ensue.protocols.total.station import Station
 from ensue.protocols.transactions import contexts
@@ -936,6 +937,25 @@ LEAKS = (
     ),
 )
 
+# -- What operators meet: retention, and reading the past ------------------------------------------
+
+
+def skip_a_slot(self: History) -> Any:
+    """One event of the past is skipped."""
+    event = real_history_take(self)
+    if event is not None and event.slot == 7:
+        event = real_history_take(self)
+    return event
+
+
+real_history_take = History.take
+
+OPERATIONS = (
+    Mutant("missed events go unreported", "operations", ((TopicChanges, "miss", nothing),)),
+    Mutant("the past has a gap", "operations", ((History, "take", skip_a_slot),)),
+    Mutant("left timers, operations", "operations", ((Bus, "_leave", close_with_a_timer),)),
+)
+
 SEEDS = {
     "the last ack counts": 146,
     "names have no owners": 4,
@@ -1030,10 +1050,13 @@ SEEDS = {
     "servers keep silent clients": 97,
     "leaving swallows cancellations": 7,
     "a cancelled block stays connected": 7,
+    "missed events go unreported": 58,
+    "the past has a gap": 0,
+    "left timers, operations": 0,
 }
 """By bug: a seed that finds it, and finds nothing without it."""
 
-_ALL = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS)
+_ALL = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, *OPERATIONS)
 MUTANTS = tuple(
     msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
 )

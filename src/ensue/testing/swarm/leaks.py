@@ -30,11 +30,16 @@ LEAVE_S = 80.0
 
 
 async def judge_leaks(
-    cluster: Cluster, clients: Iterable[Process], closed: Iterable[str] = ()
+    cluster: Cluster,
+    clients: Iterable[Process],
+    closed: Iterable[str] = (),
+    *,
+    hasty: tuple[str, ...] = HASTY,
 ) -> list[str]:
     """Wait, and return what clients left behind, if all have ended.
 
-    `closed` are buses of hasty clients that were closed when all servers were back.
+    `hasty` are how the names of clients begin that may close while a server is away; `closed` are
+    buses of theirs that were closed when all servers were back.
     """
     clients = list(clients)
     if any(each.alive for each in clients):
@@ -43,7 +48,7 @@ async def judge_leaks(
     ended = [each for each in clients if each.task.done() and not each.killed]
     found = [f"leak: {each.name} has {what}" for each in ended for what in _in_process(each)]
     # The last bus of each: earlier ones may have been closed while a server was away.
-    settled = [each for each in ended if each.error() is None and not each.name.startswith(HASTY)]
+    settled = [each for each in ended if each.error() is None and not each.name.startswith(hasty)]
     left = [*(each.last_bus for each in settled if each.last_bus), *closed]
     # Stations on a broker see no connections: they forget clients that are silent.
     servers = {name: each for name, each in cluster.servers.items() if isinstance(each, Server)}

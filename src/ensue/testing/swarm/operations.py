@@ -4,8 +4,9 @@ Clients publish and read while an operator looks at the servers. Besides the ord
 
 - the status of a chain lists every server, and after healing all of them are well;
 - no counter of a server decreases while it lives, and bad requests get the right answers;
-- a subscription that begins with the earliest event gets what the log still has, and no gap within
-  it without a report;
+- no subscription gets events with a gap between them that it does not report, also if it begins in
+  the past; without retention, one from the earliest event begins with the first;
+- clients that left leave nothing behind;
 - a server's file says what its configuration says;
 - buses on `memory://` deliver what was published, in order.
 """
@@ -40,7 +41,9 @@ from ensue.server.config import Limits, Retention, ServerConfig
 from ensue.testing.cluster import DATA, PORT, Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm.gap_reports import GapReports
 from ensue.testing.swarm.judge import judge
+from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.rare_faults import add_rare_faults, long_busy_s, long_settle_s
 from ensue.testing.world import World
 
@@ -52,6 +55,8 @@ ADMIN_PORT = 7401
 ANSWER_S = 10.0
 """How long a page may take when nothing is wrong."""
 TOPICS = ("a", "b", "c")
+HASTY = ("publisher",)
+"""Clients that close as soon as faults are over, when servers may still be away."""
 HUB_TOPICS = ("hub.a", "hub.b")
 """Topics of buses on `memory://`, which no server knows."""
 UNWRITTEN = ("listen", "data", "admin", "limits")
@@ -177,6 +182,9 @@ class OperationsProgram:
         self.faults: list[str] = []
         """What struck, and when: one list, also while the program runs."""
         self.durable: list[str] = ["archive"]
+        self.gaps = GapReports()
+        self.whole: dict[str, None] = {}
+        """Subscriptions that began with the earliest event."""
         self.calm = False
         """Whether faults are over: publishers stop."""
         self.over = False
@@ -204,10 +212,13 @@ class OperationsProgram:
         await self._inspect()
         self.over = True
         await self._end()
-        self.cluster.close()
         if self.drawn.servers == 1:
+            self.cluster.close()
             await self._recover()
         self.problems += striker.hung
+        # One that recovered is not in the cluster: it may have lost when sessions ended.
+        self.problems += await judge_leaks(self.cluster, self.clients, hasty=HASTY)
+        self.cluster.close()
         self.problems += [f"{name} refused: {why}" for name, why in self.cluster.damaged.items()]
 
     def _generator(self) -> Random:
@@ -261,11 +272,13 @@ class OperationsProgram:
             ensue.connect(url, name="archive") as bus,
             bus.subscribe(*TOPICS, name="archive", durable=True, start=start) as events,
         ):
+            if start == "earliest":
+                self.whole[events.name] = None
             while not self.over:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.5):
                         async for _ in events:
-                            pass
+                            self.gaps.note(events)
 
     async def _look_back(self, random: Random) -> None:
         """Read the log again from its first event, or from a place in it, while it is trimmed."""
@@ -275,9 +288,12 @@ class OperationsProgram:
                 several = len(TOPICS) if self.drawn.servers == 1 else 1
                 topics = random.sample(TOPICS, random.randint(1, several))
                 async with bus.subscribe(*topics, start=place) as events:
+                    if place == "earliest":
+                        self.whole[events.name] = None
                     with suppress(TimeoutError):
                         async with asyncio.timeout(random.choice((0.2, 2.0))):
                             async for event in events:
+                                self.gaps.note(events)
                                 place = event.place
                 if random.random() < 0.5:
                     place = "earliest"
@@ -464,6 +480,7 @@ class OperationsProgram:
         server = self.world.start(name, self.cluster.serve, config)
         got: list[bytes] = []
         client = self.world.start("successor", self._continue, got)
+        self.clients.append(client)
         with suppress(TimeoutError):
             async with asyncio.timeout(30.0):
                 await client.ended()
@@ -528,7 +545,16 @@ def _as_toml(cluster: Cluster) -> str:
 
 
 def judge_operations(program: OperationsProgram, rows: list[Row]) -> list[str]:
-    """Return what is wrong with the order of events; those of hubs are judged where they run."""
+    """Return what is wrong with the events that clients got; hubs are judged where they run."""
     inside = {row.node for row in rows if row.topic in HUB_TOPICS}
     kept = [row for row in rows if row.node not in inside]
-    return judge(kept, "total", settle_s=program.settle_s / 2, durable=program.durable, lossy=True)
+    retention = program.drawn.retention
+    is_kept = retention.bytes is None and retention.age_s is None
+    problems = judge(
+        kept,
+        "total",
+        settle_s=program.settle_s / 2,
+        durable=program.durable,
+        lossy=not program.gaps.is_empty,
+    )
+    return problems + program.gaps.judge(kept, program.whole if is_kept else ())

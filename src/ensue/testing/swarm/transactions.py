@@ -10,7 +10,6 @@ import msgspec
 
 import ensue
 from ensue.checkers import Verdict, check
-from ensue.client.content.session import _Buffer
 from ensue.core.errors import (
     EventsInDoubt,
     LocalProtocolError,
@@ -127,7 +126,6 @@ class ContentProgram:
         )
         self.clients: list[Process] = []
         self.problems: list[str] = []
-        self.outcomes: list[str] = []
         self.faults: list[str] = []
         """What struck, and when: one list, also while the program runs."""
         self.calm = False
@@ -400,15 +398,6 @@ class ContentProgram:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
 
-    def _check_unread(self, bus: ensue.Bus) -> None:
-        """Check that no events wait for a subscription without a reader."""
-        session = bus._content.session  # noqa: SLF001 - no API shows it
-        for name, reader in session._readers.items():  # noqa: SLF001 - as above
-            if isinstance(reader, _Buffer) and reader.events and not reader.is_made:
-                self.problems.append(
-                    f"unread: {len(reader.events)} events of {name} have no reader"
-                )
-
     async def _operate(self, bus: ensue.Bus, name: str, random: Random) -> None:
         others = [each for other, each in self._names.items() if other != name]
         with suppress(EventsInDoubt, LocalProtocolError):
@@ -417,15 +406,8 @@ class ContentProgram:
                 self.moves.confirm(event)
                 return
         kind = random.choice(self.drawn.kinds)
-        try:
+        with suppress(ensue.TransactionAborted, TransactionPending, _UndoError):
             await self._transact(bus, kind, random.choice(others), random)
-            self.outcomes.append("committed")
-        except ensue.TransactionAborted as error:
-            self.outcomes.append(error.reason)
-        except TransactionPending:
-            self.outcomes.append("pending")
-        except _UndoError:
-            self.outcomes.append("undone")
 
     async def _transact(self, bus: ensue.Bus, kind: str, other: str, random: Random) -> None:
         timeout_s = random.choice((2.0, 10.0))
