@@ -105,6 +105,7 @@ def test_each_order_has_its_rules() -> None:
     }
     assert checked == {
         "total": ["fifo", "total", "causal", "positions", "complete"],
+        "total-noncausal": ["fifo", "total", "positions", "complete"],
         "causal": ["fifo", "causal", "positions", "complete"],
         "causal-topic": ["fifo", "causal-topic", "positions", "complete"],
         "merged": ["fifo", "global", "causal", "positions", "complete"],
@@ -125,7 +126,8 @@ def test_each_order_has_its_rules() -> None:
 def test_unknown_order_is_rejected() -> None:
     with pytest.raises(
         BadInput,
-        match=r"no order 'partial'.*total, causal, causal-topic, merged, deadline, fifo, none",
+        match=r"no order 'partial'.*total, total-noncausal, causal, causal-topic, merged, deadline, "
+        r"fifo, none",
     ):
         check(good(), "partial")
 

@@ -104,6 +104,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     },
     link.LinkData: {"number": counts, "payload": st.binary(max_size=40)},
     link.LinkAck: {"number": counts},
+    link.LinkGap: {"number": counts, "early": many_counts},
     frames.StampRequest: {"number": counts, "topics": many_names, "settled": counts},
     frames.Fill: {
         "publisher": names,
