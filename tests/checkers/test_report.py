@@ -126,8 +126,8 @@ def test_each_order_has_its_rules() -> None:
 def test_unknown_order_is_rejected() -> None:
     with pytest.raises(
         BadInput,
-        match=r"no order 'partial'.*total, total-noncausal, causal, causal-topic, merged, deadline, "
-        r"fifo, none",
+        match=r"no order 'partial'.*total, total-noncausal, causal, causal-topic, merged, "
+        r"deadline, fifo, none",
     ):
         check(good(), "partial")
 
