@@ -28,28 +28,45 @@ ZEROED = 0.3
 """Probability that a torn write has the length and not the data."""
 
 
+def _put(content: bytearray, data: bytes, offset: int) -> None:
+    """Write at an offset; zeros fill what is missing before it."""
+    if offset > len(content):
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
 class _File:
     """One file: its content, and the part that survives a power cut."""
 
-    __slots__ = ("content", "locked_by", "safe", "writes")
+    __slots__ = ("content", "lapsed", "locked_by", "safe", "writes")
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
-        self.safe = bytes(content)
+        self.safe = bytearray(content)
         """The content at the last sync."""
         self.writes: list[tuple[int, bytes]] = []
         """Offset and bytes of each write since."""
+        self.lapsed = False
+        """Whether a sync failed: later ones copy what the kernel took for written."""
         self.locked_by: object = None
 
     def write(self, data: bytes, offset: int) -> None:
-        if offset > len(self.content):
-            self.content.extend(bytes(offset - len(self.content)))
-        self.content[offset : offset + len(data)] = data
+        _put(self.content, data, offset)
         self.writes.append((offset, data))
 
     def sync(self) -> None:
-        self.safe = bytes(self.content)
+        if self.lapsed:
+            self.copy()
+        # Only what is new: journals grow, and are synced after every batch.
+        for offset, data in self.writes:
+            _put(self.safe, data, offset)
         self.writes.clear()
+
+    def copy(self) -> None:
+        """Make all content survive a power cut, also what was not written in the usual way."""
+        self.safe[:] = self.content
+        self.writes.clear()
+        self.lapsed = False
 
     def lose_power(self, random: Random) -> None:
         """Keep the synced content and the first few later writes."""
@@ -61,10 +78,9 @@ class _File:
                 data = written[: random.randint(0, len(written))]
                 if random.random() < ZEROED:
                     data = bytes(len(data))
-            content.extend(bytes(max(0, offset - len(content))))
-            content[offset : offset + len(data)] = data
+            _put(content, data, offset)
         self.content = content
-        self.sync()
+        self.copy()
         self.locked_by = None
 
 
@@ -162,6 +178,7 @@ class Disk:
         if self.fails_sync:
             # The kernel marks the pages clean all the same: a second sync would succeed.
             found.writes.clear()
+            found.lapsed = True
             raise OSError(errno.EIO, "Input/output error")
         found.sync()
         self.synced += 1
@@ -177,7 +194,7 @@ class Disk:
         """Cut a file to a size."""
         found = self._file(path)
         del found.content[size:]
-        found.sync()  # Journals sync what they cut before they write on.
+        found.copy()  # Journals sync what they cut before they write on.
 
     # -- Names ----------------------------------------------------------------------------------
 
@@ -275,14 +292,14 @@ class Disk:
         found = self._names[path]
         place = self._random.randrange(len(found.content))
         found.content[place] ^= 1 << self._random.randrange(8)
-        found.sync()
+        found.copy()
         return f"{path} byte {place}"
 
     def append(self, path: Path, data: bytes) -> None:
         """Append bytes to a file at rest."""
         found = self._file(path)
         found.content.extend(data)
-        found.sync()
+        found.copy()
 
     def copy(self, folder: Path) -> None:
         """Keep a copy of a folder, for `roll_back`."""

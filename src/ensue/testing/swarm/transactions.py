@@ -137,6 +137,8 @@ class ContentProgram:
         self.moves = Moves()
         self._decisions = Random(f"{drawn.seed}/decisions")  # noqa: S311 - replays a seed
         """Of held plans and attempts: of its own, so that all else stays as it was drawn."""
+        self._pace = 1.0 + long_busy_s(drawn.faults) / BUSY_S
+        """How much longer clients pause where faults strike for long."""
         self._attempts: dict[str, str] = {}
         """By transaction that may be repeated: the attempt that was delivered."""
         self._names: dict[str, str] = {}
@@ -196,7 +198,7 @@ class ContentProgram:
                         ]
                         for event in await asyncio.gather(*made):
                             self.moves.confirm(event)
-                        await asyncio.sleep(random.uniform(0.0, 0.3))
+                        await asyncio.sleep(random.uniform(0.0, 0.3) * self._pace)
             self.world.crashed(self.world.host("stream"))
 
     async def _pause_broker(self) -> None:
@@ -328,7 +330,7 @@ class ContentProgram:
         async with bus.subscribe(where=where) as own:
             take(own, where)
             while not self.calm:
-                await asyncio.sleep(random.uniform(0.3, 1.5))
+                await asyncio.sleep(random.uniform(0.3, 1.5) * self._pace)
                 with suppress(ensue.TransactionAborted, TransactionPending, LocalProtocolError):
                     await self._move(bus, name, random, take)
             await asyncio.Event().wait()
@@ -390,7 +392,7 @@ class ContentProgram:
                 while not self.calm:
                     await self._operate(bus, name, random)
                     pause_s = random.expovariate(1.0 / self.drawn.pause_s)
-                    await asyncio.sleep(min(3.0, pause_s))
+                    await asyncio.sleep(min(3.0, pause_s) * self._pace)
                 await self._prove_liveness(bus)
                 while not self.over:  # noqa: ASYNC110 - processes share no event
                     await asyncio.sleep(0.5)
