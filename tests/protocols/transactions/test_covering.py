@@ -48,6 +48,31 @@ def test_answered_subscription_misses_no_event(isolation: str, commit: bool, cra
     assert not bad
 
 
+def refusal(seed: int) -> str:
+    """Return why a subscription is refused that a transaction covers which then aborts."""
+    clients = {"p": "b0", "q": "b0", "c": "b2", "d": "b2"}
+    net = TransactionNet(line(3), clients, seed=seed)
+    net.regular("p", adv("a", "x exists"))
+    net.settle()
+    net.start("q", invite("c", sub("wide", "x exists")), isolation="atomic")
+    for _ in range(net.random.randrange(20)):
+        net.step()
+    before = dict(net.answers("d"))
+    net.regular("d", sub("narrow", "x = 1"))
+    net.command("q", lambda client, now_ns: client.leave(now_ns=now_ns))
+    while net.answers("d") == before:
+        assert net.step()
+    net.regular("p", pub("event", x=1))
+    net.settle()
+    (answer,) = (net.answers("d")[each] for each in net.answers("d").keys() - before.keys())
+    return answer or ("" if net.payloads("d") == ["event"] else "it missed an event")
+
+
+def test_abort_does_not_refuse_a_subscription_that_the_transaction_covers() -> None:
+    found = {seed: why for seed in range(SEEDS) if (why := refusal(seed))}
+    assert not found
+
+
 def uncovered(seed: int) -> bool:
     """Return whether a subscription misses an event when its two coverers are withdrawn.
 

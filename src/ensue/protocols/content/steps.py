@@ -8,7 +8,8 @@ publication outside of transactions is no step: it is not answered.
 A neighbor that has acknowledged nothing for `away_ns` is *away*. A regular step that waits only for
 brokers that are away is answered with their names, and once more when they have answered. A
 subscription answered so covers no other subscription: its own second answer would not reach the
-client of the covered one. An advertisement may attract subscriptions of a broker that is away:
+client of the covered one. Nor does one whose transaction may abort before its step is answered:
+the client of the covered one would be refused, too. An advertisement may attract subscriptions of a broker that is away:
 until that broker answers, it is sent all publications that match the advertisement (`unknowing`).
 """
 
@@ -63,6 +64,8 @@ class Steps:
         """By number of a caused step without an answer: its neighbor, its advertisements."""
         self._unanswered: dict[str, MatchIndex] = {}
         """By neighbor: these advertisements."""
+        self._undecided: dict[int, list[str]] = {}
+        """By number of a caused step of a transaction, without an answer: its subscriptions."""
 
     def restore(
         self,
@@ -80,6 +83,9 @@ class Steps:
         self.under_way, self.away, self.partial = under_way, dict.fromkeys(away), partial
         for number, (neighbor, changes) in announced.items():
             self._announce(number, neighbor, changes)
+        for number in under_way:
+            if any(key in pending and pending[key].transaction for key in causes.get(number, ())):
+                self._undecided[number] = under_way[number][1]
         self._update_partial()
 
     # -- Causing steps --------------------------------------------------------------------------
@@ -104,10 +110,11 @@ class Steps:
     ) -> None:
         """Send a neighbor a step that a pending one causes."""
         number = self.wait(pending)
-        self.under_way[number] = (
-            neighbor,
-            [change.name for change in changes if change.action == f.SUBSCRIBE],
-        )
+        subscribed = [change.name for change in changes if change.action == f.SUBSCRIBE]
+        self.under_way[number] = (neighbor, subscribed)
+        if subscribed and pending.transaction:
+            self._undecided[number] = subscribed
+            self._update_partial()
         advertised = [change for change in changes if change.action == f.ADVERTISE]
         if advertised and pending.hop and not pending.transaction:
             self._announce(number, neighbor, advertised)
@@ -183,7 +190,8 @@ class Steps:
         """Note that a caused step is complete, and answer the steps that waited for it."""
         self.under_way.pop(number, None)
         self._forget_announced(number)
-        if self.partial.pop(number, None) is not None:
+        names = self._undecided.pop(number, None)
+        if self.partial.pop(number, None) is not None or names is not None:
             self._update_partial()
         for key in self.causes.pop(number, ()):
             pending = self.pending.get(key)
@@ -278,10 +286,9 @@ class Steps:
         self._state.tables.returning.update(dict.fromkeys(pending.advertised, key))
 
     def _update_partial(self) -> None:
-        """Mark subscriptions answered ahead of away brokers: they cover nothing."""
-        self._state.tables.partial = {
-            name for number in self.partial for name in self.under_way[number][1]
-        }
+        """Mark subscriptions that may not reach every broker: they cover nothing."""
+        found = {name for number in self.partial for name in self.under_way[number][1]}
+        self._state.tables.partial = found.union(*self._undecided.values())
 
     def _announce(self, number: int, neighbor: str, changes: list[Change]) -> None:
         self.announced[number] = (neighbor, changes)

@@ -18,9 +18,10 @@ A change that is already in effect changes nothing.
 
 A covered subscription is answered when its coverer has reached every broker (`steps`). So
 subscriptions that do not travel by steps can't cover: those of a plan (`loose`), which is not
-answered; those answered ahead of brokers that are away (`partial`); those of a serializable
-transaction until all brokers have committed it, and those that a transaction withdraws which this
-broker has voted for (`settling`).
+answered; those answered ahead of brokers that are away, and those of a transaction until all
+brokers have answered: it may abort before (`partial`); those of a serializable transaction until
+all brokers have committed it, and those that a transaction withdraws which this broker has voted
+for (`settling`).
 
 A *layer* is tables over others: it reads through to them and keeps its changes to itself.
 Transactions work on one, and so does the check for conflicts.
@@ -89,7 +90,7 @@ class Tables:
         self.settling: set[str] = set()
         """Subscriptions that change with a transaction not committed at all brokers."""
         self.partial: set[str] = set()
-        """Subscriptions that have not reached brokers that are away."""
+        """Subscriptions that may not reach every broker: one is away, or their transaction aborts."""
         if record is not None:
             for name, entry in record.advertisements.items():
                 self.advertisements.put(name, entry)
