@@ -14,7 +14,7 @@ import ensue
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.station import Station
 from ensue.runtime.hub_remote import RemoteHub
-from ensue.server import Server, ServerConfig
+from ensue.server import Server, ServerConfig, server
 from ensue.transports.tcp.messages import Member
 
 MINUTE_NS = 60_000_000_000
@@ -123,6 +123,40 @@ def test_publisher_that_reconnects_in_time_keeps_its_stamp(
             await until(lambda: blinking.name not in node.lost, "it is back")
             await within(blinking.flush())
             assert await read(events, 1) == [b"stalled"]
+
+    asyncio.run(main())
+
+
+def test_restarted_server_does_not_wait_for_a_dead_publisher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(server, "RETURN_S", 0.0)
+        leases = {"lease_ns": MINUTE_NS, "lease_lost_ns": SHORT_NS}
+        async with (
+            chain(tmp_path, **leases) as (low, high),
+            ensue.connect(low.url) as bus,
+            bus.subscribe("a", "b") as events,
+        ):
+            dying = await ensue.connect(low.url, close_timeout=0).__aenter__()
+            await stalled(dying, monkeypatch, high)
+            await low.stop()  # Else it sees that the publisher is gone, and says so.
+            await high.stop()
+            for link in links(dying):
+                link._task.cancel()
+                if link.connection is not None:
+                    link.connection.abort()
+            again = [Server(each.config) for each in (low, high)]
+            for each in again:
+                await each.start()
+            try:
+                await within(bus.publish("a", b"next"))
+                assert await within(read(events, 1), 30) == [b"next"]
+                with pytest.raises(ensue.EventsInDoubt):
+                    await dying.close()
+            finally:
+                for each in again:
+                    await each.stop()
 
     asyncio.run(main())
 

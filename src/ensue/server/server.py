@@ -43,6 +43,7 @@ from ensue.server.relay_claims import KEY, KEY_BYTES, ClaimChecker
 from ensue.server.station_builder import OWNER, PeerLogs
 from ensue.server.station_server import StationServer, damage_text
 from ensue.transports.framed import FramedTransport
+from ensue.transports.reconnect import BACKOFF_S_MAX
 from ensue.transports.tcp.carrier import TcpCarrier
 from ensue.transports.tcp.messages import Member, Welcome
 from ensue.transports.tcp.options import TcpOptions, parse_address, write_address
@@ -51,6 +52,8 @@ from ensue.transports.tls import TlsOptions
 __all__ = ["Server"]
 
 NEIGHBOR_RETRY_S = 0.5
+RETURN_S = BACKOFF_S_MAX
+"""How long publishers have to reconnect to a restarted server before they count as lost."""
 MARKS_S = 1.0
 """Interval at which high-water marks are persisted."""
 FILES_BESIDES = 128
@@ -148,6 +151,8 @@ class Server(StationServer):
         if key:
             self._tasks.append(asyncio.create_task(self._persist_marks(commit)))
         await listener.start()
+        if self._restarted and len(self.placement.nodes) > 1:
+            self._tasks.append(asyncio.create_task(self._lose_absent(listener)))
         await self._open_admin()
         for member in config.members:
             if member.name != config.name:
@@ -193,7 +198,7 @@ class Server(StationServer):
             listener.screens[node.name] = partial(screen_fanout, listener.authorization, node.name)
 
         def left(name: str) -> None:
-            self._call_station(lambda station, now: station.lose(name, now_ns=now))
+            self._lose(name)
             for fanout in self._fanouts:
                 if not fanout.closed:
                     fanout.command(lambda node, now: node.forget(name, now_ns=now))
@@ -201,6 +206,25 @@ class Server(StationServer):
                 self.content.disconnected(name)
 
         listener.on_left = left
+
+    def _lose(self, name: str) -> None:
+        self._call_station(lambda station, now: station.lose(name, now_ns=now))
+
+    @property
+    def _restarted(self) -> bool:
+        """Whether the log has an earlier incarnation."""
+        return self.lineage is not None and len(self.lineage.incarnations) > 1
+
+    async def _lose_absent(self, listener: Listener) -> None:
+        """Report publishers that do not return to a restarted server.
+
+        Those that it had stamped events for, and those whose requests waited for it.
+        """
+        await asyncio.sleep(RETURN_S)
+        assert self.station is not None
+        for name in self.station.publishers():
+            if name not in listener.routes:
+                self._lose(name)
 
     def _entered(self, name: str) -> None:
         """Handle that a connection now owns a name."""

@@ -241,6 +241,30 @@ def test_a_restarted_node_starts_leases_anew() -> None:
     assert again.next_timer_ns() == 1100
 
 
+def test_a_restarted_node_repeats_a_void_at_once() -> None:
+    disk, low = Disk(), node(lease_ns=100)
+    low.receive(StampRequest(number=1, topics=("a",), settled=1), source="p", now_ns=0)
+    low.handle_timer(now_ns=100)
+    disk.drain(low)
+    again = Sequencer(
+        name="low",
+        placement=PLACEMENT,
+        config=SequencerConfig(lease_ns=100),
+        records=disk,
+        now_ns=1000,
+    )
+    assert [event.slot for event in overdue(again, 1000)] == [1]
+
+
+def test_publishers_with_open_stamps_are_known() -> None:
+    low = node(lease_ns=100)
+    ask(low, 1, "a")
+    ask(low, 1, "b", publisher="q")
+    assert low.leases.publishers() == ("p", "q")
+    overdue(low, 100)
+    assert low.leases.publishers() == ()
+
+
 def test_leases_of_names_with_slashes_have_separate_records() -> None:
     keys = {
         Lease(publisher, origin, 1, "t", Stamp({"t": 1}), 0).key

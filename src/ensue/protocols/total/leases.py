@@ -11,6 +11,11 @@ wait for its slot. One that reconnects in time has its first lease again, no lon
 it had stayed connected. A driver that sees connections reports lost ones; without one, the lease
 stays.
 
+A node that restarts does not know for how long its leases have run: they begin again, and those
+that had run out are voided at once. A driver that sees connections reports the publishers that do
+not return. HAZARD: without one, a node that restarts more often than leases run out voids none, and
+subscribers wait for the slots of a publisher that is gone.
+
 Every slot that was given away ends up confirmed, published or void; none is forgotten before. A
 confirmation therefore names the slot, and a second stamp for one request (its origin had forgotten
 the publisher) is a ghost: it is never sent to the publisher, and voided at once.
@@ -157,6 +162,15 @@ class Leases:
         if lease.state in (OPEN, VOIDING):
             self._schedule(lease)
         return first is lease
+
+    def publishers(self) -> tuple[str, ...]:
+        """Return the publishers that have open stamps."""
+        publishers = (
+            publisher
+            for (publisher, _), client in self._clients.items()
+            if any(lease.state == OPEN for lease in client.leases.values())
+        )
+        return tuple(dict.fromkeys(publishers))
 
     def any_of(self, publisher: str, origin: str) -> bool:
         """Return whether a publisher has unconfirmed stamps of an origin here."""

@@ -56,7 +56,7 @@ from ensue.protocols.total.frames import (
     Voided,
 )
 from ensue.protocols.total.groups import Groups
-from ensue.protocols.total.leases import OUT, VOID, Lease, Leases
+from ensue.protocols.total.leases import OPEN, OUT, VOID, Lease, Leases
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.publisher_sessions import PublisherSession, PublisherSessions
 from ensue.protocols.total.records import INT, LEASE
@@ -502,9 +502,11 @@ class Sequencer:
         elif kind in ("subscription", "change"):
             self.changes.restore(kind, rest, value)
         elif kind == "lease":
-            # Leases start again: a longer lease is always safe.
-            due_ns = now_ns + self.config.lease_ns
-            self.leases.add(Lease.restore(LEASE.decode(value), due_ns), now_ns=now_ns)
+            lease = Lease.restore(LEASE.decode(value), now_ns)
+            if lease.state == OPEN:
+                # Leases start again: a longer lease is always safe.
+                lease.due_ns = lease.full_ns = now_ns + self.config.lease_ns
+            self.leases.add(lease, now_ns=now_ns)
 
 
 def _topic(item: str | Event) -> str:

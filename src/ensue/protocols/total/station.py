@@ -261,6 +261,10 @@ class Station:
             return node
         return self._sweep_due_ns if node is None else min(node, self._sweep_due_ns)
 
+    def publishers(self) -> tuple[str, ...]:
+        """Return the publishers whose slots subscribers may wait for."""
+        return self.node.leases.publishers()
+
     def lose(self, name: str, *, now_ns: int) -> None:
         """Note that no connection has a name any longer."""
         self.node.lose(name, now_ns=now_ns)
