@@ -67,6 +67,8 @@ from ensue.testing.swarm import draw, run
         # The program: retention removed events that a durable subscription had got and not
         # acknowledged; it learned that, and their positions went to the next events.
         ("operations", 236),
+        # The program: a server was suspended for 70 s, and an acknowledgement had to return in 60.
+        ("total-noncausal", 41),
     ],
 )
 def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:

@@ -53,8 +53,6 @@ CLOSE_MARGIN_S = 3.0
 """How much longer than its `close_timeout` closing a bus may take."""
 NOTICE_NS = 5_000_000_000
 """How soon after healing: clients ask stations on a broker for their logs every 2 seconds."""
-ACK_S = 60.0
-"""How long an acknowledgement may take: longer than all faults together."""
 AGREE_S = 15.0
 """How soon a client with other terms has to be refused."""
 
@@ -85,6 +83,8 @@ class Program:
         self.busy_s = BUSY_S + long_busy_s(drawn.faults)
         self.late_s = long_settle_s(drawn.faults)
         """How much later than usual all clients are connected again."""
+        self._ack_s = self.busy_s + SETTLE_S
+        """How long an acknowledgement may take: longer than all faults together."""
         count = drawn.publishers + drawn.readers + drawn.durable + drawn.handlers
         count += drawn.is_prompt
         self._brokers, url = [], ""
@@ -587,15 +587,15 @@ class Program:
         while events:
             event = events[-1]
             safe = hands.done(event)
-            limit_s = random.choice((0.001, 5.0, ACK_S))
+            limit_s = random.choice((0.001, 5.0, self._ack_s))
             try:
                 # Cancelled at times: then the event may come again or not.
                 async with asyncio.timeout(limit_s):
                     await event.ack()
                     hands.safe(safe)
             except TimeoutError:
-                if limit_s == ACK_S and not self.is_refused:
-                    self.problems.append(f"liveness: an acknowledgement took {ACK_S:g} s")
+                if limit_s == self._ack_s and not self.is_refused:
+                    self.problems.append(f"liveness: an acknowledgement took {limit_s:g} s")
             events.remove(event)
             if keeps_some and hands.random.random() < 0.5:
                 return  # The others stay open: a later position does not count for them.
