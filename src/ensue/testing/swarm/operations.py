@@ -41,9 +41,12 @@ from ensue.server.config import Limits, Retention, ServerConfig
 from ensue.testing.cluster import DATA, PORT, Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm.absences import with_early_ends
 from ensue.testing.swarm.gap_reports import GapReports
 from ensue.testing.swarm.judge import judge
 from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.lossy_hub import LossyHub
+from ensue.testing.swarm.rare_calls import draw_calls
 from ensue.testing.swarm.rare_faults import add_rare_faults, long_busy_s, long_settle_s
 from ensue.testing.world import World
 
@@ -127,6 +130,8 @@ class OperationsDraw(msgspec.Struct, frozen=True, kw_only=True):
     pending_max: int
     """Small: publishers on `memory://` wait for slow readers."""
     faults: Faults
+    calls: tuple[str, ...] = ()
+    """Calls that few programs make."""
 
 
 def draw_operations(seed: int, *, faults: list[str] | None = None) -> OperationsDraw:
@@ -153,6 +158,7 @@ def draw_operations(seed: int, *, faults: list[str] | None = None) -> Operations
         hub_nodes=random.choice((1, 2, 3)),
         pending_max=random.choice((2, 10, 1_000)),
         faults=draw_faults(random, allowed=faults),
+        calls=draw_calls(seed, "operations"),
     )
     if faults is not None:
         return drawn
@@ -202,6 +208,11 @@ class OperationsProgram:
         self._start("historian", self._look_back, self._generator())
         self._start("hub", self._use_hub, self._generator())
         self._start("novice", self._misuse)
+        if self.drawn.calls:
+            faults, random = self.drawn.faults, self.world.generator("lossy hub")
+            is_timed = not (faults.client_pauses or faults.client_suspends)
+            hub = LossyHub(random, HUB_TOPICS, self.problems, is_timed=is_timed)
+            self._start("lossy", hub.run)
         striker = Striker(self.world, [self.cluster], self.drawn.faults)
         striker.log = self.faults
         striker.start()
@@ -548,6 +559,7 @@ def judge_operations(program: OperationsProgram, rows: list[Row]) -> list[str]:
     """Return what is wrong with the events that clients got; hubs are judged where they run."""
     inside = {row.node for row in rows if row.topic in HUB_TOPICS}
     kept = [row for row in rows if row.node not in inside]
+    kept = with_early_ends(kept, program.world.pauses)
     retention = program.drawn.retention
     is_kept = retention.bytes is None and retention.age_s is None
     problems = judge(
