@@ -66,6 +66,9 @@ from ensue.testing.swarm import draw, run
         # The program: retention removed events that a durable subscription had got and not
         # acknowledged; it learned that, and their positions went to the next events.
         ("operations", 236),
+        # The program: a machine was suspended until servers had given a subscription up, which the
+        # application has to expect.
+        ("operations", 690),
         # The judge: a reader was killed while its machine was suspended, and all others that had an
         # event were killed before that; the event still counted as owed to the reader.
         ("causal", 325),

@@ -30,6 +30,7 @@ from ensue.core.errors import (
     EventsInDoubt,
     EventVoided,
     LocalProtocolError,
+    SubscriptionLost,
     SubscriptionRefused,
     TransportError,
 )
@@ -41,13 +42,18 @@ from ensue.server.config import Limits, Retention, ServerConfig
 from ensue.testing.cluster import DATA, PORT, Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
-from ensue.testing.swarm.absences import with_early_ends
+from ensue.testing.swarm.absences import with_early_ends, without_expired
 from ensue.testing.swarm.gap_reports import GapReports
 from ensue.testing.swarm.judge import judge
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.lossy_hub import LossyHub
 from ensue.testing.swarm.rare_calls import draw_calls
-from ensue.testing.swarm.rare_faults import add_rare_faults, long_busy_s, long_settle_s
+from ensue.testing.swarm.rare_faults import (
+    add_rare_faults,
+    is_expiry,
+    long_busy_s,
+    long_settle_s,
+)
 from ensue.testing.world import World
 
 __all__ = ["OperationsDraw", "OperationsProgram", "draw_operations", "judge_operations"]
@@ -244,6 +250,10 @@ class OperationsProgram:
             try:
                 await main(*args)
             except (TransportError, EventsInDoubt):
+                await asyncio.sleep(0.5)
+            except (SubscriptionLost, AccessDenied) as error:
+                if not is_expiry(error, self.drawn.faults):
+                    raise
                 await asyncio.sleep(0.5)
             else:
                 return
@@ -559,7 +569,8 @@ def judge_operations(program: OperationsProgram, rows: list[Row]) -> list[str]:
     """Return what is wrong with the events that clients got; hubs are judged where they run."""
     inside = {row.node for row in rows if row.topic in HUB_TOPICS}
     kept = [row for row in rows if row.node not in inside]
-    kept = with_early_ends(kept, program.world.pauses)
+    pauses = program.world.pauses
+    kept = with_early_ends(without_expired(kept, pauses), pauses)
     retention = program.drawn.retention
     is_kept = retention.bytes is None and retention.age_s is None
     problems = judge(

@@ -36,7 +36,7 @@ from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
-from ensue.testing.swarm.rare_faults import long_busy_s, long_settle_s, may_expire
+from ensue.testing.swarm.rare_faults import is_expiry, long_busy_s, long_settle_s
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_calls import TopicCalls, header_problems
 from ensue.testing.swarm.topic_draw import Draw
@@ -271,16 +271,13 @@ class Program:
                     return
 
     def _expects(self, error: EnsueError) -> bool:
-        if isinstance(error, AccessDenied):
-            return may_expire(self.drawn.faults) and "away for too long" in str(error)
+        if is_expiry(error, self.drawn.faults):
+            return True
         if isinstance(error, LogLost):
             return self.mishap.is_accepted
         if isinstance(error, SubscriptionLost):
-            expired = error.reason == "expired" or "away for too long" in error.reason
-            if expired and may_expire(self.drawn.faults):
-                return True
             return error.reason == "superseded" or self.mishap.is_accepted
-        return True
+        return not isinstance(error, AccessDenied)
 
     def _break(self, name: str) -> None:
         """Note that a durable subscription begins anew."""
