@@ -247,6 +247,8 @@ class Process:
         """End it at once: `kill -9`, or with `power` a power cut of its host."""
         if not self.alive:
             return
+        if self.stopped:
+            self._note_pause()
         self.killed = True
         self.world.bury(self)
         self.world.crashed(self.machine)
@@ -294,9 +296,8 @@ class Process:
         """Continue after `pause` or `suspend`."""
         if self.stopped:
             self.machine.note_gap(self._paused_wall_ns)
-            for node in self.machine.nodes:
-                pauses = self.world.pauses.setdefault(node, [])
-                pauses.append((self._paused_ns, self.world.now_ns))
+            if not self.killed:
+                self._note_pause()
         self.stopped = False
         if self._suspended_since_ns is not None:
             slept_ns = self.world.now_ns - self._suspended_since_ns
@@ -308,6 +309,10 @@ class Process:
         self.world.expect_timer(0)
         if self.loop.ready and not self.loop.awake:
             self.world.wake(self)
+
+    def _note_pause(self) -> None:
+        for node in self.machine.nodes:
+            self.world.pauses.setdefault(node, []).append((self._paused_ns, self.world.now_ns))
 
     @property
     def last_bus(self) -> str:

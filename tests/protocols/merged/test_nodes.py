@@ -295,6 +295,13 @@ def test_duplicate_of_a_held_or_delivered_event_is_dropped() -> None:
     assert discarded(give(node, 18, event(10))) == ["late"]
 
 
+def test_late_event_without_room_counts_as_overflow_alone() -> None:
+    node = subscriber(deliver_late=True)
+    node.pause()
+    assert discarded(give(node, 30, event(10))) == ["overflow"]
+    assert (node.counts.received, node.counts.overflow, node.counts.late) == (1, 1, 0)
+
+
 def test_full_buffer_drops_events_as_overflow() -> None:
     node = subscriber(held_max=1)
     assert discarded(give(node, 10, event(10), event(10, k=1, number=2))) == ["overflow"]

@@ -3,7 +3,7 @@
 import pytest
 
 from ensue.core.trace import Row
-from ensue.testing.swarm.absences import without_forgotten
+from ensue.testing.swarm.absences import with_early_ends, without_forgotten
 
 
 def receipts(*story: str) -> int:
@@ -58,3 +58,18 @@ def test_event_is_owed_unless_it_ended_with_all_members_during_a_pause(
     story: tuple[str, ...], owed: int
 ) -> None:
     assert receipts(*story) == owed
+
+
+def test_node_that_is_killed_while_paused_ends_when_the_pause_begins() -> None:
+    story = ((1, "reader", "subscribed"), (5, "publisher", "published"), (9, "reader", "crashed"))
+    rows = [
+        Row(run="run", node=node, step=1, at_ns=at_ns, true_ns=at_ns, action=action)
+        for at_ns, node, action in story
+    ]
+
+    def told(pauses: dict[str, list[tuple[int, int]]]) -> list[tuple[int | None, str]]:
+        return [(row.true_ns, row.action) for row in with_early_ends(rows, pauses)]
+
+    assert told({"reader": [(3, 9)]}) == [(1, "subscribed"), (3, "crashed"), (5, "published")]
+    assert told({"reader": [(3, 8)]}) == [(at_ns, action) for at_ns, _, action in story]
+    assert told({"publisher": [(3, 9)]}) == [(at_ns, action) for at_ns, _, action in story]

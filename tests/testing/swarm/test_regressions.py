@@ -15,6 +15,8 @@ from ensue.testing.swarm import draw, run
         # A clock that was set back began to slew when an idle publisher read it again, long
         # afterwards: its events were dropped as skewed.
         ("merged", 22),
+        # A late event that was to be delivered found no room: it counted as late and as overflow.
+        ("merged", 174),
         # A timer from before a clock was set forward held up the timers of events that came later:
         # an event that waited for a missing one was dropped as late.
         ("deadline", 74),
@@ -69,6 +71,12 @@ from ensue.testing.swarm import draw, run
         ("operations", 236),
         # The program: a server was suspended for 70 s, and an acknowledgement had to return in 60.
         ("total-noncausal", 41),
+        # The program: a machine was suspended until servers had given a subscription up, which the
+        # application has to expect.
+        ("operations", 690),
+        # The judge: a reader was killed while its machine was suspended, and all others that had an
+        # event were killed before that; the event still counted as owed to the reader.
+        ("causal", 325),
     ],
 )
 def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:

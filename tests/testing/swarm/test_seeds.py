@@ -11,6 +11,7 @@ import pytest
 from ensue.testing.faults import Faults
 from ensue.testing.swarm import draw, run
 from ensue.testing.swarm.program import Program
+from ensue.testing.swarm.rare_calls import possible_calls
 from ensue.testing.swarm.rare_faults import RARE
 from ensue.testing.swarm.seeds import ORDERS, draw_lines
 
@@ -38,6 +39,16 @@ def test_seeds_with_a_rare_fault_find_no_problem(fault: str) -> None:
     for order in ("total", "transactions"):
         seed = next(seed for seed in range(200) if fault in draw(seed, order).faults.rates)
         assert problems(order, range(seed, seed + 1)) == []
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_seeds_with_rare_calls_find_no_problem(order: str) -> None:
+    missing = dict.fromkeys(possible_calls(order))
+    for seed in range(300):
+        if not missing.keys().isdisjoint(drawn := draw(seed, order).calls):
+            assert problems(order, range(seed, seed + 1)) == []
+            missing = {each: None for each in missing if each not in drawn}
+    assert not missing
 
 
 @pytest.mark.verify

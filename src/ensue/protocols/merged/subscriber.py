@@ -358,7 +358,7 @@ class MergedSubscriber:
             self._effects.append(Discard(event, verdict))
 
     def _deliver_out_of_order(self, event: Event, verdict: str) -> bool:
-        """Deliver an event at once; return False if it was delivered before."""
+        """Deliver an event at once; return False if it was delivered before or has no room."""
         if event.id in self._remembered:
             self.watch.counts.duplicate += 1
             self._effects.append(Discard(event, DUPLICATE))
@@ -366,7 +366,7 @@ class MergedSubscriber:
         self._remember(event.id)
         if self._paused:
             self._overflow(event)
-            return True
+            return False
         self._delivered += 1
         self._effects.append(Deliver(event, self._delivered, verdict))
         return True

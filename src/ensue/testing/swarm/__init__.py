@@ -13,7 +13,11 @@ from ensue.core.trace import Row, digest
 from ensue.simulation.seeds import raised
 from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
-from ensue.testing.swarm.absences import without_expired, without_forgotten
+from ensue.testing.swarm.absences import (
+    with_early_ends,
+    without_expired,
+    without_forgotten,
+)
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
 from ensue.testing.swarm.moves import judge_moves
@@ -143,7 +147,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
             if row.action == "submitted"
             and program.mishap.lost_ns <= (row.true_ns or 0) < program.noticed_ns
         }
-    rows = without_expired(rows, program.world.pauses)
+    rows = with_early_ends(without_expired(rows, program.world.pauses), program.world.pauses)
     if isinstance(drawn.order, ensue.Deadline):
         rows = without_gaps(without_unread(rows), program.world.gaps)
     elif isinstance(drawn.order, ensue.Causal):

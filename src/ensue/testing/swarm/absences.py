@@ -4,15 +4,19 @@ In causal order members keep the events. A receipt does not wait for a subscribe
 when it returns, it gets what it missed from those that had it. If all of these have left, the event
 is gone with them.
 
+One that is killed while it is absent has been gone since its absence began.
+
 In every order servers give up a subscriber that is absent for too long. It notices when it returns,
 and gets nothing of what was published meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from ensue.core.trace import Row
 
-__all__ = ["without_expired", "without_forgotten"]
+__all__ = ["with_early_ends", "without_expired", "without_forgotten"]
 
 EXPIRE_NS = 55_000_000_000
 """Servers give no subscriber up that was absent for less: after 60 s, less what was on the way."""
@@ -65,3 +69,19 @@ def without_expired(
         if row.action != "published"
         or not any(begun_ns <= (row.true_ns or 0) <= ended_ns for begun_ns, ended_ns in absent)
     ]
+
+
+def with_early_ends(
+    rows: Sequence[Row], pauses: Mapping[str, Sequence[tuple[int, int]]]
+) -> list[Row]:
+    """Move the end of a node that was killed while it was paused to when that pause began."""
+    begun_ns = {(node, end): begun for node, times in pauses.items() for begun, end in times}
+    found: list[Row] = []
+    for row in rows:
+        at_ns = begun_ns.get((row.node, row.true_ns or 0)) if row.action == "crashed" else None
+        if at_ns is None:
+            found.append(row)
+            continue
+        later = (index for index, each in enumerate(found) if (each.true_ns or 0) > at_ns)
+        found.insert(next(later, len(found)), msgspec.structs.replace(row, true_ns=at_ns))
+    return found

@@ -30,6 +30,7 @@ from ensue.core.errors import (
     EventsInDoubt,
     EventVoided,
     LocalProtocolError,
+    SubscriptionLost,
     SubscriptionRefused,
     TransportError,
 )
@@ -41,10 +42,18 @@ from ensue.server.config import Limits, Retention, ServerConfig
 from ensue.testing.cluster import DATA, PORT, Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm.absences import with_early_ends, without_expired
 from ensue.testing.swarm.gap_reports import GapReports
 from ensue.testing.swarm.judge import judge
 from ensue.testing.swarm.leaks import judge_leaks
-from ensue.testing.swarm.rare_faults import add_rare_faults, long_busy_s, long_settle_s
+from ensue.testing.swarm.lossy_hub import LossyHub
+from ensue.testing.swarm.rare_calls import draw_calls
+from ensue.testing.swarm.rare_faults import (
+    add_rare_faults,
+    is_expiry,
+    long_busy_s,
+    long_settle_s,
+)
 from ensue.testing.world import World
 
 __all__ = ["OperationsDraw", "OperationsProgram", "draw_operations", "judge_operations"]
@@ -127,6 +136,8 @@ class OperationsDraw(msgspec.Struct, frozen=True, kw_only=True):
     pending_max: int
     """Small: publishers on `memory://` wait for slow readers."""
     faults: Faults
+    calls: tuple[str, ...] = ()
+    """Calls that few programs make."""
 
 
 def draw_operations(seed: int, *, faults: list[str] | None = None) -> OperationsDraw:
@@ -153,6 +164,7 @@ def draw_operations(seed: int, *, faults: list[str] | None = None) -> Operations
         hub_nodes=random.choice((1, 2, 3)),
         pending_max=random.choice((2, 10, 1_000)),
         faults=draw_faults(random, allowed=faults),
+        calls=draw_calls(seed, "operations"),
     )
     if faults is not None:
         return drawn
@@ -202,6 +214,11 @@ class OperationsProgram:
         self._start("historian", self._look_back, self._generator())
         self._start("hub", self._use_hub, self._generator())
         self._start("novice", self._misuse)
+        if self.drawn.calls:
+            faults, random = self.drawn.faults, self.world.generator("lossy hub")
+            is_timed = not (faults.client_pauses or faults.client_suspends)
+            hub = LossyHub(random, HUB_TOPICS, self.problems, is_timed=is_timed)
+            self._start("lossy", hub.run)
         striker = Striker(self.world, [self.cluster], self.drawn.faults)
         striker.log = self.faults
         striker.start()
@@ -233,6 +250,10 @@ class OperationsProgram:
             try:
                 await main(*args)
             except (TransportError, EventsInDoubt):
+                await asyncio.sleep(0.5)
+            except (SubscriptionLost, AccessDenied) as error:
+                if not is_expiry(error, self.drawn.faults):
+                    raise
                 await asyncio.sleep(0.5)
             else:
                 return
@@ -548,6 +569,8 @@ def judge_operations(program: OperationsProgram, rows: list[Row]) -> list[str]:
     """Return what is wrong with the events that clients got; hubs are judged where they run."""
     inside = {row.node for row in rows if row.topic in HUB_TOPICS}
     kept = [row for row in rows if row.node not in inside]
+    pauses = program.world.pauses
+    kept = with_early_ends(without_expired(kept, pauses), pauses)
     retention = program.drawn.retention
     is_kept = retention.bytes is None and retention.age_s is None
     problems = judge(

@@ -36,8 +36,9 @@ from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
-from ensue.testing.swarm.rare_faults import long_busy_s, long_settle_s, may_expire
+from ensue.testing.swarm.rare_faults import is_expiry, long_busy_s, long_settle_s
 from ensue.testing.swarm.taken import Taken
+from ensue.testing.swarm.topic_calls import TopicCalls, header_problems
 from ensue.testing.swarm.topic_draw import Draw
 from ensue.testing.world import World
 
@@ -131,6 +132,7 @@ class Program:
         """Whether a client learned that a log is lost or damaged."""
         self._hands: dict[str, DurableReader] = {}
         self.taken = Taken(world.generator("cancelled reads"))
+        self._calls = TopicCalls(world, drawn, self.problems, phase=self, url=self._url)
         self._closed: list[str] = []
         """Buses of the guest that it closed long after healing."""
         self.publishers: dict[str, str] = {}
@@ -156,6 +158,8 @@ class Program:
             self._start(f"closer-{number}", self._close, self._generator())
         if drawn.users:
             self._start("guest", self._trespass, self._generator())
+        for name, main in self._calls.mains():
+            self._start(name, main)
         striker = Striker(world, [self.cluster], drawn.faults, brokers=self._brokers)
         striker.log = self.faults
         striker.start()
@@ -267,16 +271,13 @@ class Program:
                     return
 
     def _expects(self, error: EnsueError) -> bool:
-        if isinstance(error, AccessDenied):
-            return may_expire(self.drawn.faults) and "away for too long" in str(error)
+        if is_expiry(error, self.drawn.faults):
+            return True
         if isinstance(error, LogLost):
             return self.mishap.is_accepted
         if isinstance(error, SubscriptionLost):
-            expired = error.reason == "expired" or "away for too long" in error.reason
-            if expired and may_expire(self.drawn.faults):
-                return True
             return error.reason == "superseded" or self.mishap.is_accepted
-        return True
+        return not isinstance(error, AccessDenied)
 
     def _break(self, name: str) -> None:
         """Note that a durable subscription begins anew."""
@@ -481,7 +482,7 @@ class Program:
                 async with asyncio.timeout(random.choice((0.001, 0.1, 1.0))):
                     async for event in events:
                         self.taken.take(events, event)
-                        self._check_left(events, event, left)
+                        self._check_event(events, event, left)
                         if slow_s and not self.calm:
                             break
             if slow_s and not self.calm:
@@ -491,10 +492,11 @@ class Program:
                     return  # Leave, and subscribe anew.
                 await self._change(events, random.choice(topics), left)
 
-    def _check_left(
+    def _check_event(
         self, events: ensue.Subscription, event: ensue.ReceivedEvent, left: dict[str, int]
     ) -> None:
-        """Check that an event counted as delivered before its topic was left, if it was."""
+        """Check its headers, and that it counted as delivered before its topic was left, if so."""
+        self.problems += header_problems(event)
         count = left.get(event.topic)
         if count is not None and not any(
             (row.action, row.event, row.subscription) == ("delivered", event.id, events.name)
@@ -550,7 +552,7 @@ class Program:
                     async with asyncio.timeout(random.choice((0.01, 1.0))):
                         async for event in events:
                             self.taken.take(events, event)
-                            self._check_left(events, event, left)
+                            self._check_event(events, event, left)
                             hands.hand(event)
                             if not manual:
                                 hands.done(event)
@@ -632,7 +634,7 @@ class Program:
 
         async def handle(event: ensue.ReceivedEvent) -> None:
             if event.id not in begun:  # A retry goes on after its topic was left.
-                self._check_left(events, event, left)
+                self._check_event(events, event, left)
             begun[event.id] = None
             if hands is not None:
                 hands.hand(event)

@@ -8,9 +8,18 @@ from random import Random
 
 import msgspec
 
+from ensue.core.errors import AccessDenied, EnsueError, SubscriptionLost
 from ensue.testing.faults import Faults
 
-__all__ = ["RARE", "add_rare_faults", "long_busy_s", "long_settle_s", "may_expire", "rarely"]
+__all__ = [
+    "RARE",
+    "add_rare_faults",
+    "is_expiry",
+    "long_busy_s",
+    "long_settle_s",
+    "may_expire",
+    "rarely",
+]
 
 EVERY = 16
 """One seed of so many draws a fault."""
@@ -54,6 +63,15 @@ def long_busy_s(faults: Faults) -> float:
 def may_expire(faults: Faults) -> bool:
     """Return whether servers may give up clients that live."""
     return bool(faults.client_suspends or faults.server_suspends)
+
+
+def is_expiry(error: EnsueError, faults: Faults) -> bool:
+    """Return whether a client got an error because servers gave it up, as these faults allow."""
+    if not may_expire(faults):
+        return False
+    if isinstance(error, SubscriptionLost):
+        return error.reason == "expired" or "away for too long" in error.reason
+    return isinstance(error, AccessDenied) and "away for too long" in str(error)
 
 
 def long_settle_s(faults: Faults) -> float:

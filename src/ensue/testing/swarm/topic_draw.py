@@ -10,6 +10,7 @@ from ensue.core.order import Order
 from ensue.testing.faults import Faults, draw_faults
 from ensue.testing.swarm.brokers import BrokerDraw, draw_broker
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, draw_mishap
+from ensue.testing.swarm.rare_calls import TERMS, draw_calls
 from ensue.testing.swarm.rare_faults import add_rare_faults
 
 __all__ = ["Draw", "draw_topics"]
@@ -47,6 +48,8 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults
     broker: BrokerDraw | None = None
     """What servers and clients are connected to; None: to each other."""
+    calls: tuple[str, ...] = ()
+    """Calls that few programs make."""
 
     @property
     def prompt_s(self) -> float:
@@ -113,12 +116,30 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
         stranger=stranger and agrees,
         users=drawn.users and not is_full,
         closers=0 if is_full or drawn.mishap else drawn.closers,
+        calls=() if is_full else draw_calls(seed, order),
     )
+    if TERMS in drawn.calls:
+        drawn = msgspec.structs.replace(drawn, order=with_terms(value, seed))
     broker = draw_broker(seed, order)
     if broker is None:
         return drawn
     changes = broker.changes(value, drawn.faults, stranger=drawn.stranger)
     return msgspec.structs.replace(drawn, broker=broker, **changes)
+
+
+def with_terms(order: Order, seed: int) -> Order:
+    """Return an order with other terms that its clients may choose."""
+    random = Random(f"{seed}/terms")  # noqa: S311 - replays a seed
+    if isinstance(order, ensue.Merged):
+        return ensue.Merged(
+            epsilon=order.epsilon,
+            delta=order.delta,
+            tick=random.choice((0.0001, 0.001, 0.02)),
+            late=random.choice(("deliver", "deliver", "drop")),
+        )
+    return (
+        ensue.Deadline(ms=order.ms, on_late="tag") if isinstance(order, ensue.Deadline) else order
+    )
 
 
 _VALUES: dict[str, Callable[[Random], Order]] = {

@@ -21,8 +21,10 @@ from ensue.core.trace import Row
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
+from ensue.testing.swarm import content_calls
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.moves import Moves
+from ensue.testing.swarm.rare_calls import draw_calls
 from ensue.testing.swarm.rare_faults import (
     add_rare_faults,
     long_busy_s,
@@ -77,6 +79,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients decide about some of their plans later."""
     retries: bool = False
     """Whether clients repeat transactions that conflict."""
+    calls: tuple[str, ...] = ()
+    """Calls that few programs make."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -110,6 +114,7 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
         streams=drawn.streams or moves,
         pauses_broker=drawn.pauses_broker and quiet and drawn.servers > 1,
         dies=drawn.dies and quiet,
+        calls=draw_calls(seed, "transactions"),
     )
 
 
@@ -155,6 +160,8 @@ class ContentProgram:
         if drawn.streams:
             random = Random(world.random.random())  # noqa: S311 - replays a seed
             self.clients.append(world.start("stream", self._stream, random))
+        if drawn.calls:
+            self._start_caller()
         striker = Striker(world, [self.cluster], drawn.faults)
         striker.log = self.faults
         await asyncio.sleep(1.0)
@@ -184,6 +191,17 @@ class ContentProgram:
         self.problems += [
             f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
         ]
+
+    def _start_caller(self) -> None:
+        caller = content_calls.ContentCalls(
+            self.world,
+            self.problems,
+            phase=self,
+            url=self._any_url,
+            late_s=SETTLE_S / 4 + long_settle_s(self.drawn.faults),
+            expired=self._expired,
+        )
+        self.clients.append(self.world.start(content_calls.NAME, caller.run))
 
     async def _stream(self, random: Random) -> None:
         """Publish all the time, without waiting for answers."""
