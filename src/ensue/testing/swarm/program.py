@@ -8,7 +8,6 @@ acknowledged, no publication without permission, no wait beyond a stated bound.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from hashlib import sha256
 from random import Random
 
 import ensue
@@ -26,7 +25,7 @@ from ensue.core.errors import (
 )
 from ensue.core.order import Order
 from ensue.server.config import Limits, Retention, sequenced
-from ensue.server.permissions import Access, User
+from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Striker
 from ensue.testing.process import Process
@@ -36,9 +35,12 @@ from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
+from ensue.testing.swarm.networks import late_s
+from ensue.testing.swarm.outsiders import Outsider
 from ensue.testing.swarm.rare_faults import long_busy_s, long_settle_s, may_expire
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_draw import Draw
+from ensue.testing.swarm.users import GUEST, MEMBER, OUTSIDER, access
 from ensue.testing.world import World
 
 __all__ = ["SETTLE_S", "Program"]
@@ -59,23 +61,6 @@ AGREE_S = 15.0
 """How soon a client with other terms has to be refused."""
 
 
-GUEST, MEMBER = "guest-token", "member-token"
-_SALT = "00" * 16
-
-
-def _stored(token: str) -> str:
-    return f"sha256:{_SALT}:{sha256(bytes.fromhex(_SALT) + token.encode()).hexdigest()}"
-
-
-_ACCESS = Access(
-    users={
-        "member": User(token=_stored(MEMBER), publish=("*",), subscribe=("*",)),
-        "guest": User(token=_stored(GUEST), publish=(), subscribe=("*",)),
-    },
-    station_secret="chain",  # noqa: S106 - of the simulated servers
-)
-
-
 class Program:
     """One run of a draw."""
 
@@ -83,7 +68,7 @@ class Program:
         self.world, self.drawn = world, drawn
         self.random = world.random
         self.busy_s = BUSY_S + long_busy_s(drawn.faults)
-        self.late_s = long_settle_s(drawn.faults)
+        self.late_s = long_settle_s(drawn.faults) + late_s(drawn.network)
         """How much later than usual all clients are connected again."""
         count = drawn.publishers + drawn.readers + drawn.durable + drawn.handlers
         count += drawn.is_prompt
@@ -99,7 +84,7 @@ class Program:
             topics=drawn.topics if drawn.servers > 1 else (),
             retention=Retention(segment_bytes=drawn.segment_bytes),
             limits=Limits(connections=count) if drawn.is_full else Limits(),
-            access=_ACCESS if drawn.users else Access(),
+            access=access(drawn.outsider) if drawn.users else Access(),
             sequencer=sequenced(
                 causal=not isinstance(drawn.order, ensue.Total) or drawn.order.causal
             ),
@@ -133,6 +118,7 @@ class Program:
         self.taken = Taken(world.generator("cancelled reads"))
         self._closed: list[str] = []
         """Buses of the guest that it closed long after healing."""
+        self.outsider = Outsider(drawn.topics, drawn.outsider, self.problems)
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
 
@@ -156,6 +142,8 @@ class Program:
             self._start(f"closer-{number}", self._close, self._generator())
         if drawn.users:
             self._start("guest", self._trespass, self._generator())
+        if drawn.outsider:
+            self._start("outsider", self._visit, self._generator())
         striker = Striker(world, [self.cluster], drawn.faults, brokers=self._brokers)
         striker.log = self.faults
         striker.start()
@@ -385,6 +373,13 @@ class Program:
                 await asyncio.sleep(0.5)
         if stays:
             self._closed.append(bus.name)
+
+    async def _visit(self, random: Random) -> None:
+        """Try to read without permission."""
+        url, order = self._url(random, OUTSIDER), self.drawn.order
+        async with ensue.connect(url, order=order, name="outsider", close_timeout=1.0) as bus:
+            names = self.cluster.names
+            await self.outsider.visit(bus, names, random, lambda: self.over)
 
     async def _differ(self, random: Random) -> None:
         """Try to join with other terms, which all others have to be spared."""
