@@ -202,3 +202,20 @@ def test_callbacks_of_the_network_run_on_the_machine_of_their_process() -> None:
         return machines
 
     assert simulate(main).result == ["server"] * 2
+
+
+@pytest.mark.parametrize(("queues", "at_least_s"), [(False, 0.0), (True, 5.0)])
+def test_segments_wait_for_each_other_on_a_link_of_low_bandwidth(
+    queues: bool, at_least_s: float
+) -> None:
+    async def main(simulation: Simulation) -> float:
+        simulation.start("server", echo, [])
+        await asyncio.sleep(1)
+        begun_s = simulation.world.now_s
+        await simulation.start("client", exchange, bytes(100_000))
+        return simulation.world.now_s - begun_s
+
+    network = NetworkOptions(bytes_per_s=20_000, queues=queues)
+    took_s = simulate(main, seed=0, network=network).result
+    # As long as 100,000 bytes take, which are echoed meanwhile; or as long as one segment.
+    assert at_least_s <= took_s < at_least_s + 5.0

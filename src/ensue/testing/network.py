@@ -54,6 +54,9 @@ class NetworkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Share of segments that take `slow_ms`."""
     slow_ms: tuple[float, float] = (5.0, 120.0)
     bytes_per_s: int = 100_000_000
+    """How fast a segment is sent."""
+    queues: bool = False
+    """Whether a segment waits until those before it are sent, as on a link of low bandwidth."""
     cuts: float = 0.2
     """Probability that a write is cut at a random byte."""
     accept_ms: tuple[float, float] = (0.0, 1.0)
@@ -70,6 +73,8 @@ class _Pipe:
         self.unsent_bytes = 0
         self.in_flight = 0
         """Bytes on the way, or arrived and unread."""
+        self.sent_ns = 0
+        """When the last segment was sent, where segments wait for each other."""
         self.arrives_ns = 0
         """When the last segment arrives: the next one arrives later."""
         self.held: deque[bytes | None] = deque()
@@ -115,8 +120,11 @@ class _Pipe:
             self._hold(segment)
             return
         size = 0 if segment is None else len(segment)
-        took_ns = network.latency_ns() + size * SECOND_NS // network.options.bytes_per_s
-        self.arrives_ns = max(self.arrives_ns + 1, network.world.now_ns + took_ns)
+        begun_ns = network.world.now_ns
+        if network.options.queues:
+            begun_ns = max(begun_ns, self.sent_ns)
+        self.sent_ns = begun_ns + size * SECOND_NS // network.options.bytes_per_s
+        self.arrives_ns = max(self.arrives_ns + 1, self.sent_ns + network.latency_ns())
         network.world.at(self.arrives_ns, self._arrive, segment)
 
     def _arrive(self, segment: bytes | None) -> None:

@@ -72,6 +72,7 @@ from ensue.server.connection import Connection
 from ensue.server.content_broker import ContentBroker
 from ensue.server.group_commit import GroupCommit
 from ensue.server.high_water_marks import HighWaterMarks
+from ensue.server.permissions import Grants
 from ensue.server.relay_claims import ClaimChecker
 from ensue.server.station_server import StationServer
 from ensue.testing.swarm import draw, run
@@ -1117,6 +1118,38 @@ CALLS = (
     ),
 )
 
+# -- Rare networks, and users without permissions --------------------------------------------------
+
+
+def let_all_read(self: Grants, action: str, topic: str) -> bool:
+    """Every user may read every topic."""
+    return action == "subscribe" or real_may(self, action, topic)  # type: ignore[arg-type]
+
+
+def let_all_below_read(self: Grants, action: str, topic: str) -> bool:
+    """A permission for all topics below one counts for that one too."""
+    return real_may(self, action, topic) or real_may(self, action, f"{topic}.x")  # type: ignore[arg-type]
+
+
+real_may = Grants.may
+
+RARE = (
+    Mutant("clients give up slow accepts", "total", ((link, "CONNECT_S", 0.05),)),
+    Mutant("every user may read", "total", ((Grants, "may", let_all_read),)),
+    Mutant("every user may read, causal", "causal", ((Grants, "may", let_all_read),)),
+    Mutant("prefixes match their parent", "merged", ((Grants, "may", let_all_below_read),)),
+    Mutant(
+        "every user may by content",
+        "transactions",
+        ((content_broker, "_refusals", lambda *_: iter(())),),
+    ),
+    Mutant(
+        "plans act for other users",
+        "transactions",
+        ((Authorization, "acting_refusal", lambda *_: ""),),
+    ),
+)
+
 SEEDS = {
     "the last ack counts": 146,
     "names have no owners": 4,
@@ -1210,6 +1243,12 @@ SEEDS = {
     "servers keep silent clients": 97,
     "leaving swallows cancellations": 7,
     "a cancelled block stays connected": 7,
+    "clients give up slow accepts": 153,
+    "every user may read": 32,
+    "every user may read, causal": 42,
+    "prefixes match their parent": 30,
+    "every user may by content": 10,
+    "plans act for other users": 32,
     "missed events go unreported": 58,
     "the past has a gap": 0,
     "left timers, operations": 0,
@@ -1233,7 +1272,8 @@ SEEDS = {
 }
 """By bug: a seed that finds it, and finds nothing without it."""
 
-_ALL = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, *OPERATIONS, *CALLS)
+_COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, *OPERATIONS)
+_ALL = (*_COMMON, *CALLS, *RARE)
 MUTANTS = tuple(
     msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
 )

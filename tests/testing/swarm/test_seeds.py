@@ -51,6 +51,20 @@ def test_seeds_with_rare_calls_find_no_problem(order: str) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize(
+    ("order", "what"),
+    [
+        ("total", "network"),
+        ("causal", "outsider"),
+        ("merged", "outsider"),
+        ("transactions", "users"),
+    ],
+)
+def test_seeds_with_a_rare_network_or_user_find_no_problem(order: str, what: str) -> None:
+    seed = next(seed for seed in range(200) if getattr(draw(seed, order), what))
+    assert problems(order, range(seed, seed + 1)) == []
+
+
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("order", ORDERS)

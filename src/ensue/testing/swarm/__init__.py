@@ -11,7 +11,6 @@ import msgspec
 import ensue
 from ensue.core.trace import Row, digest
 from ensue.simulation.seeds import raised
-from ensue.testing.network import NetworkOptions
 from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.absences import (
     with_early_ends,
@@ -21,12 +20,14 @@ from ensue.testing.swarm.absences import (
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
 from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
 from ensue.testing.swarm.moves import judge_moves
+from ensue.testing.swarm.networks import network_options
 from ensue.testing.swarm.operations import (
     OperationsDraw,
     OperationsProgram,
     draw_operations,
     judge_operations,
 )
+from ensue.testing.swarm.outsiders import judge_outsider
 from ensue.testing.swarm.program import SETTLE_S, Program
 from ensue.testing.swarm.rare_faults import long_busy_s
 from ensue.testing.swarm.topic_draw import Draw, draw_topics
@@ -89,8 +90,9 @@ def run(drawn: AnyDraw) -> StackRun:
         # freed. Their `finally` and `except` blocks run, and may report problems of their own.
         problems.extend([*program.problems, *_judge(program, simulation.rows)])
 
+    name = "" if isinstance(drawn, OperationsDraw) else drawn.network
     slow = isinstance(drawn, ContentDraw) and drawn.streams
-    network = NetworkOptions(latency_ms=SLOW_MS) if slow else NetworkOptions()
+    network = network_options(name, **({"latency_ms": SLOW_MS} if slow else {}))
     where = ""
     try:
         simulate(main, seed=drawn.seed, network=network, until_s=UNTIL_S)
@@ -124,7 +126,8 @@ def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
         return _judge_topics(program, rows)
     if isinstance(program, OperationsProgram):
         return judge_operations(program, rows)
-    return judge_content(rows) + judge_moves(rows, program.moves.confirmed, program.calm_ns)
+    found = judge_content(rows) + judge_moves(rows, program.moves.confirmed, program.calm_ns)
+    return found + program.denied.judge(rows)
 
 
 def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
@@ -166,6 +169,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     if long_busy_s(drawn.faults):
         problems = _without_leavers(problems, rows, program.final_ns)
     problems += program.taken.judge(rows)
+    problems += judge_outsider(rows, program.outsider.buses, program.outsider.readable)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
         problems += judge_final(rows, program.final_ns, program.publishers.values())

@@ -40,6 +40,7 @@ class BrokerDraw(msgspec.Struct, frozen=True, kw_only=True):
             "faults": msgspec.structs.replace(faults, **self.faults),
             "is_full": False,
             "users": False,
+            "outsider": (),
             "stranger": stranger and agrees,
         }
 

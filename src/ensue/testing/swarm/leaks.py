@@ -18,7 +18,7 @@ from ensue.testing.process import Process
 
 __all__ = ["judge_leaks"]
 
-HASTY = ("closer", "guest")
+HASTY = ("closer", "guest", "outsider")
 """Clients that wait for servers no longer than a second or two when they close.
 
 If no server answers by then, its registry has the bus until it expires.

@@ -8,7 +8,6 @@ acknowledged, no publication without permission, no wait beyond a stated bound.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from hashlib import sha256
 from random import Random
 
 import ensue
@@ -26,7 +25,7 @@ from ensue.core.errors import (
 )
 from ensue.core.order import Order
 from ensue.server.config import Limits, Retention, sequenced
-from ensue.server.permissions import Access, User
+from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Striker
 from ensue.testing.process import Process
@@ -36,10 +35,13 @@ from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
+from ensue.testing.swarm.networks import late_s
+from ensue.testing.swarm.outsiders import Outsider
 from ensue.testing.swarm.rare_faults import is_expiry, long_busy_s, long_settle_s
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_calls import TopicCalls, header_problems
 from ensue.testing.swarm.topic_draw import Draw
+from ensue.testing.swarm.users import GUEST, MEMBER, OUTSIDER, access
 from ensue.testing.world import World
 
 __all__ = ["SETTLE_S", "Program"]
@@ -58,23 +60,6 @@ AGREE_S = 15.0
 """How soon a client with other terms has to be refused."""
 
 
-GUEST, MEMBER = "guest-token", "member-token"
-_SALT = "00" * 16
-
-
-def _stored(token: str) -> str:
-    return f"sha256:{_SALT}:{sha256(bytes.fromhex(_SALT) + token.encode()).hexdigest()}"
-
-
-_ACCESS = Access(
-    users={
-        "member": User(token=_stored(MEMBER), publish=("*",), subscribe=("*",)),
-        "guest": User(token=_stored(GUEST), publish=(), subscribe=("*",)),
-    },
-    station_secret="chain",  # noqa: S106 - of the simulated servers
-)
-
-
 class Program:
     """One run of a draw."""
 
@@ -82,7 +67,7 @@ class Program:
         self.world, self.drawn = world, drawn
         self.random = world.random
         self.busy_s = BUSY_S + long_busy_s(drawn.faults)
-        self.late_s = long_settle_s(drawn.faults)
+        self.late_s = long_settle_s(drawn.faults) + late_s(drawn.network)
         """How much later than usual all clients are connected again."""
         self._ack_s = self.busy_s + SETTLE_S
         """How long an acknowledgement may take: longer than all faults together."""
@@ -100,7 +85,7 @@ class Program:
             topics=drawn.topics if drawn.servers > 1 else (),
             retention=Retention(segment_bytes=drawn.segment_bytes),
             limits=Limits(connections=count) if drawn.is_full else Limits(),
-            access=_ACCESS if drawn.users else Access(),
+            access=access(drawn.outsider) if drawn.users else Access(),
             sequencer=sequenced(
                 causal=not isinstance(drawn.order, ensue.Total) or drawn.order.causal
             ),
@@ -135,6 +120,7 @@ class Program:
         self._calls = TopicCalls(world, drawn, self.problems, phase=self, url=self._url)
         self._closed: list[str] = []
         """Buses of the guest that it closed long after healing."""
+        self.outsider = Outsider(drawn.topics, drawn.outsider, self.problems)
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
 
@@ -151,15 +137,7 @@ class Program:
         await self.cluster.start()
         self._start_readers()
         await asyncio.sleep(world.random.choice((0.0, 0.5, 2.0)))
-        for number in range(drawn.publishers):
-            name = f"publisher-{number}"
-            self._start(name, self._publish, name, self._generator())
-        for number in range(drawn.closers):
-            self._start(f"closer-{number}", self._close, self._generator())
-        if drawn.users:
-            self._start("guest", self._trespass, self._generator())
-        for name, main in self._calls.mains():
-            self._start(name, main)
+        self._start_others()
         striker = Striker(world, [self.cluster], drawn.faults, brokers=self._brokers)
         striker.log = self.faults
         striker.start()
@@ -192,6 +170,20 @@ class Program:
             self.problems += [
                 f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
             ]
+
+    def _start_others(self) -> None:
+        drawn = self.drawn
+        for number in range(drawn.publishers):
+            name = f"publisher-{number}"
+            self._start(name, self._publish, name, self._generator())
+        for number in range(drawn.closers):
+            self._start(f"closer-{number}", self._close, self._generator())
+        if drawn.users:
+            self._start("guest", self._trespass, self._generator())
+        for name, main in self._calls.mains():
+            self._start(name, main)
+        if drawn.outsider:
+            self._start("outsider", self._visit, self._generator())
 
     def _start_readers(self) -> None:
         drawn = self.drawn
@@ -386,6 +378,13 @@ class Program:
                 await asyncio.sleep(0.5)
         if stays:
             self._closed.append(bus.name)
+
+    async def _visit(self, random: Random) -> None:
+        """Try to read without permission."""
+        url, order = self._url(random, OUTSIDER), self.drawn.order
+        async with ensue.connect(url, order=order, name="outsider", close_timeout=1.0) as bus:
+            names = self.cluster.names
+            await self.outsider.visit(bus, names, random, lambda: self.over)
 
     async def _differ(self, random: Random) -> None:
         """Try to join with other terms, which all others have to be spared."""

@@ -10,6 +10,8 @@ from ensue.core.order import Order
 from ensue.testing.faults import Faults, draw_faults
 from ensue.testing.swarm.brokers import BrokerDraw, draw_broker
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, draw_mishap
+from ensue.testing.swarm.networks import draw_network
+from ensue.testing.swarm.outsiders import draw_outsider
 from ensue.testing.swarm.rare_calls import TERMS, draw_calls
 from ensue.testing.swarm.rare_faults import add_rare_faults
 
@@ -50,6 +52,10 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     """What servers and clients are connected to; None: to each other."""
     calls: tuple[str, ...] = ()
     """Calls that few programs make."""
+    network: str = ""
+    """What is unusual about the network; empty: nothing."""
+    outsider: tuple[str, ...] = ()
+    """What a user may read who tries to read everything; empty: there is none."""
 
     @property
     def prompt_s(self) -> float:
@@ -65,8 +71,8 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.order, ensue.Total) and self.strikes({"client_kills"})
 
     def strikes(self, only: set[str]) -> bool:
-        """Return whether no other faults than these strike."""
-        return not self.mishap and self.faults.rates.keys() <= only
+        """Return whether no other faults than these strike, on the usual network."""
+        return not self.mishap and not self.network and self.faults.rates.keys() <= only
 
     @property
     def is_lossy(self) -> bool:
@@ -105,16 +111,18 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
     )
     if not drawn.mishap and faults is None:
         rare = add_rare_faults(drawn.faults, seed, order)
-        drawn = msgspec.structs.replace(drawn, faults=rare)
+        drawn = msgspec.structs.replace(drawn, faults=rare, network=draw_network(seed, order))
     # Clients that reconnect would be refused while their old connection is not given up.
     is_full = drawn.is_full and drawn.strikes({"server_kills", "server_stops"})
     stranger = drawn.stranger and drawn.strikes({"clock_steps", "slow_disks", "resets"})
     agrees = isinstance(value, ensue.Merged | ensue.Deadline) and not is_full
+    outsider = () if drawn.mishap or is_full else draw_outsider(seed, order, drawn.topics)
     drawn = msgspec.structs.replace(
         drawn,
         is_full=is_full,
         stranger=stranger and agrees,
-        users=drawn.users and not is_full,
+        users=bool(outsider) or (drawn.users and not is_full),
+        outsider=outsider,
         closers=0 if is_full or drawn.mishap else drawn.closers,
         calls=() if is_full else draw_calls(seed, order),
     )

@@ -1,7 +1,7 @@
 """Programs by content: subscriptions that move between clients in transactions of three kinds."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -18,12 +18,15 @@ from ensue.core.errors import (
     TransportError,
 )
 from ensue.core.trace import Row
+from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm import content_calls
+from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients, draw_users
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.moves import Moves
+from ensue.testing.swarm.networks import draw_network, late_s
 from ensue.testing.swarm.rare_calls import draw_calls
 from ensue.testing.swarm.rare_faults import (
     add_rare_faults,
@@ -31,6 +34,7 @@ from ensue.testing.swarm.rare_faults import (
     long_settle_s,
     may_expire,
 )
+from ensue.testing.swarm.users import MEMBER, content_access
 from ensue.testing.world import World
 
 __all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
@@ -81,6 +85,10 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients repeat transactions that conflict."""
     calls: tuple[str, ...] = ()
     """Calls that few programs make."""
+    network: str = ""
+    """What is unusual about the network; empty: nothing."""
+    users: bool = False
+    """Whether clients have to log in, and some try what they may not do."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -101,8 +109,9 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     )
     if faults is None:
         rare = add_rare_faults(drawn.faults, seed, "transactions")
-        drawn = msgspec.structs.replace(drawn, faults=rare)
-    quiet = not drawn.faults.rates
+        network = draw_network(seed, "transactions")
+        drawn = msgspec.structs.replace(drawn, faults=rare, network=network)
+    quiet = not drawn.faults.rates and not drawn.network
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
     holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
     retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
@@ -115,6 +124,7 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
         pauses_broker=drawn.pauses_broker and quiet and drawn.servers > 1,
         dies=drawn.dies and quiet,
         calls=draw_calls(seed, "transactions"),
+        users=draw_users(seed),
     )
 
 
@@ -128,7 +138,10 @@ class ContentProgram:
             names=[f"server-{number}" for number in range(1, drawn.servers + 1)],
             sync_s=drawn.sync_s,
             records_brokers=True,
+            access=content_access() if drawn.users else Access(),
         )
+        self.late_s = long_settle_s(drawn.faults) + late_s(drawn.network)
+        """How much later than usual all clients are connected again."""
         self.clients: list[Process] = []
         self.problems: list[str] = []
         self.faults: list[str] = []
@@ -139,6 +152,7 @@ class ContentProgram:
         """When faults were over."""
         self._expired = (LocalProtocolError,) if may_expire(drawn.faults) else ()
         """What a client gets whose session brokers gave up."""
+        self.denied = DeniedClients(self.problems)
         self.moves = Moves()
         self._decisions = Random(f"{drawn.seed}/decisions")  # noqa: S311 - replays a seed
         """Of held plans and attempts: of its own, so that all else stays as it was drawn."""
@@ -162,6 +176,9 @@ class ContentProgram:
             self.clients.append(world.start("stream", self._stream, random))
         if drawn.calls:
             self._start_caller()
+        for user in TOKENS if drawn.users else ():
+            random = Random(world.random.random())  # noqa: S311 - replays a seed
+            self.clients.append(world.start(user, self._client, user, random, self._trespass))
         striker = Striker(world, [self.cluster], drawn.faults)
         striker.log = self.faults
         await asyncio.sleep(1.0)
@@ -174,7 +191,7 @@ class ContentProgram:
         self.calm, self.calm_ns = True, world.now_ns
         if drawn.dies:
             await self._kill_coordinator()
-        await asyncio.sleep(SETTLE_S + long_settle_s(drawn.faults))
+        await asyncio.sleep(SETTLE_S + self.late_s)
         self.over = True
         for client in self.clients:
             with suppress(TimeoutError):
@@ -238,7 +255,7 @@ class ContentProgram:
         await newcomer.ended()
 
     async def _come(self, server: str) -> None:
-        url = self.cluster.url(server)
+        url = self._url(server)
         async with ensue.connect(url, order=None, name="newcomer", close_timeout=0.5) as bus:
             await bus.advertise(where="y exists")
             async with bus.subscribe(where="y exists"):
@@ -277,14 +294,33 @@ class ContentProgram:
         self.world.crashed(self.world.host("heir"))
 
     def _any_url(self, random: Random) -> str:
-        return self.cluster.url(random.choice(self.cluster.names))
+        return self._url(random.choice(self.cluster.names))
 
-    async def _client(self, name: str, random: Random) -> None:
+    def _url(self, server: str, token: str = MEMBER) -> str:
+        return self.cluster.url(server, token=token if self.drawn.users else "")
+
+    async def _trespass(self, user: str, random: Random) -> None:
+        """Try what a user may not do."""
+        url = self._url(random.choice(self.cluster.names), TOKENS[user])
+        async with ensue.connect(url, order=None, name=user) as bus:
+            while not self.calm:
+                event = await self.denied.visit(bus, user, [*self._names.values()], random)
+                if event is not None:
+                    self.moves.confirm(event)
+            while not self.over:  # noqa: ASYNC110 - processes share no event
+                await asyncio.sleep(0.5)
+
+    async def _client(
+        self,
+        name: str,
+        random: Random,
+        connected: Callable[[str, Random], Awaitable[None]] | None = None,
+    ) -> None:
         """Connect again after errors that applications have to expect."""
         while not self.over:
             try:
                 try:
-                    await self._connected(name, random)
+                    await (connected or self._connected)(name, random)
                 finally:
                     # Plans of others may still name it: nothing is owed to it any more.
                     self.world.crashed(self.world.host(name))
@@ -292,8 +328,7 @@ class ContentProgram:
                 await asyncio.sleep(0.5)
 
     async def _connected(self, name: str, random: Random) -> None:
-        url = self.cluster.url(random.choice(self.cluster.names))
-        async with ensue.connect(url, order=None, name=name) as bus:
+        async with ensue.connect(self._any_url(random), order=None, name=name) as bus:
             self._names[name] = bus.name
             held: list[ensue.Subscription] = []
             readers: list[asyncio.Task[None]] = []
@@ -500,7 +535,7 @@ class ContentProgram:
 
     async def _prove_liveness(self, bus: ensue.Bus) -> None:
         """Commit a transaction of each kind: none may be blocked by what happened before."""
-        await asyncio.sleep(SETTLE_S / 4 + long_settle_s(self.drawn.faults))
+        await asyncio.sleep(SETTLE_S / 4 + self.late_s)
         for kind in KINDS:
             try:
                 async with bus.transaction(isolation=kind, timeout=SETTLE_S / 4) as tx:
