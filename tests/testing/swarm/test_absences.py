@@ -3,7 +3,7 @@
 import pytest
 
 from ensue.core.trace import Row
-from ensue.testing.swarm.absences import with_early_ends, without_forgotten
+from ensue.testing.swarm.absences import with_early_ends, without_expired, without_forgotten
 
 
 def receipts(*story: str) -> int:
@@ -73,3 +73,34 @@ def test_node_that_is_killed_while_paused_ends_when_the_pause_begins() -> None:
     assert told({"reader": [(3, 9)]}) == [(1, "subscribed"), (3, "crashed"), (5, "published")]
     assert told({"reader": [(3, 8)]}) == [(at_ns, action) for at_ns, _, action in story]
     assert told({"publisher": [(3, 9)]}) == [(at_ns, action) for at_ns, _, action in story]
+
+
+@pytest.mark.parametrize(
+    ("absent", "node", "at_s", "is_judged"),
+    [
+        ("reader~1", "reader~1", 20, False),
+        ("server-1", "reader~1", 20, False),
+        # Another one was absent, or before, or long ago.
+        ("reader~2", "reader~1", 20, True),
+        ("reader~1", "reader~1", 5, True),
+        ("reader~1", "reader~1", 120, True),
+        # Servers never give up a durable subscription.
+        ("server-1", "audit", 20, True),
+    ],
+)
+def test_missed_event_is_judged_unless_its_subscriber_was_given_up(
+    absent: str, node: str, at_s: int, is_judged: bool
+) -> None:
+    second = 1_000_000_000
+    row = Row(
+        run="run",
+        node="publisher",
+        step=1,
+        at_ns=at_s * second,
+        true_ns=at_s * second,
+        action="published",
+        event="e",
+    )
+    problem = f"complete: {node} never delivered e, which publisher published on a"
+    found = without_expired([problem], [row], {absent: [(10 * second, 80 * second)]})
+    assert found == ([problem] if is_judged else [])

@@ -150,7 +150,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
             if row.action == "submitted"
             and program.mishap.lost_ns <= (row.true_ns or 0) < program.noticed_ns
         }
-    rows = with_early_ends(without_expired(rows, program.world.pauses), program.world.pauses)
+    rows = with_early_ends(rows, program.world.pauses)
     if isinstance(drawn.order, ensue.Deadline):
         rows = without_gaps(without_unread(rows), program.world.gaps)
     elif isinstance(drawn.order, ensue.Causal):
@@ -166,6 +166,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         leaves=program.leaves,
     )
     problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
+    problems = without_expired(problems, rows, program.world.pauses)
     if long_busy_s(drawn.faults):
         problems = _without_leavers(problems, rows, program.final_ns)
     problems += program.taken.judge(rows)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ensue.core.trace import Row
+from ensue.protocols.total.station import EPHEMERAL
 
 __all__ = ["with_early_ends", "without_expired", "without_forgotten"]
 
@@ -54,21 +55,29 @@ def without_forgotten(
 
 
 def without_expired(
-    rows: Sequence[Row], pauses: Mapping[str, Sequence[tuple[int, int]]]
-) -> list[Row]:
-    """Leave out receipts of events while a subscriber was paused that servers may have given up."""
-    absent = [
-        (begun_ns, continued_ns + NOTICE_NS)
-        for times in pauses.values()
-        for begun_ns, continued_ns in times
-        if continued_ns - begun_ns >= EXPIRE_NS
-    ]
-    return [
-        row
-        for row in rows
-        if row.action != "published"
-        or not any(begun_ns <= (row.true_ns or 0) <= ended_ns for begun_ns, ended_ns in absent)
-    ]
+    problems: Sequence[str], rows: Sequence[Row], pauses: Mapping[str, Sequence[tuple[int, int]]]
+) -> list[str]:
+    """Leave out that a subscriber missed what was published while servers may have given it up.
+
+    That is while its own machine was suspended for long; or a server's, which then takes all its
+    clients for absent. No server gives up a durable subscription.
+    """
+    published_ns = {row.event: row.true_ns or 0 for row in rows if row.action == "published"}
+
+    def is_expired(problem: str) -> bool:
+        if not problem.startswith("complete: "):
+            return False
+        _, node, _, _, event = problem.replace(",", "").split()[:5]
+        at_ns = published_ns.get(event, 0)
+        return EPHEMERAL in node and any(
+            begun_ns <= at_ns <= continued_ns + NOTICE_NS
+            for absent, times in pauses.items()
+            if EPHEMERAL not in absent or absent == node.partition("/")[0]
+            for begun_ns, continued_ns in times
+            if continued_ns - begun_ns >= EXPIRE_NS
+        )
+
+    return [each for each in problems if not is_expired(each)]
 
 
 def with_early_ends(

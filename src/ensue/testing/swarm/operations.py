@@ -570,7 +570,7 @@ def judge_operations(program: OperationsProgram, rows: list[Row]) -> list[str]:
     inside = {row.node for row in rows if row.topic in HUB_TOPICS}
     kept = [row for row in rows if row.node not in inside]
     pauses = program.world.pauses
-    kept = with_early_ends(without_expired(kept, pauses), pauses)
+    kept = with_early_ends(kept, pauses)
     retention = program.drawn.retention
     is_kept = retention.bytes is None and retention.age_s is None
     problems = judge(
@@ -580,4 +580,5 @@ def judge_operations(program: OperationsProgram, rows: list[Row]) -> list[str]:
         durable=program.durable,
         lossy=not program.gaps.is_empty,
     )
+    problems = without_expired(problems, kept, pauses)
     return problems + program.gaps.judge(kept, program.whole if is_kept else ())
