@@ -178,16 +178,26 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
 
 
 def _without_leavers(problems: list[str], rows: list[Row], final_ns: int) -> list[str]:
-    """Leave out what subscriptions missed that left a topic while faults struck.
+    """Leave out what subscriptions missed of topics that they left while faults struck.
 
-    Where these strike for long, a slow reader is further behind than events take to settle.
+    Where these strike for long, a slow reader is further behind than events take to settle. What
+    waits for others in order is dropped when a topic is left.
     """
-    left: set[str] = set()
+    left: dict[tuple[str, str], int] = {}
+    published: dict[str, Row] = {}
     for row in rows:
-        if row.action == "unsubscribed" and (row.true_ns or 0) < final_ns:
-            left |= {row.node, f"{row.node}/{row.subscription}"}
-    return [
-        each
-        for each in problems
-        if not each.startswith("complete: ") or each.split()[1] not in left
-    ]
+        at_ns, name, topic = row.true_ns or 0, row.subscription or "", row.topic or ""
+        if row.action == "published":
+            published[row.event or ""] = row
+        elif row.action == "unsubscribed" and at_ns < final_ns:
+            for subscriber in (row.node, f"{row.node}/{name}", f"durable {name}"):
+                left[subscriber, topic] = max(at_ns, left.get((subscriber, topic), 0))
+
+    def is_left(problem: str) -> bool:
+        if not problem.startswith("complete: "):
+            return False
+        subscriber, _, rest = problem.removeprefix("complete: ").partition(" never delivered ")
+        row = published.get(rest.partition(",")[0])
+        return row is not None and left.get((subscriber, row.topic or ""), 0) > (row.true_ns or 0)
+
+    return [each for each in problems if not is_left(each)]
