@@ -16,10 +16,11 @@ from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.absences import (
     with_early_ends,
     without_expired,
+    without_final_ends,
     without_forgotten,
 )
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
-from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
+from ensue.testing.swarm.judge import SECOND_NS, judge, judge_final, judge_prompt
 from ensue.testing.swarm.moves import judge_moves
 from ensue.testing.swarm.operations import (
     OperationsDraw,
@@ -152,10 +153,14 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         rows = without_gaps(without_unread(rows), program.world.gaps)
     elif isinstance(drawn.order, ensue.Causal):
         rows = without_forgotten(rows, program.world.pauses)
+    judged, settle_s = rows, SETTLE_S / 2 + program.late_s
+    is_long = bool(long_busy_s(drawn.faults))
+    if is_long:
+        judged = without_final_ends(rows, program.over_ns, int(settle_s * SECOND_NS))
     problems = judge(
-        rows,
+        judged,
         drawn.order.label,
-        settle_s=SETTLE_S / 2 + program.late_s,
+        settle_s=None if is_long else settle_s,
         durable=program.durable,
         lossy=drawn.is_lossy or program.is_refused,
         lost_ns=program.mishap.lost_ns,
@@ -163,26 +168,8 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         leaves=program.leaves,
     )
     problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
-    if long_busy_s(drawn.faults):
-        problems = _without_leavers(problems, rows, program.final_ns)
     problems += program.taken.judge(rows)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
         problems += judge_final(rows, program.final_ns, program.publishers.values())
     return problems + judge_prompt(rows, program.prompt, drawn.prompt_s)
-
-
-def _without_leavers(problems: list[str], rows: list[Row], final_ns: int) -> list[str]:
-    """Leave out what subscriptions missed that left a topic while faults struck.
-
-    Where these strike for long, a slow reader is further behind than events take to settle.
-    """
-    left: set[str] = set()
-    for row in rows:
-        if row.action == "unsubscribed" and (row.true_ns or 0) < final_ns:
-            left |= {row.node, f"{row.node}/{row.subscription}"}
-    return [
-        each
-        for each in problems
-        if not each.startswith("complete: ") or each.split()[1] not in left
-    ]
