@@ -1,9 +1,15 @@
-"""Receipts that the judge of causal order leaves out, and those that it does not."""
+"""What the judge does not owe to subscribers that were absent, and what it does."""
 
 import pytest
 
 from ensue.core.trace import Row
-from ensue.testing.swarm.absences import with_early_ends, without_expired, without_forgotten
+from ensue.testing.swarm.absences import (
+    with_early_ends,
+    without_expired,
+    without_final_ends,
+    without_forgotten,
+)
+from ensue.testing.swarm.judge import judge
 
 
 def receipts(*story: str) -> int:
@@ -104,3 +110,58 @@ def test_missed_event_is_judged_unless_its_subscriber_was_given_up(
     problem = f"complete: {node} never delivered e, which publisher published on a"
     found = without_expired([problem], [row], {absent: [(10 * second, 80 * second)]})
     assert found == ([problem] if is_judged else [])
+
+
+OVER_NS, SETTLE_NS = 90, 20
+
+
+@pytest.mark.parametrize(
+    ("story", "lost"),
+    [
+        # It leaves, or is killed, while faults strike: an event may take as long as they do.
+        ((1, "subscribed", 60, "unsubscribed"), []),
+        ((1, "subscribed", 60, "crashed"), []),
+        # But not if a later one of the same publisher came.
+        ((1, "subscribed", 50, "delivered 2", 60, "unsubscribed"), [1]),
+        # It stays until readers stop.
+        ((1, "subscribed", 95, "unsubscribed"), [1, 2]),
+        ((1, "subscribed", 50, "delivered 1", 55, "delivered 2", 95, "unsubscribed"), []),
+        # It leaves and returns, and gets no event that was published later.
+        ((1, "subscribed", 15, "unsubscribed", 25, "subscribed", 95, "unsubscribed"), [2]),
+    ],
+)
+@pytest.mark.parametrize("durable", [False, True])
+def test_event_is_owed_to_subscribers_that_last_where_faults_strike_for_long(
+    story: tuple[int | str, ...], lost: list[int], durable: bool
+) -> None:
+    sent = (10, "published 1", 30, "published 2", 75, "published 3")
+    rows = [*written("publisher", sent), *written("reader", story)]
+    if durable and any(row.action == "crashed" for row in rows):
+        lost = [1, 2]  # Its next life has to get them.
+    judged = without_final_ends(rows, OVER_NS, SETTLE_NS)
+    problems = judge(judged, "total", settle_s=None, durable=["reader"] if durable else [])
+    assert [int(each.split(",")[0][-1]) for each in problems] == lost
+
+
+def written(node: str, story: tuple[int | str, ...]) -> list[Row]:
+    """Return the rows of one node of a story: times, each with an action and an event."""
+    rows = []
+    for step, (at_ns, part) in enumerate(zip(story[::2], story[1::2], strict=True), 1):
+        action, *numbers = str(part).split()
+        number = int(numbers[0]) if numbers else None
+        row = Row(
+            run="run",
+            node=node,
+            step=step,
+            at_ns=int(at_ns),
+            true_ns=int(at_ns),
+            action=action,
+            subscription="reader" if node == "reader" and action != "crashed" else None,
+            topic="a" if action != "crashed" else None,
+            event=None if number is None else f"publisher/a/{number}",
+            publisher=None if number is None else "publisher",
+            publisher_seq=number,
+            position=number if action == "delivered" else None,
+        )
+        rows.append(row)
+    return rows

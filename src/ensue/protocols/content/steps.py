@@ -9,8 +9,9 @@ A neighbor that has acknowledged nothing for `away_ns` is *away*. A regular step
 brokers that are away is answered with their names, and once more when they have answered. A
 subscription answered so covers no other subscription: its own second answer would not reach the
 client of the covered one. Nor does one whose transaction may abort before its step is answered:
-the client of the covered one would be refused, too. An advertisement may attract subscriptions of a broker that is away:
-until that broker answers, it is sent all publications that match the advertisement (`unknowing`).
+the client of the covered one would be refused, too. An advertisement may attract subscriptions of a
+broker that is away: until that broker answers, it is sent all publications that match the
+advertisement (`unknowing`).
 """
 
 from collections.abc import Iterable, Sequence

@@ -90,7 +90,7 @@ class Tables:
         self.settling: set[str] = set()
         """Subscriptions that change with a transaction not committed at all brokers."""
         self.partial: set[str] = set()
-        """Subscriptions that may not reach every broker: one is away, or their transaction aborts."""
+        """Subscriptions that may not reach every broker: it is away, or they may be aborted."""
         if record is not None:
             for name, entry in record.advertisements.items():
                 self.advertisements.put(name, entry)

@@ -15,10 +15,11 @@ from ensue.testing.simulation import Simulation, simulate
 from ensue.testing.swarm.absences import (
     with_early_ends,
     without_expired,
+    without_final_ends,
     without_forgotten,
 )
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
-from ensue.testing.swarm.judge import judge, judge_final, judge_prompt
+from ensue.testing.swarm.judge import SECOND_NS, judge, judge_final, judge_prompt
 from ensue.testing.swarm.moves import judge_moves
 from ensue.testing.swarm.networks import network_options
 from ensue.testing.swarm.operations import (
@@ -155,10 +156,14 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         rows = without_gaps(without_unread(rows), program.world.gaps)
     elif isinstance(drawn.order, ensue.Causal):
         rows = without_forgotten(rows, program.world.pauses)
+    judged, settle_s = rows, SETTLE_S / 2 + program.late_s
+    is_long = bool(long_busy_s(drawn.faults))
+    if is_long:
+        judged = without_final_ends(rows, program.over_ns, int(settle_s * SECOND_NS))
     problems = judge(
-        rows,
+        judged,
         drawn.order.label,
-        settle_s=SETTLE_S / 2 + program.late_s,
+        settle_s=None if is_long else settle_s,
         durable=program.durable,
         lossy=drawn.is_lossy or program.is_refused,
         lost_ns=program.mishap.lost_ns,
@@ -167,37 +172,9 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     )
     problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
     problems = without_expired(problems, rows, program.world.pauses)
-    if long_busy_s(drawn.faults):
-        problems = _without_leavers(problems, rows, program.final_ns)
     problems += program.taken.judge(rows)
     problems += judge_outsider(rows, program.outsider.buses, program.outsider.readable)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     if drawn.is_lossy and not is_short:
         problems += judge_final(rows, program.final_ns, program.publishers.values())
     return problems + judge_prompt(rows, program.prompt, drawn.prompt_s)
-
-
-def _without_leavers(problems: list[str], rows: list[Row], final_ns: int) -> list[str]:
-    """Leave out what subscriptions missed of topics that they left while faults struck.
-
-    Where these strike for long, a slow reader is further behind than events take to settle. What
-    waits for others in order is dropped when a topic is left.
-    """
-    left: dict[tuple[str, str], int] = {}
-    published: dict[str, Row] = {}
-    for row in rows:
-        at_ns, name, topic = row.true_ns or 0, row.subscription or "", row.topic or ""
-        if row.action == "published":
-            published[row.event or ""] = row
-        elif row.action == "unsubscribed" and at_ns < final_ns:
-            for subscriber in (row.node, f"{row.node}/{name}", f"durable {name}"):
-                left[subscriber, topic] = max(at_ns, left.get((subscriber, topic), 0))
-
-    def is_left(problem: str) -> bool:
-        if not problem.startswith("complete: "):
-            return False
-        subscriber, _, rest = problem.removeprefix("complete: ").partition(" never delivered ")
-        row = published.get(rest.partition(",")[0])
-        return row is not None and left.get((subscriber, row.topic or ""), 0) > (row.true_ns or 0)
-
-    return [each for each in problems if not is_left(each)]

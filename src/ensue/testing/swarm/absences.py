@@ -8,6 +8,9 @@ One that is killed while it is absent has been gone since its absence began.
 
 In every order servers give up a subscriber that is absent for too long. It notices when it returns,
 and gets nothing of what was published meanwhile.
+
+Where faults strike for long, an event may take as long. A subscriber that ends or leaves the topic
+before faults do need not get it, unless it gets a later one of the same publisher.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +20,7 @@ import msgspec
 from ensue.core.trace import Row
 from ensue.protocols.total.station import EPHEMERAL
 
-__all__ = ["with_early_ends", "without_expired", "without_forgotten"]
+__all__ = ["with_early_ends", "without_expired", "without_final_ends", "without_forgotten"]
 
 EXPIRE_NS = 55_000_000_000
 """Servers give no subscriber up that was absent for less: after 60 s, less what was on the way."""
@@ -78,6 +81,20 @@ def without_expired(
         )
 
     return [each for each in problems if not is_expired(each)]
+
+
+def without_final_ends(rows: Sequence[Row], over_ns: int, settle_ns: int) -> list[Row]:
+    """Let subscriptions last that end because readers stop, at `over_ns`.
+
+    The checker owes them all events with receipts, so leave out receipts that came too late for the
+    event to settle.
+    """
+    limits_ns = {"unsubscribed": over_ns, "published": over_ns - settle_ns}
+    return [
+        row
+        for row in rows
+        if row.action not in limits_ns or (row.true_ns or 0) < limits_ns[row.action]
+    ]
 
 
 def with_early_ends(

@@ -30,7 +30,7 @@ def judge(
     rows: Sequence[Row],
     order: str,
     *,
-    settle_s: float,
+    settle_s: float | None,
     durable: Iterable[str] = (),
     lossy: bool = False,
     lost_ns: int | None = None,
@@ -39,6 +39,7 @@ def judge(
 ) -> list[str]:
     """Return what is wrong with a run, in words; nothing: it is valid.
 
+    `settle_s` is how long events take at most; None: no bound holds for subscriptions that end.
     `lost_ns` is when a server lost its log: nothing is owed that had its receipt before. `broken`
     says when durable subscriptions got that error, and began anew. `leaves` says when they began to
     leave topics.
@@ -69,7 +70,7 @@ def judge(
     report = check(
         kept,
         order,
-        settle_ns=int(settle_s * SECOND_NS),
+        settle_ns=None if settle_s is None else int(settle_s * SECOND_NS),
         lossy=lossy,
         # With deadlines, what comes within the slack before them counts as late.
         clock_error_ns=SLACK_NS_MAX,
