@@ -8,6 +8,7 @@
         proxy.hold_one(random)      # stall one connection, so that others overtake it
         proxy.drop(DOWN)            # discard bytes silently
         proxy.stop_dropping()       # resume; reset connections that lost bytes, as TCP does
+        proxy.forget()              # lose all that present connections carry, for good
         proxy.cut()                 # reset every connection
         proxy.refuse()              # reset new connections too, until accept()
 
@@ -88,6 +89,11 @@ class Proxy:
         for task, pair in list(self._pairs.items()):
             if pair.lossy:
                 self._cut(task)
+
+    def forget(self) -> None:
+        """Discard what present connections carry, as a router that forgot them; serve new ones."""
+        for pair in self._pairs.values():
+            pair.lossy = True
 
     def cut(self) -> None:
         """Reset every connection."""

@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.server.helpers import serving, until
+from tests.brokers.proxy import Proxy
+from tests.client.test_takeover import port, through
+from tests.server.helpers import serving, until, within
 
 import ensue
 from ensue.checkers import Verdict, check
 from ensue.client.bus import Bus
 from ensue.core import trace
 from ensue.protocols.membership.client import KnownMembers
-from ensue.runtime import remote_membership
+from ensue.runtime import hub_remote, remote_membership
 from ensue.store import open_log
 
 ROUGH = "memory://{}?jitter_ms=5&loss=0.2&seed={}"
@@ -244,5 +246,40 @@ def test_members_do_not_wait_for_client_whose_registration_timed_out(
                 await ensue.connect(server.url, order=ensue.Causal()).__aenter__()
             assert len(registry.names) == 2
             await until(lambda: registry.present == (stays.name,), "it is gone")
+
+    asyncio.run(main())
+
+
+def test_members_do_not_wait_for_client_that_left_on_a_silent_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_remote, "RENEW_S", 0.2)
+
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server, Proxy(port(server)) as proxy:
+            bus = ensue.connect(through(proxy), order=ensue.Causal(), close_timeout=10)
+            await bus.__aenter__()
+            proxy.forget()
+            await within(bus.close())
+            assert server._registries[0].node.present == ()
+            assert proxy.accepted == 2
+
+    asyncio.run(main())
+
+
+def test_connection_on_which_a_server_answers_is_not_replaced(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            Proxy(port(server)) as proxy,
+            ensue.connect(through(proxy), order=ensue.Causal()) as bus,
+        ):
+            hub = bus._hub
+            assert isinstance(hub, hub_remote.RemoteHub)
+            since_s = hub.loop.time()
+            for number in range(2):  # The registry is asked for subscribers before each receipt.
+                await within(bus.publish("t", b"%d" % number))
+                hub._renew(since_s)
+            assert proxy.accepted == 1
 
     asyncio.run(main())

@@ -62,6 +62,8 @@ DISCOVER_S = 10.0
 DISCOVER_AGAIN_S = 0.5
 PART_S_MIN = 0.5
 """The least time to wait for a registry and for left names, despite `close_timeout`."""
+RENEW_S = 2.5
+"""How long a client that leaves waits for its registry before it replaces a silent connection."""
 RUN = "ensue"
 """The name of the run in traces: the same for all clients, so that traces can be merged."""
 STAMP_BYTES = 256 * 1024
@@ -293,6 +295,7 @@ class RemoteHub(Hub):
         if self._parting is None:
             return
         driver, parted = self._parting
+        renewing = self.loop.call_later(RENEW_S, self._renew, self.loop.time())
         try:
             async with asyncio.timeout_at(by_s):
                 await parted.wait()
@@ -303,7 +306,17 @@ class RemoteHub(Hub):
                 driver.node.name,
             )
         finally:
+            renewing.cancel()
             driver.close()
+
+    def _renew(self, since_s: float) -> None:
+        """Connect to the registry's station again if it has been silent since a time.
+
+        A new connection works where the network has forgotten the old one.
+        """
+        carrier = self.transport.carrier
+        if isinstance(carrier, TcpCarrier):
+            carrier.renew(self.placement.nodes[0], since_s)
 
     def watch(self, driver: Driver[Any], *, needs_log: bool = True) -> None:
         """Notify a driver of new connections, refusals and lost logs."""

@@ -80,6 +80,8 @@ from ensue.testing.swarm import draw, run
         # The judge: faults struck for 100 s. Durable subscriptions, suspended or cut off, left
         # topics before events came that others had got; they counted as owed after 20 s.
         ("total", 2034),
+        # A publisher left on a connection that the network had forgotten: its registry kept it.
+        ("causal", 1025),
     ],
 )
 def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:

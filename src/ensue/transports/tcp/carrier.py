@@ -134,6 +134,12 @@ class TcpCarrier:
         """Raise `NotImplementedError`: servers send to each listener."""
         raise NotImplementedError(f"ensue:// does not multicast {len(data)} bytes to {topic!r}")
 
+    def renew(self, peer: str, since_s: float) -> None:
+        """Reconnect to a station if nothing has arrived from it since a time of the event loop."""
+        link = self._links.get(peer.partition("/")[0])
+        if link is not None:
+            link.renew(since_s)
+
     async def close(self) -> None:
         """Flush for up to a second, then disconnect."""
         closing = [asyncio.ensure_future(link.close()) for link in self._links.values()]

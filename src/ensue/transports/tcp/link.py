@@ -274,6 +274,11 @@ class Link:
             case _:
                 pass
 
+    def renew(self, since_s: float) -> None:
+        """Reconnect if nothing has arrived since a time of the event loop."""
+        if self._wire is not None and self._wire.received_s < since_s:
+            self._abandon(self._wire)
+
     async def close(self) -> None:
         """Flush and close the connection."""
         if self._task is not None:
@@ -481,14 +486,19 @@ class Link:
             if connection.lost.done():
                 break
             if self.loop.time() - connection.received_s > SILENCE_S:
-                _log.warning("connection silent server=%s for_s=%g", self.address, SILENCE_S)
-                connection.abort()
+                self._abandon(connection)
                 break
             number += 1
             connection.write(encode_control(Ping(number=number)))
             for name in tuple(self._unanswered):
                 # The answer may have been dropped because too much was pending.
                 self._send_enter(name, self._names[name])
+
+    def _abandon(self, connection: Connection) -> None:
+        """Close a silent connection at once."""
+        silent_s = self.loop.time() - connection.received_s
+        _log.warning("connection silent server=%s for_s=%.1f", self.address, silent_s)
+        connection.abort()
 
 
 def _guess(tls: TlsOptions) -> str:
