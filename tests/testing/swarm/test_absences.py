@@ -4,6 +4,7 @@ import pytest
 
 from ensue.core.trace import Row
 from ensue.testing.swarm.absences import (
+    NOTICE_NS,
     with_early_ends,
     without_expired,
     without_final_ends,
@@ -14,9 +15,10 @@ from ensue.testing.swarm.judge import judge
 
 def receipts(*story: str) -> int:
     """Return how many receipts are left of a story; each part is a node, an action, an event."""
-    rows, pauses = [], {}
-    for at_ns, part in enumerate(story, 1):
+    rows, pauses, at_ns = [], {}, 0
+    for part in story:
         node, action, *event = part.split()
+        at_ns += NOTICE_NS if action == "waits" else 1
         if action == "pauses":
             begun_ns = at_ns
         elif action == "continues":
@@ -35,6 +37,7 @@ def receipts(*story: str) -> int:
 
 
 SENT = ("publisher submitted e", "other node_delivered e", "publisher published e")
+BACK = ("reader continues", "reader node_delivered f")
 
 
 @pytest.mark.parametrize(
@@ -42,8 +45,13 @@ SENT = ("publisher submitted e", "other node_delivered e", "publisher published 
     [
         (("reader pauses", *SENT, "other crashed", "reader continues"), 0),
         # The publisher, or the other one, still has it.
-        (("reader pauses", *SENT, "reader continues", "publisher submitted g"), 1),
-        (("reader pauses", *SENT, "reader continues", "other unsubscribed"), 1),
+        (("reader pauses", *SENT, *BACK, "publisher submitted g"), 1),
+        (("reader pauses", *SENT, *BACK, "other unsubscribed"), 1),
+        # It continues, and gets nothing before the other one ends: servers may be away.
+        (("reader pauses", *SENT, "reader continues", "other crashed"), 0),
+        (("reader pauses", *SENT, "reader continues", "other crashed", *BACK[1:]), 0),
+        # They are not for so long.
+        (("reader pauses", *SENT, "reader continues", "reader waits", "other crashed"), 1),
         # It was present.
         ((*SENT, "reader pauses", "other crashed", "reader continues"), 1),
         ((*SENT, "other crashed"), 1),
@@ -60,7 +68,7 @@ SENT = ("publisher submitted e", "other node_delivered e", "publisher published 
         ),
     ],
 )
-def test_event_is_owed_unless_it_ended_with_all_members_during_a_pause(
+def test_event_is_owed_unless_it_ended_with_all_members_during_an_absence(
     story: tuple[str, ...], owed: int
 ) -> None:
     assert receipts(*story) == owed

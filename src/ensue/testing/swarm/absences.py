@@ -2,7 +2,8 @@
 
 In causal order members keep the events. A receipt does not wait for a subscriber that is absent;
 when it returns, it gets what it missed from those that had it. If all of these have left, the event
-is gone with them.
+is gone with them. A subscriber that was paused is absent until it gets events again: servers may be
+away when it continues.
 
 One that is killed while it is absent has been gone since its absence began.
 
@@ -25,7 +26,7 @@ __all__ = ["with_early_ends", "without_expired", "without_final_ends", "without_
 EXPIRE_NS = 55_000_000_000
 """Servers give no subscriber up that was absent for less: after 60 s, less what was on the way."""
 NOTICE_NS = 25_000_000_000
-"""How long after its return a subscriber has noticed that it was given up."""
+"""How long after its return a subscriber is connected again, or noticed that it was given up."""
 
 _HAS = frozenset({"submitted", "node_delivered"})
 
@@ -33,25 +34,38 @@ _HAS = frozenset({"submitted", "node_delivered"})
 def without_forgotten(
     rows: Sequence[Row], pauses: Mapping[str, Sequence[tuple[int, int]]]
 ) -> list[Row]:
-    """Leave out receipts of events that ended with all their members while a subscriber was paused.
+    """Leave out receipts of events that ended with all their members while a subscriber was absent.
 
-    `pauses` has these times by node. A member has ended with its last row.
+    `pauses` has the times by node when it was paused. A member has ended with its last row.
     """
     last_ns: dict[str, int] = {}
     holders: dict[str, set[str]] = {}
+    got_ns: dict[str, list[int]] = {}
     for row in rows:
         last_ns[row.node] = row.true_ns or 0
         if row.action in _HAS:
             holders.setdefault(row.event or "", set()).add(row.node)
+        if row.action == "node_delivered":
+            got_ns.setdefault(row.node, []).append(row.true_ns or 0)
+
+    def returned_ns(node: str, continued_ns: int) -> int:
+        latest_ns = continued_ns + NOTICE_NS
+        later = (at_ns for at_ns in got_ns.get(node, ()) if at_ns >= continued_ns)
+        return min(next(later, latest_ns), latest_ns)
+
+    absences = {
+        node: [(begun_ns, returned_ns(node, continued_ns)) for begun_ns, continued_ns in times]
+        for node, times in pauses.items()
+    }
 
     def is_forgotten(row: Row) -> bool:
         had = holders.get(row.event or "", set())
         at_ns, ended_ns = row.true_ns or 0, max(last_ns[node] for node in {*had, row.node})
         return any(
-            begun_ns <= at_ns <= ended_ns <= continued_ns
-            for node, times in pauses.items()
+            begun_ns <= at_ns <= ended_ns <= back_ns
+            for node, times in absences.items()
             if node not in had
-            for begun_ns, continued_ns in times
+            for begun_ns, back_ns in times
         )
 
     return [row for row in rows if row.action != "published" or not is_forgotten(row)]
