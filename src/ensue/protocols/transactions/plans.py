@@ -404,7 +404,7 @@ class Plans:
         # Before events: a client learns of its subscriptions first.
         self._end_for_participants(name, plan, commit=commit, reason=reason)
         if commit:
-            deliver(self._state, name, plan.deliveries)
+            deliver(self._state, name, self._compensation.still_owed(plan.deliveries))
             ended = (one for one in plan.issued if one.change.action == f.UNSUBSCRIBE)
             self._send_withdrawn(name, ended)
             done, plan.issued = plan.issued, []

@@ -371,13 +371,17 @@ class TwoPhaseCommit:
         state.record(action="committed" if commit else "aborted", transaction=name)
         withdrawn: dict[str, list[str]] = {}
         if commit:
+            # A layer's subscriptions begin with the commit; shared tables have lost withdrawn ones.
+            its = SUBSCRIBE if context.isolated else UNSUBSCRIBE
+            own = [one.change.name for one in context.issued if one.change.action == its]
+            owed = self._compensation.still_owed(context.deliveries, own)
             if context.isolated:
                 self.apply(context, home_of(name), frame.number)
                 self.let_settle(name, context)
             withdrawn = self._withdrawn_of(context)
             if context.isolated and state.neighbors:
                 withdrawn = self._drain_first(name, withdrawn)
-            deliver(state, name, context.deliveries)
+            deliver(state, name, owed)
             self._compensation.withdraw(context.issued)
             self._compensation.keep_withdrawn(context.issued)
         elif not context.isolated:
