@@ -22,7 +22,7 @@ from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm import content_calls
-from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
 from ensue.testing.swarm.moves import Moves
 from ensue.testing.swarm.rare_calls import draw_calls
 from ensue.testing.swarm.rare_faults import (
@@ -148,6 +148,8 @@ class ContentProgram:
         """By transaction that may be repeated: the attempt that was delivered."""
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
+        self._buses: dict[str, ensue.Bus] = {}
+        """By process: its present bus."""
 
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
@@ -175,6 +177,7 @@ class ContentProgram:
         if drawn.dies:
             await self._kill_coordinator()
         await asyncio.sleep(SETTLE_S + long_settle_s(drawn.faults))
+        self.problems += judge_buffers(self._buses.values())
         self.over = True
         for client in self.clients:
             with suppress(TimeoutError):
@@ -294,7 +297,7 @@ class ContentProgram:
     async def _connected(self, name: str, random: Random) -> None:
         url = self.cluster.url(random.choice(self.cluster.names))
         async with ensue.connect(url, order=None, name=name) as bus:
-            self._names[name] = bus.name
+            self._names[name], self._buses[name] = bus.name, bus
             held: list[ensue.Subscription] = []
             readers: list[asyncio.Task[None]] = []
             self.moves.held[name] = []
