@@ -25,7 +25,9 @@ transactions that conflict nowhere may be carried out in different sequences at 
 their steps commute (`locks`, `content.versions`).
 
 *Atomic.* Steps are made on the broker's own tables, visible to all at once. An abort is undone by
-the homes of the clients that acted (`compensation`).
+the homes of the clients that acted (`compensation`). HAZARD: a subscription that matched an event
+may end before the commit, and then does not get it (`still_owed`). If another transaction moves it
+meanwhile, its successor does not get the event either. Serializable transactions would conflict.
 
 A decision is flooded ahead of the corrections that follow it (`contexts.fixes`), so that every
 neighbor commits first. `Decided` returns along the tree after all publications that were routed
