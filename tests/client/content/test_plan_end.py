@@ -9,6 +9,7 @@ from tests.server.helpers import until, within
 from tests.server.test_server import chain
 
 import ensue
+from ensue.client.content.client import ContentClient
 from ensue.core.errors import TransactionPending
 from ensue.protocols.content.frames import PLANNED_FROM
 from ensue.server import Server
@@ -124,5 +125,33 @@ def test_planned_events_have_unique_ids() -> None:
                 assert own == list(range(1, len(own) + 1)), "its own are counted, in its order"
                 planned = [number for number in numbers if number > PLANNED_FROM]
                 assert planned == sorted(planned)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_subscription_that_its_bus_fails_to_open_is_withdrawn(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with three(kind, tmp_path) as (a, b, _):
+            await within(a.advertise(where="x exists"))
+            await within(b.on_subscription(rest_of))  # type: ignore[arg-type]
+
+            def fail(_self: ContentClient, _request: object) -> ensue.Subscription:
+                raise ZeroDivisionError
+
+            with monkeypatch.context() as patched:
+                patched.setattr(ContentClient, "_open", fail)
+                async with a.transaction(isolation="planned", timeout=60) as plan:
+                    name = await plan.client("b").subscribe("x = 1")
+                    await plan.publish({"x": 1}, b"kept")
+                await until(lambda: "handler=on_subscription" in caplog.text)
+            session = b._content.session
+            await until(lambda: not session._left)
+            assert name not in session._readers
+            with pytest.raises(ensue.TransactionAborted, match="there is no"):
+                async with a.transaction(isolation="planned", timeout=60) as plan:
+                    await plan.client("b").unsubscribe(name)
 
     asyncio.run(main())

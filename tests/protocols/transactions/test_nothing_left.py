@@ -2,6 +2,7 @@
 
 import pytest
 from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, sub, usub
+from tests.protocols.transactions.test_departures import settle_but
 
 from ensue.protocols.content.client import Answered, Notified
 from ensue.protocols.content.config import ContentConfig
@@ -17,11 +18,11 @@ def net_of_two() -> TransactionNet:
     return TransactionNet(line(2), HOMES)
 
 
-def begun(net: TransactionNet, isolation: str) -> str:
-    """Have c0 begin a transaction; return its name."""
-    net.command("c0", lambda node, now: node.begin(isolation, SECOND, now_ns=now))
+def begun(net: TransactionNet, isolation: str, client: str = "c0") -> str:
+    """Have a client begin a transaction; return its name."""
+    net.command(client, lambda node, now: node.begin(isolation, SECOND, now_ns=now))
     net.settle()
-    name: str = net.notified["c0"][-1].transaction
+    name: str = net.notified[client][-1].transaction
     return name
 
 
@@ -227,3 +228,87 @@ def test_each_event_of_a_transaction_carries_how_many_follow(isolation: str) -> 
     assert [(event, left) for label, event, left in events_left if label == "large"] == [
         ("2", 1), ("3", 0), ("alone", 0)
     ]  # fmt: skip
+
+
+def _publish(net: TransactionNet, client: str, name: str, x: int) -> None:
+    net.command(client, lambda node, now: node.act(name, "pub", attributes={"x": x}, now_ns=now))
+    net.settle()
+
+
+def holding_two_events(net: TransactionNet, publisher: str = "c0") -> str:
+    """Have a client publish twice in an open atomic transaction, to c1's s and t, then to t alone."""
+    net.regular(publisher, adv("a", "x exists"))
+    net.regular("c1", sub("s", "x = 1"))
+    net.regular("c1", sub("t", "x > 0"))
+    net.settle()
+    name = begun(net, "atomic", publisher)
+    for number in (1, 2):
+        _publish(net, publisher, name, number)
+    return name
+
+
+def end(net: TransactionNet, client: str, name: str, *, commit: bool) -> None:
+    """Have a client decide about its transaction."""
+    net.command(client, lambda node, now: node.end(name, commit=commit, now_ns=now))
+    net.settle()
+
+
+def delivered(net: TransactionNet, client: str) -> list[tuple[str, int, int]]:
+    """Return the events of a client: label of the subscription, position, how many follow."""
+    labels = {name: label for label, name in net.application.names.items()}
+    return [
+        (labels[one.subscription], one.position, one.following)
+        for one in net.notified[client]
+        if isinstance(one, Notified)
+    ]
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+@pytest.mark.parametrize("ending", ["regular", "serializable", "atomic", "planned"])
+def test_no_event_of_a_commit_follows_the_end_of_a_subscription(ending: str, brokers: int) -> None:
+    net = TransactionNet(line(brokers), {"c0": "b0", "c1": f"b{brokers - 1}"})
+    name = holding_two_events(net)
+    if ending == "regular":
+        net.regular("c1", usub("s"))
+        net.settle()
+    else:
+        assert net.run("c1", usub("s"), isolation=ending) == ""
+    end(net, "c0", name, commit=True)
+    assert delivered(net, "c1") == [("t", 1, 1), ("t", 2, 0)]
+    assert kept(net, "c1") == [net.application.names["t"]]
+    net.at_rest()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_withdrawal_that_may_be_undone_ends_no_subscription(*, commit: bool) -> None:
+    """It may be restored, so it gets the events of transactions that commit meanwhile."""
+    net = net_of_two()
+    name = holding_two_events(net)
+    other, names = begun(net, "atomic", "c1"), net.application.names
+    net.command("c1", lambda node, now: node.act(other, "usub", name=names["s"], now_ns=now))
+    net.settle()
+    end(net, "c0", name, commit=True)
+    assert sorted(delivered(net, "c1")) == [("s", 1, 0), ("t", 1, 1), ("t", 2, 0)]
+    end(net, "c1", other, commit=commit)
+    assert kept(net, "c1") == sorted(names[each] for each in ("t" if commit else "st"))
+    net.at_rest()
+
+
+def test_subscription_gets_events_of_commits_until_older_events_have_come() -> None:
+    """Its withdrawal is committed at its home, and not yet at the other broker."""
+    net = TransactionNet(line(2), {"c0": "b0", "c1": "b1", "c2": "b1"})
+    net.regular("c0", adv("b", "x exists"))
+    name = holding_two_events(net, "c2")
+    other, mine = begun(net, "serializable", "c1"), net.application.names["s"]
+    net.command("c1", lambda node, now: node.act(other, "usub", name=mine, now_ns=now))
+    net.settle()
+    net.command("c1", lambda node, now: node.end(other, commit=True, now_ns=now))
+    while not net.broker("b1").versions_kept:
+        net.step()
+    net.command("c2", lambda node, now: node.end(name, commit=True, now_ns=now))
+    settle_but(net, lambda link: link == ("b1", "b0"))
+    assert sorted(delivered(net, "c1")) == [("s", 1, 0), ("t", 1, 1), ("t", 2, 0)]
+    net.settle()
+    assert isinstance(net.notified["c1"][-1], Ceased)
+    assert kept(net, "c1") == [net.application.names["t"]]
+    net.at_rest()

@@ -6,6 +6,7 @@ in production code fails. The seed that found a bug last time is tried first.
 """
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from ensue.protocols.interface import Frame, Persist
 from ensue.protocols.transactions import contexts, locks, two_phase_commit
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.compensation import Compensation
-from ensue.protocols.transactions.contexts import Context, Issued, Logged
+from ensue.protocols.transactions.contexts import Context, Delivery, Issued, Logged
 from ensue.protocols.transactions.frames import Decide, Ordered
 from ensue.protocols.transactions.operations import Operations
 from ensue.protocols.transactions.plans import Plans
@@ -347,6 +348,21 @@ def lets_plans_wait(self: Submissions, now_ns: int) -> None:
     """A plan that its client does not decide about stays open."""
 
 
+def delivers_to_the_ended(
+    self: Compensation, deliveries: list[Delivery], own: Iterable[str] = ()
+) -> list[Delivery]:
+    """A commit delivers to subscriptions that ended after the events had matched them."""
+    return deliveries
+
+
+def delivers_to_none_it_withdraws(
+    self: Compensation, deliveries: list[Delivery], own: Iterable[str] = ()
+) -> list[Delivery]:
+    """A commit delivers to no subscription that it withdraws or makes itself."""
+    return real_still_owed(self, deliveries)
+
+
+real_still_owed = Compensation.still_owed
 real_replay, real_unsubscribe = contexts.replay, Tables._unsubscribe
 real_wanting, real_take = Tables._wanting, InputLog.take
 
@@ -392,6 +408,14 @@ MUTANTS = (
         "attracts buffered alone", 667, patches=((Tables, "_wanting", attracts_buffered_alone),)
     ),
     Mutant("held plans never end", 15, patches=((Submissions, "tick", lets_plans_wait),)),
+    Mutant(
+        "delivers to the ended", 15, patches=((Compensation, "still_owed", delivers_to_the_ended),)
+    ),
+    Mutant(
+        "delivers to none it withdraws",
+        5,
+        patches=((Compensation, "still_owed", delivers_to_none_it_withdraws),),
+    ),
     Mutant("keeps no journal", 3, patches=((InputLog, "take", keeps_no_journal),)),
 )
 

@@ -59,6 +59,7 @@ from ensue.protocols.total.publisher_sessions import PublisherSessions
 from ensue.protocols.total.station import Station
 from ensue.protocols.transactions import contexts
 from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.compensation import Compensation
 from ensue.protocols.transactions.submissions import Submissions
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import Hub
@@ -346,6 +347,19 @@ def read_from_now_on(self: ContentSession, subscription: str, reader: Any) -> No
     self._readers[subscription] = reader
 
 
+def deliver_to_the_ended(_self: Compensation, deliveries: list[Any], _own: Any = ()) -> list[Any]:
+    """A commit delivers to subscriptions that ended after its events had matched them."""
+    return deliveries
+
+
+def keep_what_was_aborted(self: ContentSession, subscriptions: Any) -> None:
+    """The events of a planned subscription stay although its plan was aborted."""
+    for name in subscriptions:
+        reader = self._readers.get(name)
+        if reader is not None:
+            reader.withdrawn()
+
+
 async def end_committed(self: Any, kind: Any, error: Any, traceback: Any) -> None:
     """A transaction is committed although its block raised."""
     del kind, error, traceback
@@ -462,6 +476,16 @@ CLIENT = (
     ),
     Mutant(
         "plans lose first events", "transactions", ((ContentSession, "read", read_from_now_on),)
+    ),
+    Mutant(
+        "ended subscriptions get events",
+        "transactions",
+        ((Compensation, "still_owed", deliver_to_the_ended),),
+    ),
+    Mutant(
+        "events of aborted plans stay",
+        "transactions",
+        ((ContentSession, "_end_withdrawn", keep_what_was_aborted),),
     ),
     Mutant(
         "a failed block commits",
@@ -1152,6 +1176,8 @@ RARE = (
 )
 
 SEEDS = {
+    "ended subscriptions get events": 1,
+    "events of aborted plans stay": 2,
     "the last ack counts": 146,
     "names have no owners": 4,
     "nothing is repeated on reconnect": 164,

@@ -500,9 +500,7 @@ class ContentSession:
                 display_name(self.bus),
                 where,
             )
-            self.withdraw(name)
-            for notified in kept.events:
-                self.record(notified, "discarded", 0, "not_subscribed")
+            self._refuse(name, kept)
         else:
             kept.is_made = True
             self._do(self._hand_over(self.on_made, name, where))
@@ -515,6 +513,18 @@ class ContentSession:
         except Exception as error:  # noqa: BLE001 - the transaction is over: no caller to raise to
             who = display_name(self.bus)
             _log.warning("handler failed bus=%s handler=on_subscription", who, exc_info=error)
+        kept = self._readers.get(name)
+        if isinstance(kept, _Buffer):
+            self._refuse(name, kept)  # It failed before it read.
+
+    def _refuse(self, name: str, kept: _Buffer) -> None:
+        """Withdraw a planned subscription that the application does not take."""
+        if kept.is_withdrawn:
+            self.stop_reading(name)
+        else:
+            self.withdraw(name)
+        for notified in kept.events:
+            self.record(notified, "discarded", 0, "not_subscribed")
 
     async def _act(self, invitation: Invitation) -> None:
         """Call the handler of invitations, and answer when it returns."""

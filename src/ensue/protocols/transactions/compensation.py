@@ -2,16 +2,21 @@
 
 The home of each client that acted undoes its own clients' changes, last one first (S6), as regular
 operations. Restoring old table entries instead would undo changes of others.
+
+An open transaction may restore a subscription that it withdrew, so the subscription has not ended
+yet, and must get the events of transactions that commit meanwhile (`still_owed`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
 
 from ensue.protocols.content.broker import ContentBroker
-from ensue.protocols.content.frames import ADVERTISE, Change
+from ensue.protocols.content.frames import ADVERTISE, UNSUBSCRIBE, Change
 from ensue.protocols.content.refusals import INVERSE
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Steps
-from ensue.protocols.transactions.contexts import Context, Issued
+from ensue.protocols.transactions.contexts import Context, Delivery, Issued
 from ensue.protocols.transactions.records import Plan
 
 __all__ = ["Compensation"]
@@ -76,6 +81,25 @@ class Compensation:
                 issued[:] = [
                     one for one in issued if (one.change.action, one.change.name) not in names
                 ]
+
+    def still_owed(self, deliveries: list[Delivery], own: Iterable[str] = ()) -> list[Delivery]:
+        """Return deliveries without subscriptions that have ended since the events matched them.
+
+        Their clients know that no event follows. A subscription that was withdrawn has not ended
+        before its transaction has, and before the last event routed by older versions. `own` are
+        those that the transaction of the events itself makes or withdraws.
+        """
+        held, kept = self._state.tables.subscriptions, set(own)
+        for issued in self._open():
+            kept.update(one.change.name for one in issued if one.change.action == UNSUBSCRIBE)
+        for undo in self._state.undos:
+            kept.update(*undo.withdrawn.values())
+        found = []
+        for one in deliveries:
+            names = tuple(name for name in one.subscriptions if name in held or name in kept)
+            if names:
+                found.append(msgspec.structs.replace(one, subscriptions=names))
+        return found
 
     def _leave_to_another(self, undone: Issued) -> bool:
         """Assign a withdrawal to an open transaction that requested it after it was done."""

@@ -21,7 +21,8 @@ behind a subscription of the same name that waits here (S7).
 
 HAZARD: a client that subscribes by itself while a plan is under way may get some of the plan's
 publications and not others: use a serializable transaction where that matters. The same holds for
-all subscribers if a plan withdraws an advertisement that another open transaction made and uses.
+all subscribers if a plan withdraws an advertisement that another open transaction made and uses. A
+subscription that ends or moves before the plan is closed gets none of them (`still_owed`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -404,7 +405,7 @@ class Plans:
         # Before events: a client learns of its subscriptions first.
         self._end_for_participants(name, plan, commit=commit, reason=reason)
         if commit:
-            deliver(self._state, name, plan.deliveries)
+            deliver(self._state, name, self._compensation.still_owed(plan.deliveries))
             ended = (one for one in plan.issued if one.change.action == f.UNSUBSCRIBE)
             self._send_withdrawn(name, ended)
             done, plan.issued = plan.issued, []

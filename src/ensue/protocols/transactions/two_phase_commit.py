@@ -25,7 +25,9 @@ transactions that conflict nowhere may be carried out in different sequences at 
 their steps commute (`locks`, `content.versions`).
 
 *Atomic.* Steps are made on the broker's own tables, visible to all at once. An abort is undone by
-the homes of the clients that acted (`compensation`).
+the homes of the clients that acted (`compensation`). HAZARD: a subscription that matched an event
+may end before the commit, and then does not get it (`still_owed`). If another transaction moves it
+meanwhile, its successor does not get the event either. Serializable transactions would conflict.
 
 A decision is flooded ahead of the corrections that follow it (`contexts.fixes`), so that every
 neighbor commits first. `Decided` returns along the tree after all publications that were routed
@@ -371,13 +373,17 @@ class TwoPhaseCommit:
         state.record(action="committed" if commit else "aborted", transaction=name)
         withdrawn: dict[str, list[str]] = {}
         if commit:
+            # A layer's subscriptions begin with the commit; shared tables have lost withdrawn ones.
+            its = SUBSCRIBE if context.isolated else UNSUBSCRIBE
+            own = [one.change.name for one in context.issued if one.change.action == its]
+            owed = self._compensation.still_owed(context.deliveries, own)
             if context.isolated:
                 self.apply(context, home_of(name), frame.number)
                 self.let_settle(name, context)
             withdrawn = self._withdrawn_of(context)
             if context.isolated and state.neighbors:
                 withdrawn = self._drain_first(name, withdrawn)
-            deliver(state, name, context.deliveries)
+            deliver(state, name, owed)
             self._compensation.withdraw(context.issued)
             self._compensation.keep_withdrawn(context.issued)
         elif not context.isolated:

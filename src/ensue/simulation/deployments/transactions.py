@@ -8,7 +8,7 @@ message. The records of a broker match the trace, except with `silent_crashes`: 
 state is judged.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -186,7 +186,13 @@ class TransactionDeployment(Deployment):
             report = msgspec.structs.replace(report, verdict=Verdict.VALID, reasons=())
         collector = Collector("tables", violations_max=20)
         brokers = self.brokers()
-        faults = [*table_faults(brokers), *(outcome_faults(brokers, rows) if whole else ())]
+        nodes = (self.world.node(name) for name in self.scenario.overlay.clients)
+        clients = [node.client for node in nodes if isinstance(node, ClientNode)]
+        faults = [
+            *table_faults(brokers),
+            *client_faults(brokers, clients),
+            *(outcome_faults(brokers, rows) if whole else ()),
+        ]
         for node, fault in faults:
             where = (Subscriber(self.scenario.name, node, ""),)
             collector.violation("tables", where, (node,), lambda fault=fault: fault)  # type: ignore[misc]
@@ -275,6 +281,19 @@ def table_faults(brokers: Mapping[str, TransactionBroker]) -> Iterator[tuple[str
         for neighbor in broker.neighbors:
             yield from _different(name, broker, neighbor, brokers)
             yield from _unneeded(name, broker, neighbor)
+
+
+def client_faults(
+    brokers: Mapping[str, TransactionBroker], clients: Iterable[TransactionClient]
+) -> Iterator[tuple[str, str]]:
+    """Yield subscriptions that have ended at the home, and that the client counts events of."""
+    for client in clients:
+        home = brokers.get(client.home)
+        if home is None or client.ended or client.name not in home.clients:
+            continue
+        for name in client.subscriptions:
+            if name not in home.tables.subscriptions:
+                yield client.name, f"{client.name} has {name}, and {home.name} does not"
 
 
 def outcome_faults(

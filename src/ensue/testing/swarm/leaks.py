@@ -6,17 +6,22 @@ durable subscriptions, once it has expired (`expire`): no connection, name, plac
 open lease, membership, attachment or content session. They keep the session of a publisher that was
 killed, had no time to close or closed while the server was away, with the outcomes of its requests,
 and none of another one. So publishers close when all servers are back.
+
+Before that, when no transaction is open any more, no content session keeps events of a subscription
+that its bus does not read: they were for a plan that is over, or came after the subscription ended.
 """
 
 import asyncio
 from collections.abc import Iterable, Iterator
 
+from ensue import Bus
+from ensue.client.content.session import _Buffer
 from ensue.protocols.total.station import EPHEMERAL
 from ensue.server import Server
 from ensue.testing.cluster import Cluster
 from ensue.testing.process import Process
 
-__all__ = ["judge_leaks"]
+__all__ = ["judge_buffers", "judge_leaks"]
 
 HASTY = ("closer", "guest", "outsider")
 """Clients that wait for servers no longer than a second or two when they close.
@@ -63,6 +68,18 @@ async def judge_leaks(
         if process.alive and not process.stopped and server.listener is not None:
             found += [f"leak: {name} has {what}" for what in _at_server(server, left)]
     return found
+
+
+def judge_buffers(buses: Iterable[Bus]) -> list[str]:
+    """Return the subscriptions whose events are kept for no reader, once all is settled."""
+    sessions = [bus._content._session for bus in buses]  # noqa: SLF001 - no API lists them
+    return [
+        f"leak: {session.bus} keeps events of {name}, which it does not read"
+        for session in sessions
+        if session is not None
+        for name, reader in session._readers.items()  # noqa: SLF001 - as above
+        if isinstance(reader, _Buffer)
+    ]
 
 
 def _in_process(process: Process) -> Iterator[str]:

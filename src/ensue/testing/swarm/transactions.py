@@ -24,7 +24,7 @@ from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm import content_calls
 from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients, draw_users
-from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
 from ensue.testing.swarm.moves import Moves
 from ensue.testing.swarm.networks import draw_network, late_s
 from ensue.testing.swarm.rare_calls import draw_calls
@@ -162,6 +162,8 @@ class ContentProgram:
         """By transaction that may be repeated: the attempt that was delivered."""
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
+        self._buses: dict[str, ensue.Bus] = {}
+        """By process: its present bus."""
 
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
@@ -192,6 +194,7 @@ class ContentProgram:
         if drawn.dies:
             await self._kill_coordinator()
         await asyncio.sleep(SETTLE_S + self.late_s)
+        self.problems += judge_buffers(self._buses.values())
         self.over = True
         for client in self.clients:
             with suppress(TimeoutError):
@@ -329,7 +332,7 @@ class ContentProgram:
 
     async def _connected(self, name: str, random: Random) -> None:
         async with ensue.connect(self._any_url(random), order=None, name=name) as bus:
-            self._names[name] = bus.name
+            self._names[name], self._buses[name] = bus.name, bus
             held: list[ensue.Subscription] = []
             readers: list[asyncio.Task[None]] = []
             self.moves.held[name] = []
