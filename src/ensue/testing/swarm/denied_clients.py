@@ -51,8 +51,10 @@ def draw_users(seed: int) -> bool:
 class DeniedClients:
     """What these users try, and what they must not succeed in."""
 
-    def __init__(self, problems: list[str]) -> None:
+    def __init__(self, problems: list[str], expired: tuple[type[Exception], ...]) -> None:
         self._problems = problems
+        self._expired = expired
+        """What a client gets that servers have given up, where faults allow that."""
         self._buses: dict[str, str] = {}
         """By bus: its user."""
 
@@ -96,6 +98,8 @@ class DeniedClients:
             await ask()
         except (error, TransactionPending, EventsInDoubt):
             pass  # What is pending was not committed by the time it had.
+        except self._expired:
+            raise
         except (BadInput, EventRefused, SubscriptionRefused, LocalProtocolError) as other:
             self._problems.append(f"permission: {user} that {what} got {other!r}")
         else:

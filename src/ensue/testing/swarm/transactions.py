@@ -151,8 +151,8 @@ class ContentProgram:
         self.calm_ns = 0
         """When faults were over."""
         self._expired = (LocalProtocolError,) if may_expire(drawn.faults) else ()
+        self.denied = DeniedClients(self.problems, self._expired)
         """What a client gets whose session brokers gave up."""
-        self.denied = DeniedClients(self.problems)
         self.moves = Moves()
         self._decisions = Random(f"{drawn.seed}/decisions")  # noqa: S311 - replays a seed
         """Of held plans and attempts: of its own, so that all else stays as it was drawn."""
