@@ -77,6 +77,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients decide about some of their plans later."""
     retries: bool = False
     """Whether clients repeat transactions that conflict."""
+    by_content: bool = False
+    """Whether clients invite each other by content."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -102,9 +104,11 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
     holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
     retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
+    found = Random(f"{seed}/draw/transactions/unknown recipients").random()  # noqa: S311 - as above
     return msgspec.structs.replace(
         drawn,
         moves=moves,
+        by_content=found < 0.4 and drawn.kinds != ("planned",),
         retries=retries and "serializable" in drawn.kinds,
         holds=holds and "planned" in drawn.kinds,
         streams=drawn.streams or moves,
@@ -136,9 +140,13 @@ class ContentProgram:
         """What a client gets whose session brokers gave up."""
         self.moves = Moves()
         self._decisions = Random(f"{drawn.seed}/decisions")  # noqa: S311 - replays a seed
-        """Of held plans and attempts: of its own, so that all else stays as it was drawn."""
+        """Of held plans, attempts and invitations by content: all else stays as it was drawn."""
         self._attempts: dict[str, str] = {}
         """By transaction that may be repeated: the attempt that was delivered."""
+        self._takers: dict[str, None] = {}
+        """Clients that take invitations by content."""
+        self._taken: dict[str, list[str]] = {}
+        """By transaction: clients that have taken part by such an invitation."""
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
 
@@ -304,12 +312,14 @@ class ContentProgram:
                 take(events)
 
             await bus.on_invitation(invited)
+            await self._take_invitations(bus, name)
             await bus.on_subscription(planned)
             await bus.advertise(where="x exists")
             mover = asyncio.create_task(self._move_on(bus, name, random, take_over))
             try:
                 await self._act(bus, name, random)
             finally:
+                self._takers.pop(name, None)
                 for task in (mover, *readers):
                     task.cancel()
                 await asyncio.gather(mover, *readers, return_exceptions=True)
@@ -420,6 +430,9 @@ class ContentProgram:
                 await plan.client(other).subscribe(random.choice(FILTERS))
                 await plan.publish({"x": random.randint(0, 4)}, b"plan 2")
             return
+        if self.drawn.by_content and self._decisions.random() < 0.4:
+            await self._invite_all(bus, kind, timeout_s)
+            return
         if kind == "serializable" and self.drawn.retries and self._decisions.random() < 0.7:
             await self._retry(bus, timeout_s)
             return
@@ -471,6 +484,33 @@ class ContentProgram:
             if error.is_conflict and number <= RETRIES:
                 self.problems.append(f"retries: attempt {number} of {RETRIES + 1} was the last")
             raise
+
+    async def _take_invitations(self, bus: ensue.Bus, name: str) -> None:
+        """Take part in transactions that look for clients."""
+        if not self.drawn.by_content:
+            return
+
+        async def take(tx: ensue.InvitedTransaction) -> None:
+            await tx.publish({"x": tx.attributes["x"]}, b"taken")
+            self._taken.setdefault(tx.name, []).append(name)
+
+        await bus.on_invitation(take, where="x > 0")
+        self._takers[name] = None
+
+    async def _invite_all(self, bus: ensue.Bus, kind: str, timeout_s: float) -> None:
+        """Invite by content: the inviter waits for all that take it, and misses none."""
+        x, takers = self._decisions.randint(0, 2), list(self._takers)
+        async with bus.transaction(isolation=kind, timeout=timeout_s) as tx:
+            await tx.publish({"x": x}, b"before")
+            count = await tx.invite({"x": x}, at_least=0)
+            await tx.publish({"x": x}, b"after")
+            done = self._taken.get(tx.name, [])
+        if len(done) != count:
+            self.problems.append(f"invited: {count} clients were invited, {len(done)} took part")
+        missed = [each for each in takers if self._names.get(each) != bus.name]
+        missed = [each for each in missed if each in self._takers and each not in done]
+        if x > 0 and missed and not self.drawn.faults.rates:
+            self.problems.append(f"invited: {', '.join(missed)} was not found")
 
     def _check_attempts(self, events: ensue.Subscription, payload: bytes) -> None:
         """Check that no subscriber gets events of two attempts at one transaction."""
