@@ -79,6 +79,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients repeat transactions that conflict."""
     by_content: bool = False
     """Whether clients invite each other by content."""
+    orphans: bool = False
+    """Whether the coordinator that is killed has invited another client."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -105,9 +107,11 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
     retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
     found = Random(f"{seed}/draw/transactions/unknown recipients").random()  # noqa: S311 - as above
+    orphans = Random(f"{seed}/draw/transactions/participants").random()  # noqa: S311 - as above
     return msgspec.structs.replace(
         drawn,
         moves=moves,
+        orphans=orphans < 0.5 and drawn.dies and quiet,
         by_content=found < 0.4 and drawn.kinds != ("planned",),
         retries=retries and "serializable" in drawn.kinds,
         holds=holds and "planned" in drawn.kinds,
@@ -236,25 +240,50 @@ class ContentProgram:
     async def _kill_coordinator(self) -> None:
         """Kill a coordinator, and have another client commit soon afterwards."""
         random = Random(self.world.random.random())  # noqa: S311 - replays a seed
+        guests = []
+        if self.drawn.orphans:
+            guests.append(self.world.start("guest", self._take_part, random))
+            await asyncio.sleep(1.0)
         dead = self.world.start("coordinator", self._begin_and_wait, random)
         await asyncio.sleep(2.0)
         dead.kill()
-        heir = self.world.start("heir", self._commit_one, random)
+        for guest in guests:
+            await self._await_end(guest, "a client that took part")
+        await self._await_end(self.world.start("heir", self._commit_one, random), "a transaction")
+
+    async def _await_end(self, process: Process, what: str) -> None:
+        """Check that a process does not wait for the dead coordinator's timeout."""
         try:
             async with asyncio.timeout(HEIR_S):
-                await heir.ended()
+                await process.ended()
         except TimeoutError:
             self.problems.append(
-                f"liveness: a transaction waited {HEIR_S:g} s for a coordinator that is dead"
+                f"liveness: {what} waited {HEIR_S:g} s for a coordinator that is dead"
             )
-        await heir.ended()
+        await process.ended()
 
     async def _begin_and_wait(self, random: Random) -> None:
         async with ensue.connect(self._any_url(random), order=None, name="coordinator") as bus:
             await bus.advertise(where="x exists")
             async with bus.transaction(timeout=30.0) as tx:
                 await tx.publish({"x": 1}, b"dead")
+                if self.drawn.orphans:
+                    await tx.invite("guest")
                 await asyncio.sleep(60.0)
+
+    async def _take_part(self, random: Random) -> None:
+        """Take part in the coordinator's transaction until it ends."""
+        ended = asyncio.Event()
+
+        async def act(tx: ensue.InvitedTransaction) -> None:
+            async for _ in await tx.subscribe("x > 9"):
+                pass
+            ended.set()
+
+        async with ensue.connect(self._any_url(random), order=None, name="guest") as bus:
+            await bus.on_invitation(act)
+            await ended.wait()
+        self.world.crashed(self.world.host("guest"))
 
     async def _commit_one(self, random: Random) -> None:
         async with ensue.connect(self._any_url(random), order=None, name="heir") as bus:
