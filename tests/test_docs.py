@@ -58,11 +58,12 @@ def test_index_lists_every_page() -> None:
 @pytest.mark.parametrize(
     ("mark", "printed"),
     [
-        ("tx.invite(", "{'order': '42', 'price': 12.5} one teapot\n"),
+        ("one teapot", "{'order': '42', 'price': 12.5} one teapot\n"),
+        ('where="city', "invited to Rome\ninvited to Rome\n2 agents took part\n"),
         ("retries=5", "2 {'order': '42'}\n"),
         ("plan.hold()", "0 events before the commit\n{'order': '42'}\n"),
     ],
-    ids=["invitation", "retries", "hold"],
+    ids=["invitation", "by content", "retries", "hold"],
 )
 def test_transaction_guide_prints_its_documented_output(mark: str, printed: str) -> None:
     page = ROOT / "docs/how-to/transactions.md"

@@ -213,6 +213,22 @@ def test_regular_event_need_not_see_commits_that_do_not_concern_it() -> None:
     assert trace.anomalies() == {}
 
 
+@pytest.mark.parametrize("commits", [("1-b", "2-b"), ("2-b", "1-b")])
+def test_regular_event_sees_the_commits_of_one_broker(commits: tuple[str, str]) -> None:
+    """Subscriptions that meet at no broker take effect in different sequences."""
+    trace = Trace()
+    for name in ("1-b", "2-b"):
+        trace.add("b", "began", transaction=name, topic="serializable")
+        made = {"subscription": f"c{name[0]}.s", "topic": "x = 1", "event": f"{name}#1"}
+        trace.add("b", "subscribed", **made, transaction=name)
+    trace.add("b", "committed", transaction="1-b").add("b", "committed", transaction="2-b")
+    trace.add("b2", "committed", transaction=commits[0])
+    trace.add("p", "published", event="p/1", topic="x = 1", publisher="p", publisher_seq=1)
+    trace.add("b2", "committed", transaction=commits[1])
+    delivered(trace, ("p/1", "c2.s"))
+    assert trace.anomalies() == ({} if commits[0] == "2-b" else {"mixed": 1})
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_regular_event_never_sees_half_of_a_move(both: bool) -> None:
     """Schedule 2 of the paper, and the one in which the event is lost."""

@@ -36,15 +36,17 @@ async def serve(config: str, name: str, rows: str) -> None:
     await server.wait()
 
 
-async def hang(url: str) -> None:
+async def hang(url: str, timeout_s: str = "5", invited: str = "") -> None:
     """Publish within a transaction, print a line, and never end it."""
     async with ensue.connect(url, order=None, name="doomed") as bus:
         await bus.advertise(where="x exists")
-        async with bus.transaction(timeout=5) as tx:
+        async with bus.transaction(timeout=float(timeout_s)) as tx:
             await tx.publish({"x": 1}, b"never")
             await tx.subscribe("x exists")
             sys.stdout.write(f"open {bus.name}.content\n")
             sys.stdout.flush()
+            if invited:
+                await tx.invite(invited)
             await asyncio.Event().wait()
 
 

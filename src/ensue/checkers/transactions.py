@@ -20,9 +20,9 @@ same transaction.
 **serializable.** No two brokers commit two serializable transactions that conflict in opposite
 orders (`cycle`). Two conflict if one publishes an event that matches a subscription which the other
 makes or withdraws, or if both change one subscription. So every broker's sequence of commits is a
-serial order of all. The deliveries of an event outside transactions match some state of the tables
-between two commits that concern it (`mixed`: as in schedule 2 of the paper, where a subscription is
-moved and an event reaches both places or none).
+serial order of all. The deliveries of an event outside transactions match the tables between two
+commits that concern it, in the sequence of some broker (`mixed`: as in schedule 2 of the paper,
+where a subscription is moved and an event reaches both places or none).
 
 **converged.** The tables that idle brokers reported fit each other: see `routing_tables`.
 
@@ -39,7 +39,7 @@ or one that was published after the transaction had ended.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import msgspec
@@ -153,6 +153,13 @@ class Ledger:
             self._read(row)
         order = max(self.commits.values(), key=len, default=[])
         self.sequence = {name: number for number, name in enumerate(order, 1)}
+        complete = [tuple(names) for names in self.commits.values() if set(names) >= set(order)]
+        self.other_sequences = [
+            {name: number for number, name in enumerate(names, 1)}
+            for names in dict.fromkeys(complete)
+            if names != tuple(order)
+        ]
+        """Of other nodes with all commits: two that do not conflict may be in another order."""
         for row in self._rows:
             self._relate(row)
             self._note_latest(row)
@@ -475,20 +482,10 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
                         f"{its} was delivered to {subscription}, which is not subscribed to it"
                     ),
                 )
-        concerned = {
-            at.transaction: at.place[0]
-            for held in interested
-            for at in (held.begins, *held.ends)
-            if at.place is not None
-        }
-        known = [
-            number
-            for name, number in concerned.items()
-            if max(ledger.committed[name].values()) < published.at.first_ns
-        ]
-        first = max(known, default=0)
-        possible = sorted({first, *(each for each in concerned.values() if each > first)})
-        if not any(_explained(ledger, published, interested, commits) for commits in possible):
+        if not _explained_by(ledger, published, interested) and not any(
+            _explained_by(ledger, published, [_resequenced(held, sequence) for held in interested])
+            for sequence in ledger.other_sequences
+        ):
             got = sorted(ledger.recipients.get(published.event, ()))
             two = dict.fromkeys((*got[:1], *got[-1:]))  # The message names all of them.
             collector.violation(
@@ -502,6 +499,36 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
                     "no state of the tables between two commits explains that"
                 ),
             )
+
+
+def _resequenced(held: Held, sequence: Mapping[str, int]) -> Held:
+    """Return a subscription with its moments placed in another sequence of commits."""
+
+    def placed(at: Moment) -> Moment:
+        place = None if at.place is None else (sequence[at.transaction], at.path)
+        return msgspec.structs.replace(at, place=place)
+
+    return msgspec.structs.replace(
+        held, begins=placed(held.begins), ends=[placed(end) for end in held.ends]
+    )
+
+
+def _explained_by(ledger: Ledger, published: Published, interested: Sequence[Held]) -> bool:
+    """Return whether the deliveries match the tables between two commits of a sequence."""
+    concerned = {
+        at.transaction: at.place[0]
+        for held in interested
+        for at in (held.begins, *held.ends)
+        if at.place is not None
+    }
+    known = [
+        number
+        for name, number in concerned.items()
+        if max(ledger.committed[name].values()) < published.at.first_ns
+    ]
+    first = max(known, default=0)
+    possible = sorted({first, *(each for each in concerned.values() if each > first)})
+    return any(_explained(ledger, published, interested, commits) for commits in possible)
 
 
 def _explained(

@@ -480,13 +480,17 @@ class Bus:
         """
         return self._open_content().transaction(isolation, timeout, retries)
 
-    def on_invitation(self, handler: InvitationHandler) -> Awaitable[None]:
+    def on_invitation(
+        self, handler: InvitationHandler | None, *, where: str | None = None
+    ) -> Awaitable[None]:
         """Call a handler when another bus invites this one into its transaction.
 
         The handler gets the transaction. It continues when the handler returns, and is aborted if
-        the handler raises. Await the result to know that other buses can invite this one.
+        the handler raises. With `where` it is for invitations by content whose attributes match
+        that filter; without, for those that name this bus. None as handler takes no more of them.
+        Await the result to know that other buses can invite this one.
         """
-        return self._open_content().on_invitation(handler)
+        return self._open_content().on_invitation(handler, where)
 
     def on_subscription(
         self,

@@ -302,8 +302,11 @@ def _refusals(
     elif isinstance(frame, t.Begin):
         yield _transaction_refusal(authorization, connection)
     elif isinstance(frame, t.Invite):
-        # Only the invited client reads it, so permissions of the topic don't apply.
+        # Only the invited client reads it, so permissions of the topic don't apply; by content it
+        # is a publication.
         _check_publication(source, frame.publication)
+        if frame.client == t.ANYONE:
+            yield authorization.why_not(connection, "publish", f.CONTENT)
         yield _transaction_refusal(authorization, connection)
     elif isinstance(frame, t.Submit):
         for one in frame.operations:

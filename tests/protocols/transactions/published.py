@@ -194,8 +194,8 @@ class _AnswersWhereSubscriptionsCameFrom(Steps):
                 tables.subscriptions[one.name].hop for one in changes
             ]
 
-    def finish(self, number: int, refused: str) -> None:
-        super().finish(number, refused)
+    def finish(self, number: int, refused: str, reached: int = 0) -> None:
+        super().finish(number, refused, reached)
         for origin in self._origins.pop(number, ()):
             if origin in self._state.neighbors:
                 self._state.send(origin, Stepped(number=number, refused=refused))

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from tests.simulation.swarms.planted import CAUGHT, Mutant, Search
 
+from ensue.core.errors import LocalProtocolError
 from ensue.protocols.content.broker import ContentBroker
 from ensue.protocols.content.entries import IndexedEntries
 from ensue.protocols.content.filters.filter import Filter
@@ -344,6 +345,24 @@ def keeps_no_journal(self: InputLog, frame: Frame, *, source: str, now_ns: int) 
     ]
 
 
+def invites_at_one_path(
+    self: Any, context: Any, pending: Any, client: str, publication: Any, path: str, names: Any = ()
+) -> None:
+    """All recipients of an invitation by content act at the same place."""
+    path = f"{path.partition('.0.')[0]}.0.1" if names else path
+    real_invite_here(self, context, pending, client, publication, path, names)
+
+
+def invites_without_waiting(
+    self: Any, context: Any, pending: Any, client: str, publication: Any, path: str, names: Any = ()
+) -> None:
+    """The inviting client continues while clients that it found act (rule trigger star)."""
+    real_invite_here(self, context, pending, client, publication, path, names)
+    _, number = context.invitations.get(path, ("", 0))
+    if names and number:
+        pending.waiting.remove(number)
+
+
 def lets_plans_wait(self: Submissions, now_ns: int) -> None:
     """A plan that its client does not decide about stays open."""
 
@@ -363,14 +382,15 @@ def delivers_to_none_it_withdraws(
 
 
 real_still_owed = Compensation.still_owed
+real_invite_here = Operations._invite_here
 real_replay, real_unsubscribe = contexts.replay, Tables._unsubscribe
 real_wanting, real_take = Tables._wanting, InputLog.take
 
 MUTANTS = (
     Mutant("routes by its own tables", 272, Roles(broker=RoutesByItsOwnTables)),
     Mutant("holds no locks", 62, Roles(broker=HoldsNoLocks)),
-    Mutant("never gives way", 120, Roles(broker=NeverGivesWay)),
-    Mutant("unlocks at the vote", 120, Roles(broker=UnlocksAtTheVote)),
+    Mutant("never gives way", 18, Roles(broker=NeverGivesWay)),
+    Mutant("unlocks at the vote", 18, Roles(broker=UnlocksAtTheVote)),
     Mutant(
         "locks no published events", 118, patches=((locks, "_events", lambda _context: iter(())),)
     ),
@@ -378,11 +398,11 @@ MUTANTS = (
     Mutant("never undoes", 1, Roles(broker=NeverUndoes)),
     Mutant("undoes in the same order", 4, Roles(broker=UndoesInTheSameOrder)),
     Mutant("ignores dependencies", 4, Roles(broker=IgnoresDependencies)),
-    Mutant("has no deadlines", 3, Roles(broker=HasNoDeadlines)),
+    Mutant("has no deadlines", 12, Roles(broker=HasNoDeadlines)),
     Mutant("answers for nobody", 8, Roles(broker=AnswersForNobody)),
     Mutant("forgets at once", 272, Roles(broker=ForgetsAtOnce)),
     Mutant("loses its decision", 0, Roles(broker=LosesItsDecision)),
-    Mutant("counts advertisements at once", 15, Roles(broker=CountsAdvertisementsAtOnce)),
+    Mutant("counts advertisements at once", 34, Roles(broker=CountsAdvertisementsAtOnce)),
     Mutant("sends no markers", 4, Roles(broker=SendsNoMarkers)),
     Mutant("answers invitations at once", 1, Roles(broker=AnswersInvitationsAtOnce)),
     Mutant("answers steps at once", 1, Roles(broker=AnswersStepsAtOnce)),
@@ -407,6 +427,14 @@ MUTANTS = (
     Mutant(
         "attracts buffered alone", 667, patches=((Tables, "_wanting", attracts_buffered_alone),)
     ),
+    Mutant(
+        "recipients share a path", 1, patches=((Operations, "_invite_here", invites_at_one_path),)
+    ),
+    Mutant(
+        "recipients are not awaited",
+        7,
+        patches=((Operations, "_invite_here", invites_without_waiting),),
+    ),
     Mutant("held plans never end", 15, patches=((Submissions, "tick", lets_plans_wait),)),
     Mutant(
         "delivers to the ended", 15, patches=((Compensation, "still_owed", delivers_to_the_ended),)
@@ -420,7 +448,7 @@ MUTANTS = (
 )
 
 
-SEARCH = Search(DRAWS["transactions"], caught=(*CAUGHT, KeyError))
+SEARCH = Search(DRAWS["transactions"], caught=(*CAUGHT, KeyError, LocalProtocolError))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.swarms.seeds import CHUNK, first_seeds
 
 from ensue.core import trace
+from ensue.protocols.transactions.frames import ANYONE
 from ensue.simulation import run
 from ensue.simulation.seeds import DRAWS, play_seed
 
@@ -40,6 +41,8 @@ def test_swarm_draws_every_kind_of_scenario() -> None:
     assert {spec.commit for spec in specs} == {True, False}
     actions = {act.action for spec in specs for act in spec.acts}
     assert actions == {"pub", "sub", "usub", "adv", "uadv", "invite"}
+    assert any(act.client == ANYONE for spec in specs for act in spec.acts)
+    assert any(spec.wait_ns for spec in specs)
     assert {len(each.overlay.brokers) for each in scenarios} == {1, 2, 3, 4, 5, 6}
     assert any(each.vanish for each in scenarios)
     assert any(each.faults.crashes for each in scenarios)

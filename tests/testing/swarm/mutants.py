@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import msgspec
+from tests.simulation.swarms.test_mutants_transactions import invites_without_waiting
 
 import ensue
 from ensue.client import bus as bus_module
@@ -44,7 +45,9 @@ from ensue.journal.segments import Segments
 from ensue.protocols.causal.reader_inquiries import ReaderInquiries
 from ensue.protocols.causal.registered import RegisteredNode
 from ensue.protocols.content.client import Notified
+from ensue.protocols.content.frames import INVITATION
 from ensue.protocols.content.leases import Leases as ContentLeases
+from ensue.protocols.content.steps import Steps
 from ensue.protocols.content.tables import Tables
 from ensue.protocols.interface import Discard, Join, Persist, Send
 from ensue.protocols.membership.client import POLL_NS, MembershipClient
@@ -57,7 +60,7 @@ from ensue.protocols.total.backfill import History
 from ensue.protocols.total.delivery import Delivery
 from ensue.protocols.total.publisher_sessions import PublisherSessions
 from ensue.protocols.total.station import Station
-from ensue.protocols.transactions import contexts
+from ensue.protocols.transactions import contexts, operations
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.compensation import Compensation
 from ensue.protocols.transactions.submissions import Submissions
@@ -425,6 +428,20 @@ async def attempt_once(self: Any) -> Any:
     return attempt
 
 
+def run_at_home(tables: Any, step: Any) -> Any:
+    """An invitation by content is not passed on to other brokers."""
+    done = real_run_step(tables, step)
+    is_invitation = step.publication is not None and INVITATION in step.publication.attributes
+    return msgspec.structs.replace(done, neighbors=[]) if is_invitation else done
+
+
+def finish_uncounted(self: Any, number: int, refused: str, reached: int = 0) -> None:
+    """Only the clients of its own broker are counted."""
+    del reached
+    real_finish_step(self, number, refused)
+
+
+real_run_step, real_finish_step = contexts.run, Steps.finish
 real_attempt_exit = attempts.Attempt.__aexit__
 real_next_attempt = attempts.Attempts.__anext__
 real_ask_to_submit = plan.PlannedTransaction._ask_to_submit
@@ -511,6 +528,21 @@ CLIENT = (
         "conflicts are raised at once",
         "transactions",
         ((attempts.Attempts, "__anext__", attempt_once),),
+    ),
+    Mutant(
+        "recipients are not awaited",
+        "transactions",
+        ((operations.Operations, "_invite_here", invites_without_waiting),),
+    ),
+    Mutant(
+        "invitations by content stay at home",
+        "transactions",
+        ((operations, "run", run_at_home),),
+    ),
+    Mutant(
+        "recipients behind are not counted",
+        "transactions",
+        ((Steps, "finish", finish_uncounted),),
     ),
     Mutant("held plans have no timeout", "transactions", ((Submissions, "tick", nothing),)),
     Mutant(
@@ -1194,6 +1226,7 @@ SEEDS = {
     "gone publishers stay": 0,
     "a moved subscription loses events": 326,
     "two transactions move one subscription": 233,
+    "a dead coordinator keeps its timeout": 16,
     "clients believe an empty log": 6,
     "servers believe an empty log": 65,
     "merged bounds may differ": 2,
@@ -1236,6 +1269,10 @@ SEEDS = {
     "aborted plans are committed": 2,
     "committed transactions are repeated": 7,
     "conflicts are raised at once": 7,
+    "recipients are not awaited": 2,
+    "invitations by content stay at home": 371,
+    "recipients behind are not counted": 2,
+    "held plans have no timeout": 57,
     "plans have no order": 1,
     "overflow is silent": 4,
     "invitations answer early": 0,

@@ -21,9 +21,9 @@ from ensue.client.subscription import Subscription
 from ensue.client.validation import Payload, check_handler, check_payload
 from ensue.core.errors import BadInput
 from ensue.core.event import Event
-from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import Publication
 from ensue.protocols.transactions.frames import PLANNED
+from ensue.protocols.transactions.invitations import parse_unreserved
 from ensue.runtime.hub_memory import Hub
 
 __all__ = ["ContentClient"]
@@ -77,7 +77,7 @@ class ContentClient:
 
     async def advertise(self, where: str) -> str:
         """Advertise what will be published; return the advertisement's name."""
-        parse(where)
+        parse_unreserved(where)
         return await self.session.advertise(where)
 
     async def unadvertise(self, name: str) -> None:
@@ -99,7 +99,7 @@ class ContentClient:
 
     def subscribe(self, where: str, options: ReadOptions) -> Subscription:
         """Return a subscription by content."""
-        parse(where)
+        parse_unreserved(where)
         return self._open(ContentRequest(where=where, session=self.session, options=options))
 
     def transaction(
@@ -116,10 +116,19 @@ class ContentClient:
             return PlannedTransaction(self.session, self._open, timeout_s)
         return Transaction(self.session, self._open, isolation, timeout_s)
 
-    def on_invitation(self, handler: InvitationHandler) -> Awaitable[None]:
+    def on_invitation(
+        self, handler: InvitationHandler | None, where: str | None
+    ) -> Awaitable[None]:
         """Call a handler with each transaction that this bus is invited into."""
-        check_handler(handler, "the handler given to on_invitation", "a transaction")
         session = self.session
+        if where is not None:
+            parse_unreserved(where)
+        if handler is None:
+            if where is None:
+                session.on_invited = None
+                return session.opening()
+            return session.begin_work(session.take_invitations(where, None))
+        check_handler(handler, "the handler given to on_invitation", "a transaction")
 
         async def act(name: str, path: str, publication: Publication) -> None:
             invited = InvitedTransaction(self.session, self._open, name, path, publication)
@@ -129,6 +138,8 @@ class ContentClient:
             if invited.failure is not None:
                 raise invited.failure
 
+        if where is not None:
+            return session.begin_work(session.take_invitations(where, act))
         session.on_invited = act
         return session.opening()
 

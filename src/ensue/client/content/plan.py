@@ -53,10 +53,10 @@ from ensue.core.errors import (
 )
 from ensue.protocols.content.client import Answered
 from ensue.protocols.content.filters.filter import event_of
-from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNADVERTISE, UNSUBSCRIBE, Change
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import Operation
+from ensue.protocols.transactions.invitations import parse_unreserved
 from ensue.protocols.transactions.operations import OVER, lost_connection
 from ensue.runtime.names import check_text
 
@@ -185,8 +185,15 @@ class PlannedTransaction:
         share = share_of(subscription)
         return self.note_end(self._session.name, UNSUBSCRIBE, share.subscription)
 
-    def invite(self, client: str, *_: object) -> Coroutine[Any, Any, None]:
+    def invite(
+        self, client: str | Mapping[str, object], *_: object, **__: object
+    ) -> Coroutine[Any, Any, int]:
         """Raise: a plan has no invitations; use `client` instead."""
+        if isinstance(client, Mapping):
+            raise LocalProtocolError(
+                "a plan names its clients: use another isolation to invite by content, or "
+                "plan.client(NAME)"
+            )
         raise LocalProtocolError(
             f"a plan has no invitations: plan what {client!r} does with plan.client({client!r})"
         )
@@ -334,7 +341,7 @@ class PlannedTransaction:
         return self._operations.begin(_CALLED[action], lambda: _value(None))
 
     def _note_made(self, client: str, action: str, where: str) -> str:
-        text = parse(where).to_text()
+        text = parse_unreserved(where).to_text()
         name = f"{client}.plan-{self._session.unique()}"
         self._note(client, action=action, name=name, where=text)
         return name

@@ -31,6 +31,7 @@ from ensue.core.errors import (
     TransactionAborted,
     limit_in,
     refused_event,
+    refused_subscription,
 )
 from ensue.core.event import NAME_LENGTH_MAX, Event
 from ensue.protocols.content.client import Answered, Notified, SessionEnded, Welcomed
@@ -170,6 +171,8 @@ class ContentSession:
         """Why the last transaction was aborted, for those callbacks."""
         self.on_invited: Callable[[str, str, Publication], Awaitable[None]] | None = None
         """Called with a transaction, a path in it and the invitation."""
+        self.takes: dict[str, tuple[str, Callable[[str, str, Publication], Awaitable[None]]]] = {}
+        """By subscription to invitations: its filter, and what to call instead of `on_invited`."""
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
         """Called with the name and filter of a subscription that another bus's plan has made."""
         self.kept_max = PENDING_MAX
@@ -346,6 +349,33 @@ class ContentSession:
         self.advertised[names[0]] = where
         return names[0]
 
+    async def take_invitations(
+        self, where: str, act: Callable[[str, str, Publication], Awaitable[None]] | None
+    ) -> None:
+        """Take invitations by content with a filter; None: no longer."""
+        had = [name for name, (its, _) in self.takes.items() if its == where]
+        if act is not None and had:
+            self.takes[had[0]] = (where, act)
+            return
+        if act is None:
+            if had:
+                await self.request(lambda client, now: client.unsubscribe(had[0], now_ns=now))
+                del self.takes[had[0]]
+            return
+        names: list[str] = []
+
+        def take(client: TransactionClient, now_ns: int) -> int:
+            number, name = client.take_invitations(where, now_ns=now_ns)
+            names.append(name)
+            self.takes[name] = (where, act)  # An invitation may come before the answer.
+            return number
+
+        answer = await self.request(take)
+        if answer.refused:
+            del self.takes[names[0]]
+            why = in_words(answer.refused)
+            raise refused_subscription(f"it can't take invitations: {why}", reason=why)
+
     async def unadvertise(self, name: str) -> None:
         """Withdraw an advertisement."""
         check_broker_name(name, "advertise()")
@@ -483,10 +513,17 @@ class ContentSession:
         for name, where in concluded.subscriptions:
             self._made(name, where)
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _do(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    def begin_work(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin work that the caller may await; its error is raised there, or nowhere."""
+        task = self._do(work)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
 
     def _made(self, name: str, where: str) -> None:
         """Give a planned subscription to the application, unless it reads it already."""
@@ -529,15 +566,15 @@ class ContentSession:
     async def _act(self, invitation: Invitation) -> None:
         """Call the handler of invitations, and answer when it returns."""
         refused, who = "", display_name(self.bus)
-        if self.on_invited is None:
+        taken = (self.takes[name][1] for name in invitation.subscriptions if name in self.takes)
+        act = next(taken, None if invitation.subscriptions else self.on_invited)
+        if act is None:
             refused = (
                 f"{who!r} takes no invitations: have it call `await bus.on_invitation(…)` first"
             )
         else:
             try:
-                await self.on_invited(
-                    invitation.transaction, invitation.path, invitation.publication
-                )
+                await act(invitation.transaction, invitation.path, invitation.publication)
             except TransactionAborted as error:
                 refused = error.reason
             except asyncio.CancelledError as error:

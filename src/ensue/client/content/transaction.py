@@ -38,11 +38,11 @@ from ensue.core.errors import (
     aborted_transaction,
 )
 from ensue.protocols.content.filters.filter import event_of
-from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.filters.spaces import Value
 from ensue.protocols.content.frames import Publication
 from ensue.protocols.transactions.client import TransactionClient
-from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
+from ensue.protocols.transactions.frames import ANYONE, ATOMIC, PLANNED, SERIALIZABLE
+from ensue.protocols.transactions.invitations import parse_unreserved
 from ensue.protocols.transactions.operations import ABORTED, OVER
 from ensue.runtime.names import check_text
 
@@ -187,7 +187,7 @@ class _Participant:
 
     def advertise(self, where: str) -> Coroutine[Any, Any, str]:
         """Advertise what will be published; return the advertisement's name."""
-        parse(where)
+        parse_unreserved(where)
         return self._begin("advertise", lambda: self._advertise(where))
 
     def unadvertise(self, name: str) -> Coroutine[Any, Any, None]:
@@ -208,7 +208,7 @@ class _Participant:
         Events arrive when the transaction commits; an abort ends the subscription. The options
         are those of `bus.subscribe`.
         """
-        parse(where)
+        parse_unreserved(where)
         options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
         return self._begin("subscribe", lambda: self._subscribe_to(where, options))
 
@@ -222,14 +222,29 @@ class _Participant:
         return self._begin("unsubscribe", lambda: self._withdraw(subscription))
 
     def invite(
-        self, client: str, attributes: Mapping[str, object] | None = None, payload: Payload = b""
-    ) -> Coroutine[Any, Any, None]:
-        """Let another bus act within the transaction; return when its handler has.
+        self,
+        client: str | Mapping[str, object],
+        attributes: Mapping[str, object] | None = None,
+        payload: Payload = b"",
+        *,
+        at_least: int = 1,
+    ) -> Coroutine[Any, Any, int]:
+        """Let other buses act within the transaction; return when their handlers have.
 
-        Its handler gets `attributes` and `payload`.
+        `client` is the name of a bus, whose handler gets `attributes` and `payload`. Attributes
+        instead of a name invite by content: all other buses that take such invitations with
+        `bus.on_invitation(…, where=…)`. This bus must have advertised them. Returns the number of
+        invited buses. If there are fewer than `at_least`, the transaction is aborted.
         """
-        check_text(client, "a client's name")
         checked = check_payload(payload, self._session.payload_bytes_max)
+        if isinstance(client, Mapping):
+            if attributes is not None:
+                raise BadInput("give a client's name or attributes alone: invite({…}, payload=…)")
+            if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0:
+                raise BadInput(f"at_least must be a whole number from 0 on, got {at_least!r}")
+            event = event_of(client)
+            return self._begin("invite", lambda: self._invite_matching(event, checked, at_least))
+        check_text(client, "a client's name")
         return self._begin("invite", lambda: self._invite(client, attributes, checked))
 
     def _begin(
@@ -298,16 +313,41 @@ class _Participant:
 
     async def _invite(
         self, client: str, attributes: Mapping[str, object] | None, payload: bytes
-    ) -> None:
+    ) -> int:
+        self._check(await self._send_invitation(f"{client}.{CONTENT}", attributes, payload))
+        return 1
+
+    async def _invite_matching(
+        self, event: Mapping[str, Value], payload: bytes, at_least: int
+    ) -> int:
+        answer = await self._send_invitation(ANYONE, event, payload)
+        known = tuple(self._session.advertised.values())
+        asked = RefusedRequest(
+            own=self._own, event=event, advertised=known, advertise="await tx.advertise(where=…)"
+        )
+        self._check(answer, asked)
+        if answer.reached < at_least:
+            found = (
+                f"{answer.reached} of at least {at_least} clients take"
+                if answer.reached
+                else ("no client takes")
+            )
+            raise self._refused(
+                f"{found} the invitation {dict(event)!r}: have it call "
+                "`await bus.on_invitation(…, where=…)` first"
+            )
+        return answer.reached
+
+    async def _send_invitation(
+        self, client: str, attributes: Mapping[str, object] | None, payload: bytes
+    ) -> "Answered":
         self._check_open()
         name, within = self.name, self._within
 
         def invite(node: TransactionClient, now: int) -> int:
-            return node.invite(
-                name, f"{client}.{CONTENT}", attributes, payload, now_ns=now, within=within
-            )
+            return node.invite(name, client, attributes, payload, now_ns=now, within=within)
 
-        self._check(await self._session.request(invite))
+        return await self._session.request(invite)
 
     def end(self) -> None:
         """Allow no more operations."""

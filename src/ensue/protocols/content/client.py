@@ -37,6 +37,8 @@ class Answered(msgspec.Struct, frozen=True):
     transaction: str = ""
     away: tuple[str, ...] = ()
     """Brokers that are away: it takes effect there when they are back."""
+    reached: int = 0
+    """How many clients an invitation by content has reached."""
 
 
 class Notified(msgspec.Struct, frozen=True):
@@ -234,7 +236,7 @@ class ContentClient:
         self.asked.pop(number, None)
         self._effects.notify(Answered(number, refused))
 
-    def done(self, frame: f.Done) -> Any:
+    def done(self, frame: f.Done | f.Reached) -> Any:
         """Handle an answer of the home; return the request, if this is the first answer."""
         if not frame.number:
             self.welcomed = True
@@ -251,7 +253,10 @@ class ContentClient:
             )
         return None
 
-    def _answered(self, asked: Any, frame: f.Done) -> None:
+    def _answered(self, asked: Any, frame: f.Done | f.Reached) -> None:
+        if isinstance(frame, f.Reached):
+            self._effects.notify(Answered(frame.number, frame.refused, reached=frame.clients))
+            return
         answer = Answered(frame.number, frame.refused, frame.transaction, frame.away)
         change = getattr(asked, "change", None)
         if change is not None and change.action == f.SUBSCRIBE and not frame.refused:

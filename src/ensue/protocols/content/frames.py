@@ -18,6 +18,7 @@ __all__ = [
     "CONTENT",
     "FRAMES",
     "IDENTIFIER_LENGTH_MAX",
+    "INVITATION",
     "PLANNED_FROM",
     "SUBSCRIBE",
     "UNADVERTISE",
@@ -41,6 +42,7 @@ __all__ = [
     "Notify",
     "Operate",
     "Publication",
+    "Reached",
     "Reconnected",
     "Routed",
     "Step",
@@ -51,6 +53,8 @@ __all__ = [
 ADVERTISE, UNADVERTISE, SUBSCRIBE, UNSUBSCRIBE = "adv", "uadv", "sub", "usub"
 PLANNED_FROM = 2**40
 """A client's home assigns numbers above this to publications that others planned."""
+INVITATION = "ensue.invitation"
+"""The reserved attribute of invitations by content: see `transactions.invitations`."""
 CONTENT = "content"
 """The topic of events that are described by their attributes."""
 
@@ -188,6 +192,15 @@ class Stepped(Frame, frozen=True, tag=112):
     """Brokers that are away; when they are back the step is answered once more."""
 
 
+class Reached(Frame, frozen=True, tag=114):
+    """The answer to an invitation by content, instead of `Done` or `Stepped`."""
+
+    number: Count
+    refused: str = ""
+    clients: Count = 0
+    """How many clients were invited."""
+
+
 class Adopted(Frame, frozen=True, tag=113):
     """The state that a joining broker begins with; passed on to the brokers behind it."""
 
@@ -269,6 +282,7 @@ FRAMES: tuple[type[Frame], ...] = (
     Routed,
     Step,
     Stepped,
+    Reached,
     Adopted,
     Tick,
     Expire,

@@ -6,6 +6,7 @@ from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import (
     ADVERTISE,
+    INVITATION,
     SUBSCRIBE,
     UNADVERTISE,
     UNSUBSCRIBE,
@@ -21,6 +22,8 @@ __all__ = [
     "no_such",
     "overfull",
     "refusal",
+    "reserved",
+    "reserved_name",
     "too_long",
     "too_many_transactions",
     "uncovered",
@@ -35,12 +38,24 @@ def refusal(frame: Operate, client: str, tables: Tables, config: ContentConfig) 
     """Return why an operation is refused, or nothing."""
     try:
         if frame.publication is not None:
-            return uncovered(frame.publication, client, tables, within=bool(frame.transaction))
+            return reserved(frame.publication) or uncovered(
+                frame.publication, client, tables, within=bool(frame.transaction)
+            )
         if frame.change is not None:
             return _change(frame.change, client, tables, config)
     except BadInput as error:
         return str(error)
     return "an operation needs a change or a publication"
+
+
+def reserved(publication: Publication) -> str:
+    """Return the refusal of a publication with a reserved attribute, or nothing."""
+    return reserved_name(INVITATION) if INVITATION in publication.attributes else ""
+
+
+def reserved_name(attribute: str) -> str:
+    """Return the refusal of an attribute that applications may not use."""
+    return f"the attribute {attribute!r} is reserved: use another name"
 
 
 def uncovered(publication: Publication, client: str, tables: Tables, *, within: bool) -> str:

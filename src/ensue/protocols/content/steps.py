@@ -44,6 +44,8 @@ class Pending(msgspec.Struct, array_like=True):
     """Advertisements that a client makes with it, outside of transactions."""
     answered: bool = False
     """Whether it was answered ahead of brokers that are away."""
+    reached: int = 0
+    """How many clients an invitation by content has reached, here and behind."""
 
 
 class Steps:
@@ -108,8 +110,9 @@ class Steps:
         member: str = "",
         home: str = "",
         shared: bool = False,
+        path: str = "",
     ) -> None:
-        """Send a neighbor a step that a pending one causes."""
+        """Send a neighbor a step that a pending one causes, under its path or another."""
         number = self.wait(pending)
         subscribed = [change.name for change in changes if change.action == f.SUBSCRIBE]
         self.under_way[number] = (neighbor, subscribed)
@@ -122,7 +125,7 @@ class Steps:
         step = Step(
             number=number,
             transaction=pending.transaction,
-            path=pending.path,
+            path=path or pending.path,
             changes=changes,
             publication=publication,
             invited=invited,
@@ -169,7 +172,10 @@ class Steps:
     def answer(self, pending: Pending, away: tuple[str, ...] = ()) -> None:
         """Answer the client or neighbor that a step came from."""
         number, refused = pending.number, pending.refused
-        if pending.hop in self._state.clients:
+        if pending.reached and pending.hop:
+            reached = f.Reached(number=number, refused=refused, clients=pending.reached)
+            self._state.send(pending.hop, reached)
+        elif pending.hop in self._state.clients:
             if number or not pending.answered:  # A client is welcomed once.
                 done = f.Done(number=number, refused=refused, away=away)
                 self._state.send(pending.hop, done)
@@ -187,7 +193,7 @@ class Steps:
                 if key in self.pending:
                     self._answer_ahead(key)
 
-    def finish(self, number: int, refused: str) -> None:
+    def finish(self, number: int, refused: str, reached: int = 0) -> None:
         """Note that a caused step is complete, and answer the steps that waited for it."""
         self.under_way.pop(number, None)
         self._forget_announced(number)
@@ -200,6 +206,7 @@ class Steps:
                 continue  # Its transaction has ended.
             pending.waiting.remove(number)
             pending.refused = pending.refused or refused
+            pending.reached += reached
             if not pending.waiting:
                 del self.pending[key]
                 self.answer(pending)

@@ -12,10 +12,10 @@ delivered with the commit.
   answer to another (`submissions`, `plans`).
 
 Theory of operation. Operations within a transaction are steps of content brokers (`operations`). A
-client invites others to act within its transaction, by name. The home of the client that
-coordinates holds the decision, with a deadline: no broker waits for a client. Each broker is one
-`TransactionBroker` that owns its parts and gives each frame to one of them; all its state survives
-a crash (`content.input_log`). A client is one `TransactionClient`.
+client invites others to act within its transaction, by name or by content (`invitations`). The home
+of the client that coordinates holds the decision, with a deadline: no broker waits for a client.
+Each broker is one `TransactionBroker` that owns its parts and gives each frame to one of them; all
+its state survives a crash (`content.input_log`). A client is one `TransactionClient`.
 
 Assumptions. Those of `content`. Transactions need all brokers: while one is away they wait, and
 time out.
@@ -24,7 +24,8 @@ HAZARD: a broker that has voted yes and is cut off from the coordinator's home c
 serializable transactions that conflict wait for it and time out. HAZARD: a plan is weakly isolated
 (`plans`).
 
-Departures from the paper: errata D1 to D11 and S1 to S7; an invitation (`tcm`) names a client
-instead of matching subscriptions; publications wait for the commit at the broker of their
-recipient, which is durable, and not at the recipient; deadlines are at the coordinator's home.
+Departures from the paper: errata D1 to D11 and S1 to S7; an invitation (`tcm`) names a client, or
+matches subscriptions to invitations and not all subscriptions; publications wait for the commit at
+the broker of their recipient, which is durable, and not at the recipient; deadlines are at the
+coordinator's home.
 """

@@ -282,6 +282,9 @@ class TransactionBroker:
             f.Routed: self._route,
             f.Step: self._step,
             f.Stepped: lambda frame, _source, _now: steps.stepped(frame),
+            f.Reached: lambda frame, _source, _now: steps.finish(
+                frame.number, frame.refused, frame.clients
+            ),
             f.Tick: self._tick,
             t.Invite: lambda frame, client, _now: operations.invite(frame, client),
             t.Finish: lambda frame, client, _now: operations.finish(frame, client),

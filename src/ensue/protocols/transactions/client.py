@@ -21,6 +21,7 @@ from ensue.protocols.content.frames import Change, Publication
 from ensue.protocols.content.input_log import InputLog
 from ensue.protocols.interface import Effect, Frame, Notification
 from ensue.protocols.transactions import frames as t
+from ensue.protocols.transactions.invitations import invitation_filter
 from ensue.protocols.transactions.plans import numbered
 from ensue.protocols.transactions.threads import Threads
 
@@ -33,6 +34,8 @@ class Invitation(msgspec.Struct, frozen=True):
     transaction: str
     path: str
     publication: Publication
+    subscriptions: tuple[str, ...] = ()
+    """Subscriptions to invitations that match it; none: it names this client."""
 
 
 class Concluded(msgspec.Struct, frozen=True):
@@ -86,6 +89,7 @@ class TransactionClient:
             f.Operate: threads.send_request,
             f.Goodbye: content.leave,
             f.Done: self._done,
+            f.Reached: self._done,
             f.Notify: content.notify,
             f.Expired: self._expired,
             t.Invited: self._invited,
@@ -146,6 +150,10 @@ class TransactionClient:
     def subscribe(self, where: str, *, now_ns: int) -> tuple[int, str]:
         """Subscribe to events; return the request's number and the subscription's name."""
         return self._add(f.SUBSCRIBE, where, now_ns)
+
+    def take_invitations(self, where: str, *, now_ns: int) -> tuple[int, str]:
+        """Subscribe to invitations by content; return the request's number and the name."""
+        return self._add(f.SUBSCRIBE, invitation_filter(where), now_ns)
 
     def unadvertise(self, name: str, *, now_ns: int) -> int:
         """Withdraw an advertisement."""
@@ -220,7 +228,10 @@ class TransactionClient:
         now_ns: int,
         within: str = "",
     ) -> int:
-        """Let another client act within a transaction; answered when it has finished."""
+        """Let others act within a transaction; answered when they have finished.
+
+        `client` is a name, or `ANYONE`: all clients that take invitations with the attributes.
+        """
         frame = t.Invite(
             number=0,
             transaction=transaction,
@@ -336,7 +347,7 @@ class TransactionClient:
                 self.content.published = one.publication.number
         self.content.send_request(frame)
 
-    def _done(self, frame: f.Done) -> None:
+    def _done(self, frame: f.Done | f.Reached) -> None:
         asked = self.content.done(frame)
         if isinstance(asked, f.Operate | t.Invite) and asked.transaction:
             self.threads.answered(asked, frame.refused)
@@ -346,7 +357,9 @@ class TransactionClient:
         self.content.expire()
 
     def _invited(self, frame: t.Invited) -> None:
-        self._effects.notify(Invitation(frame.transaction, frame.path, frame.publication))
+        self._effects.notify(
+            Invitation(frame.transaction, frame.path, frame.publication, frame.subscriptions)
+        )
 
     def _ended(self, frame: t.Ended) -> None:
         self.threads.end(frame)

@@ -24,9 +24,17 @@ import msgspec
 
 from ensue.core.errors import CONFLICT
 from ensue.protocols.content.entries import Entry
-from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNSUBSCRIBE, Change, Publication
+from ensue.protocols.content.frames import (
+    ADVERTISE,
+    INVITATION,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    Change,
+    Publication,
+)
 from ensue.protocols.content.refusals import INVERSE
 from ensue.protocols.content.tables import Layer, LayerRecord, Outputs, Tables
+from ensue.protocols.transactions.invitations import recipients
 
 __all__ = [
     "Context",
@@ -167,6 +175,8 @@ def run(tables: Tables, step: Logged) -> Logged:
     clients: dict[str, list[str]] = {}
     if step.publication is not None:
         neighbors, clients = tables.route(step.publication.attributes, step.hop)
+        if INVITATION in step.publication.attributes:
+            clients = recipients(step.publication, clients, tables.subscriptions)
     return Logged(step.hop, step.changes, step.publication, outputs, neighbors, clients)
 
 

@@ -5,6 +5,7 @@ The *path* of an operation is its place in its transaction: the coordinator's op
 as 2.1.1. Read as numbers, paths are in the sequential order of Definition 6: *thread* (2 before 3),
 *trigger* (2 before 2.1) and *trigger star* (2.1 before 3). Operations that brokers trigger, such as
 subscriptions that an advertisement attracts, have the path of the operation that triggered them.
+Paths below a zero are not ordered: clients invited by content act at once (`invitations`).
 """
 
 import msgspec
@@ -15,6 +16,7 @@ from ensue.protocols.content.frames import Change, Identifier, Publication
 from ensue.protocols.interface import Frame
 
 __all__ = [
+    "ANYONE",
     "ATOMIC",
     "FRAMES",
     "PLANNED",
@@ -44,6 +46,8 @@ __all__ = [
     "sequence_of",
 ]
 
+ANYONE = "*"
+"""Stands for a client's name in an invitation by content; no client has this name."""
 SERIALIZABLE, ATOMIC, PLANNED = "serializable", "atomic", "planned"
 
 
@@ -80,7 +84,7 @@ class Begin(Frame, frozen=True, tag=130):
 
 
 class Invite(Frame, frozen=True, tag=131):
-    """Invite another client into the transaction (`txTCM`); answered when it has finished."""
+    """Invite clients into the transaction (`txTCM`); answered when all have finished."""
 
     number: Count
     transaction: Identifier
@@ -95,6 +99,8 @@ class Invited(Frame, frozen=True, tag=132):
     transaction: Identifier
     path: Identifier
     publication: Publication
+    subscriptions: tuple[Identifier, ...] = ()
+    """Subscriptions to invitations that match it; none: it names the client."""
 
 
 class Finish(Frame, frozen=True, tag=133):

@@ -7,8 +7,9 @@ D2: a step that causes nothing is answered at once; a step that a broker trigger
 end only lets the step that triggered it continue). A client sends its next operation only then: so
 every broker processes them in sequential order (Definition 6).
 
-An invitation (`tcm`) goes to one client, by name, and is answered when that client has finished;
-its operations within the transaction happen in between. The home answers for a client that has left
+An invitation (`tcm`) goes to one client, by name, or to all that take it, by content
+(`invitations`). It is answered when these clients have finished; their operations within the
+transaction happen in between. The home answers for a client that has left
 (a negative acknowledgement), and refuses operations of a transaction that has ended.
 """
 
@@ -19,7 +20,7 @@ from ensue.core.errors import limit_reason
 from ensue.protocols.content import frames as f
 from ensue.protocols.content.broker import ContentBroker
 from ensue.protocols.content.frames import Change, Publication, Step
-from ensue.protocols.content.refusals import SPLIT, refusal
+from ensue.protocols.content.refusals import SPLIT, refusal, uncovered
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Pending, Steps
 from ensue.protocols.transactions import frames as t
@@ -31,6 +32,7 @@ from ensue.protocols.transactions.contexts import (
     run,
     withdrawing,
 )
+from ensue.protocols.transactions.invitations import marked, unmarked
 
 __all__ = [
     "ABORTED",
@@ -150,12 +152,19 @@ class Operations:
         """Pass a client's invitation on to the client that it names."""
         state, context = self._state, self._context_for(frame.transaction, frame.path, client)
         refused = OVER if context is None else self._too_many(context)
+        by_content = frame.client == t.ANYONE
+        if context is not None and by_content:
+            refused = refused or uncovered(frame.publication, client, context.tables, within=True)
         if context is None or refused:
             state.send(client, f.Done(number=frame.number, refused=refused))
             return
         context.participants[client] = None
         context.operations += 1
         pending = Pending(client, frame.number, frame.transaction, frame.path)
+        if by_content:
+            publication = marked(frame.publication)
+            self.spread_invitation(context, pending, client, publication, f"{frame.path}.0")
+            return
         self.pass_invitation(context, pending, whole_name(state, frame.client), frame.publication)
 
     def finish(self, frame: t.Finish, client: str) -> None:
@@ -209,6 +218,9 @@ class Operations:
         elif context is None:
             pending.refused = OVER
             self._steps.answer(pending)
+        elif frame.invited == t.ANYONE and frame.publication is not None:
+            context.neighbors[source] = None
+            self.spread_invitation(context, pending, source, frame.publication, frame.path)
         elif frame.invited and frame.publication is not None:
             context.neighbors[source] = None
             self.pass_invitation(context, pending, frame.invited, frame.publication)
@@ -242,23 +254,65 @@ class Operations:
             self._steps.cause(pending, neighbor, changes_there, passed_on, shared=shared)
         self._steps.settle(pending)
 
+    def spread_invitation(
+        self, context: Context, pending: Pending, hop: str, publication: Publication, base: str
+    ) -> None:
+        """Invite clients of this broker whose filters match, and pass the invitation on."""
+        done = run(context.tables, Logged(hop, (), publication, {}, [], {}))
+        if context.isolated:
+            context.log.append(done)
+        pending.reached = len(done.clients)
+        for number, (client, names) in enumerate(done.clients.items(), 1):
+            self._invite_here(
+                context, pending, client, publication, f"{base}.{number}", tuple(names)
+            )
+        for number, neighbor in enumerate(done.neighbors, 1 + len(done.clients)):
+            context.neighbors[neighbor] = None
+            self._steps.cause(
+                pending,
+                neighbor,
+                publication=publication,
+                invited=t.ANYONE,
+                path=f"{base}.{number}",
+            )
+        self._steps.settle(pending)
+
+    def _invite_here(
+        self,
+        context: Context,
+        pending: Pending,
+        client: str,
+        publication: Publication,
+        path: str,
+        subscriptions: tuple[str, ...] = (),
+    ) -> None:
+        """Deliver an invitation to a client of this broker, or refuse it for the client."""
+        state = self._state
+        if client not in state.clients or client in state.leaving:
+            pending.refused = pending.refused or f"{client} is gone"
+        elif client in state.disconnected:
+            pending.refused = pending.refused or lost_connection(client)
+        else:
+            context.participants[client] = None
+            context.invitations[path] = (client, self._steps.wait(pending))
+            invited = t.Invited(
+                transaction=pending.transaction,
+                path=path,
+                publication=unmarked(publication) if subscriptions else publication,
+                subscriptions=subscriptions,
+            )
+            state.send(client, invited)
+
     def pass_invitation(
         self, context: Context, pending: Pending, client: str, publication: Publication
     ) -> None:
         """Forward an invitation towards a client, or deliver it."""
-        state, name, path = self._state, pending.transaction, pending.path
-        _, hop = state.members.get(client, ("", ""))
+        _, hop = self._state.members.get(client, ("", ""))
         if not hop:
             pending.refused = f"no client is called {client!r}"
         elif hop != client:
             context.neighbors[hop] = None
             self._steps.cause(pending, hop, publication=publication, invited=client)
-        elif client not in state.clients or client in state.leaving:
-            pending.refused = f"{client} is gone"
-        elif client in state.disconnected:
-            pending.refused = lost_connection(client)
         else:
-            context.participants[client] = None
-            context.invitations[path] = (client, self._steps.wait(pending))
-            state.send(client, t.Invited(transaction=name, path=path, publication=publication))
+            self._invite_here(context, pending, client, publication, pending.path)
         self._steps.settle(pending)

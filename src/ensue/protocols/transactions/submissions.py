@@ -11,11 +11,12 @@ from ensue.core.errors import BadInput, limit_reason
 from ensue.protocols.content import frames as f
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.filters.parser import parse
-from ensue.protocols.content.frames import Change
+from ensue.protocols.content.frames import Change, Publication
 from ensue.protocols.content.refusals import (
     INVERSE,
     SPLIT,
     no_such,
+    reserved,
     too_long,
     too_many_transactions,
 )
@@ -163,7 +164,11 @@ class Submissions:
                 parse(one.change.where)
             return no_such(one.change)
         assert one.publication is not None
-        event = event_of(one.publication.attributes)
+        return reserved(one.publication) or self._uncovered(one, one.publication, plan)
+
+    def _uncovered(self, one: t.Operation, publication: Publication, plan: t.Submit) -> str:
+        """Return the refusal if neither the client nor the plan has advertised it, or nothing."""
+        event = event_of(publication.attributes)
         _, hop = self._state.members.get(one.client, ("", ""))
         covering = self._state.tables.advertised(event, hop)
         planned = [

@@ -22,7 +22,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     """One operation."""
 
     action: str
-    """`pub`, `sub`, `usub`, `adv`, `uadv`, or `invite`."""
+    """`pub`, `sub`, `usub`, `adv`, `uadv`, `invite`, or `take`: subscribe to invitations."""
     where: str = ""
     """The filter of what is subscribed or advertised."""
     label: str = ""
@@ -30,7 +30,7 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, bool | int | float | str] = {}
     payload: bytes = b""
     client: str = ""
-    """Who is invited."""
+    """Who is invited; `ANYONE`: all that take invitations with the attributes."""
     acts: tuple["Act", ...] = ()
     """What the invited client does."""
 
@@ -124,6 +124,8 @@ class Application:
                 number = client.publish(act.attributes, act.payload, now_ns=now_ns)
             elif act.action == "sub":
                 number, self.names[act.label] = client.subscribe(act.where, now_ns=now_ns)
+            elif act.action == "take":
+                number, self.names[act.label] = client.take_invitations(act.where, now_ns=now_ns)
             elif act.action == "adv":
                 number, self.names[act.label] = client.advertise(act.where, now_ns=now_ns)
             elif act.label in self.names:
@@ -183,6 +185,7 @@ class Application:
             return client.invite(
                 thread.transaction,
                 act.client,
+                act.attributes,
                 payload=label.encode(),
                 now_ns=now_ns,
                 within=thread.within,

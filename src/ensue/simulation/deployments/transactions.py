@@ -386,7 +386,8 @@ def _overlay(overlay: ContentSpec) -> Iterator[str]:
 
 def _act(act: Act) -> str:
     if act.action == "invite":
-        return f"{act.client} ({', '.join(_act(each) for each in act.acts) or 'nothing'})"
+        values = " and ".join(f"{name} = {value}" for name, value in act.attributes.items())
+        return f"{values or act.client} ({', '.join(_act(each) for each in act.acts) or 'nothing'})"
     if act.action == "pub":
         values = " and ".join(f"{name} = {value}" for name, value in act.attributes.items())
         return f"pub {values}"

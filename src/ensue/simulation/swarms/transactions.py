@@ -15,7 +15,7 @@ import msgspec
 
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.shared.link import LinkConfig
-from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
+from ensue.protocols.transactions.frames import ANYONE, ATOMIC, PLANNED, SERIALIZABLE
 from ensue.protocols.transactions.nodes import CONNECTED
 from ensue.simulation.content_spec import ContentSpec
 from ensue.simulation.deployments.transaction_clients import Act, RegularSpec, TransactionSpec
@@ -62,6 +62,12 @@ def draw(seed: int) -> Scenario:
     if not calm and random.random() < 0.3:
         gone = random.choice(list(clients))
         vanish = (Vanish(publisher=gone, at_ns=random.randrange(QUIET_NS, duration_ns)),)
+    config = _config(random)
+    regular = people.regular(churn=load == "mixed" and random.random() < 0.6)
+    transactions = _halved(seed, _decided_later(seed, people.transactions(kinds)))
+    regular, transactions = _by_content(
+        seed, list(clients), kinds, regular, transactions, people.close_ns
+    )
     scenario = Scenario(
         name="swarm-transactions",
         order="transactions",
@@ -69,9 +75,9 @@ def draw(seed: int) -> Scenario:
         overlay=ContentSpec(
             brokers=brokers,
             clients=clients,
-            config=_config(random),
-            regular=people.regular(churn=load == "mixed" and random.random() < 0.6),
-            transactions=_halved(seed, _decided_later(seed, people.transactions(kinds))),
+            config=config,
+            regular=regular,
+            transactions=transactions,
             crash_after_frames=() if calm else _crashes(random, nodes),
             silent_crashes=not calm and random.random() < 0.3,
         ),
@@ -90,6 +96,66 @@ def draw(seed: int) -> Scenario:
         encode=random.random() < 0.05,
     )
     return draw_round_trips(scenario, seed)
+
+
+def _by_content(
+    seed: int,
+    clients: Sequence[str],
+    kinds: Sequence[str],
+    regular: tuple[RegularSpec, ...],
+    transactions: tuple[TransactionSpec, ...],
+    close_ns: int,
+) -> tuple[tuple[RegularSpec, ...], tuple[TransactionSpec, ...]]:
+    """Add transactions that invite by content to some seeds, drawn by a generator of its own."""
+    random = Random(f"swarm/transactions/recipients/{seed}")
+    isolations = [kind for kind in kinds if kind != PLANNED]
+    if not isolations or random.random() < 0.6:
+        return regular, transactions
+    takers: list[RegularSpec] = []
+    for number, client in enumerate(clients):
+        # Some come, and some go, while invitations are under way.
+        late_ns = close_ns + random.randrange(300 * MS)
+        at_ns = 600 * MS if random.random() < 0.7 else late_ns
+        label, where = f"take-{number}", random.choice(("x exists", "x <= 1", "x = 2"))
+        take = Act(action="take", label=label, where=where)
+        takers.append(RegularSpec(client=client, at_ns=at_ns, act=take))
+        if random.random() < 0.2:
+            leave = Act(action="usub", label=label)
+            takers.append(RegularSpec(client=client, at_ns=late_ns, act=leave))
+    inviting = []
+    for number in range(random.randint(1, 3)):
+        x = random.randint(0, 2)
+        acts = [
+            Act(action="pub", attributes={"x": random.randint(0, 3), "z": 1}),
+            Act(action="sub", label=f"taken-{number}", where=random.choice(FILTERS)),
+        ]
+        if random.random() < 0.3:
+            other = random.choice(clients)
+            inner = (Act(action="pub", attributes={"x": 1, "z": 0}),)
+            acts.append(Act(action="invite", client=other, acts=inner))
+        random.shuffle(acts)
+        invitation = Act(
+            action="invite",
+            client=ANYONE,
+            attributes={"x": x},
+            acts=tuple(acts[: random.randint(0, len(acts))]),
+        )
+        inviting.append(
+            TransactionSpec(
+                client=random.choice(clients),
+                at_ns=close_ns + random.randrange(400 * MS),
+                acts=(
+                    Act(action="pub", attributes={"x": x, "z": 0}),
+                    invitation,
+                    Act(action="pub", attributes={"x": x, "z": 1}),
+                ),
+                isolation=random.choice(isolations),
+                timeout_ns=random.choice((300 * MS, 2 * SECOND, 20 * SECOND)),
+                commit=random.random() < 0.8,
+                attempts=random.choice((1, 3)),
+            )
+        )
+    return (*regular, *takers), (*transactions, *inviting)
 
 
 def _decided_later(

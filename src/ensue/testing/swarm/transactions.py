@@ -89,6 +89,10 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """What is unusual about the network; empty: nothing."""
     users: bool = False
     """Whether clients have to log in, and some try what they may not do."""
+    by_content: bool = False
+    """Whether clients invite each other by content."""
+    orphans: bool = False
+    """Whether the coordinator that is killed has invited another client."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -115,9 +119,13 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
     holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
     retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
+    found = Random(f"{seed}/draw/transactions/unknown recipients").random()  # noqa: S311 - as above
+    orphans = Random(f"{seed}/draw/transactions/participants").random()  # noqa: S311 - as above
     return msgspec.structs.replace(
         drawn,
         moves=moves,
+        orphans=orphans < 0.5 and drawn.dies and quiet,
+        by_content=found < 0.4 and drawn.kinds != ("planned",),
         retries=retries and "serializable" in drawn.kinds,
         holds=holds and "planned" in drawn.kinds,
         streams=drawn.streams or moves,
@@ -155,11 +163,15 @@ class ContentProgram:
         """What a client gets whose session brokers gave up."""
         self.moves = Moves()
         self._decisions = Random(f"{drawn.seed}/decisions")  # noqa: S311 - replays a seed
-        """Of held plans and attempts: of its own, so that all else stays as it was drawn."""
+        """Of held plans, attempts and invitations by content: all else stays as it was drawn."""
         self._pace = 1.0 + long_busy_s(drawn.faults) / BUSY_S
         """How much longer clients pause where faults strike for long."""
         self._attempts: dict[str, str] = {}
         """By transaction that may be repeated: the attempt that was delivered."""
+        self._takers: dict[str, None] = {}
+        """Clients that take invitations by content."""
+        self._taken: dict[str, list[str]] = {}
+        """By transaction: clients that have taken part by such an invitation."""
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
         self._buses: dict[str, ensue.Bus] = {}
@@ -268,25 +280,50 @@ class ContentProgram:
     async def _kill_coordinator(self) -> None:
         """Kill a coordinator, and have another client commit soon afterwards."""
         random = Random(self.world.random.random())  # noqa: S311 - replays a seed
+        guests = []
+        if self.drawn.orphans:
+            guests.append(self.world.start("guest", self._take_part, random))
+            await asyncio.sleep(1.0)
         dead = self.world.start("coordinator", self._begin_and_wait, random)
         await asyncio.sleep(2.0)
         dead.kill()
-        heir = self.world.start("heir", self._commit_one, random)
+        for guest in guests:
+            await self._await_end(guest, "a client that took part")
+        await self._await_end(self.world.start("heir", self._commit_one, random), "a transaction")
+
+    async def _await_end(self, process: Process, what: str) -> None:
+        """Check that a process does not wait for the dead coordinator's timeout."""
         try:
             async with asyncio.timeout(HEIR_S):
-                await heir.ended()
+                await process.ended()
         except TimeoutError:
             self.problems.append(
-                f"liveness: a transaction waited {HEIR_S:g} s for a coordinator that is dead"
+                f"liveness: {what} waited {HEIR_S:g} s for a coordinator that is dead"
             )
-        await heir.ended()
+        await process.ended()
 
     async def _begin_and_wait(self, random: Random) -> None:
         async with ensue.connect(self._any_url(random), order=None, name="coordinator") as bus:
             await bus.advertise(where="x exists")
             async with bus.transaction(timeout=30.0) as tx:
                 await tx.publish({"x": 1}, b"dead")
+                if self.drawn.orphans:
+                    await tx.invite("guest")
                 await asyncio.sleep(60.0)
+
+    async def _take_part(self, random: Random) -> None:
+        """Take part in the coordinator's transaction until it ends."""
+        ended = asyncio.Event()
+
+        async def act(tx: ensue.InvitedTransaction) -> None:
+            async for _ in await tx.subscribe("x > 9"):
+                pass
+            ended.set()
+
+        async with ensue.connect(self._any_url(random), order=None, name="guest") as bus:
+            await bus.on_invitation(act)
+            await ended.wait()
+        self.world.crashed(self.world.host("guest"))
 
     async def _commit_one(self, random: Random) -> None:
         async with ensue.connect(self._any_url(random), order=None, name="heir") as bus:
@@ -362,12 +399,14 @@ class ContentProgram:
                 take(events)
 
             await bus.on_invitation(invited)
+            await self._take_invitations(bus, name)
             await bus.on_subscription(planned)
             await bus.advertise(where="x exists")
             mover = asyncio.create_task(self._move_on(bus, name, random, take_over))
             try:
                 await self._act(bus, name, random)
             finally:
+                self._takers.pop(name, None)
                 for task in (mover, *readers):
                     task.cancel()
                 await asyncio.gather(mover, *readers, return_exceptions=True)
@@ -478,6 +517,9 @@ class ContentProgram:
                 await plan.client(other).subscribe(random.choice(FILTERS))
                 await plan.publish({"x": random.randint(0, 4)}, b"plan 2")
             return
+        if self.drawn.by_content and self._decisions.random() < 0.4:
+            await self._invite_all(bus, kind, timeout_s)
+            return
         if kind == "serializable" and self.drawn.retries and self._decisions.random() < 0.7:
             await self._retry(bus, timeout_s)
             return
@@ -529,6 +571,33 @@ class ContentProgram:
             if error.is_conflict and number <= RETRIES:
                 self.problems.append(f"retries: attempt {number} of {RETRIES + 1} was the last")
             raise
+
+    async def _take_invitations(self, bus: ensue.Bus, name: str) -> None:
+        """Take part in transactions that look for clients."""
+        if not self.drawn.by_content:
+            return
+
+        async def take(tx: ensue.InvitedTransaction) -> None:
+            await tx.publish({"x": tx.attributes["x"]}, b"taken")
+            self._taken.setdefault(tx.name, []).append(name)
+
+        await bus.on_invitation(take, where="x > 0")
+        self._takers[name] = None
+
+    async def _invite_all(self, bus: ensue.Bus, kind: str, timeout_s: float) -> None:
+        """Invite by content: the inviter waits for all that take it, and misses none."""
+        x, takers = self._decisions.randint(0, 2), list(self._takers)
+        async with bus.transaction(isolation=kind, timeout=timeout_s) as tx:
+            await tx.publish({"x": x}, b"before")
+            count = await tx.invite({"x": x}, at_least=0)
+            await tx.publish({"x": x}, b"after")
+            done = self._taken.get(tx.name, [])
+        if len(done) != count:
+            self.problems.append(f"invited: {count} clients were invited, {len(done)} took part")
+        missed = [each for each in takers if self._names.get(each) != bus.name]
+        missed = [each for each in missed if each in self._takers and each not in done]
+        if x > 0 and missed and not self.drawn.faults.rates:
+            self.problems.append(f"invited: {', '.join(missed)} was not found")
 
     def _check_attempts(self, events: ensue.Subscription, payload: bytes) -> None:
         """Check that no subscriber gets events of two attempts at one transaction."""
