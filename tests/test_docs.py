@@ -61,8 +61,9 @@ def test_index_lists_every_page() -> None:
         ("tx.invite(", "{'order': '42', 'price': 12.5} one teapot\n"),
         ("retries=5", "2 {'order': '42'}\n"),
         ("plan.hold()", "0 events before the commit\n{'order': '42'}\n"),
+        ("events.forget()", "{'order': '42'}\n"),
     ],
-    ids=["invitation", "retries", "hold"],
+    ids=["invitation", "retries", "hold", "durable"],
 )
 def test_transaction_guide_prints_its_documented_output(mark: str, printed: str) -> None:
     page = ROOT / "docs/how-to/transactions.md"

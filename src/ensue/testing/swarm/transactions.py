@@ -22,12 +22,14 @@ from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.mailboxes import Mailboxes
 from ensue.testing.swarm.moves import Moves
 from ensue.testing.swarm.rare_faults import (
     add_rare_faults,
     long_busy_s,
     long_settle_s,
     may_expire,
+    rarely,
 )
 from ensue.testing.world import World
 
@@ -43,6 +45,8 @@ HEIR_S = 6.0
 LATE_S = 1.0
 """By how much the decision about a plan may pass its timeout: messages travel."""
 RETRIES = 3
+MAILBOXES = 2
+"""The number of the generator: with this, few seeds that tests note have a durable subscription."""
 UNDONE = b"undone"
 """The payload of events in blocks that raise: no client may get them."""
 FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
@@ -77,6 +81,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients decide about some of their plans later."""
     retries: bool = False
     """Whether clients repeat transactions that conflict."""
+    mailboxes: bool = False
+    """Whether processes read a durable subscription, one after the other."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -102,8 +108,10 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
     holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
     retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
+    mailboxes = rarely("mailboxes", MAILBOXES, seed, "transactions") is not None
     return msgspec.structs.replace(
         drawn,
+        mailboxes=mailboxes and faults is None,
         moves=moves,
         retries=retries and "serializable" in drawn.kinds,
         holds=holds and "planned" in drawn.kinds,
@@ -153,6 +161,16 @@ class ContentProgram:
         if drawn.streams:
             random = Random(world.random.random())  # noqa: S311 - replays a seed
             self.clients.append(world.start("stream", self._stream, random))
+        mailboxes = Mailboxes(
+            world,
+            self.cluster,
+            drawn.seed,
+            self.problems,
+            is_calm=lambda: self.calm,
+            is_over=lambda: self.over,
+        )
+        if drawn.mailboxes:
+            self.clients += mailboxes.start()
         striker = Striker(world, [self.cluster], drawn.faults)
         striker.log = self.faults
         await asyncio.sleep(1.0)
@@ -176,6 +194,7 @@ class ContentProgram:
                 self.problems.append(f"liveness: {client.name} did not end within 60 s: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
+        self.problems += mailboxes.judge()
         self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
         self.problems += striker.hung
