@@ -62,8 +62,9 @@ def test_index_lists_every_page() -> None:
         ('where="city', "invited to Rome\ninvited to Rome\n2 agents took part\n"),
         ("retries=5", "2 {'order': '42'}\n"),
         ("plan.hold()", "0 events before the commit\n{'order': '42'}\n"),
+        ("events.forget()", "{'order': '42'}\n"),
     ],
-    ids=["invitation", "by content", "retries", "hold"],
+    ids=["invitation", "by content", "retries", "hold", "durable"],
 )
 def test_transaction_guide_prints_its_documented_output(mark: str, printed: str) -> None:
     page = ROOT / "docs/how-to/transactions.md"

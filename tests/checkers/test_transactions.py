@@ -485,3 +485,73 @@ def test_operations_planned_together_may_run_in_any_order() -> None:
     assert trace.anomalies() == {}
     trace.add("b", "received", event="t#1", transaction="t")
     assert trace.anomalies() == {"sequential": 1}
+
+
+DURABLE = {"subscription": "durable/d.sub"}
+
+
+def read_twice() -> Trace:
+    """A reader gets two events, acknowledges one and leaves; another one attaches."""
+    trace = Trace().add("r", "subscribed", topic="x = 1", publisher_seq=1, **DURABLE)
+    for number in (1, 2, 3):
+        trace.add(
+            "p", "published", event=f"p/{number}", topic="x = 1", publisher="p",
+            publisher_seq=number,
+        )  # fmt: skip
+    handed(trace, "r", 1)
+    handed(trace, "r", 2)
+    trace.add("r", "acknowledged", position=1, publisher_seq=1, **DURABLE)
+    trace.add("r", "unsubscribed", verdict="closed", **DURABLE)
+    return trace.add("s", "subscribed", topic="x = 1", publisher_seq=2, **DURABLE)
+
+
+def handed(trace: Trace, node: str, number: int) -> Trace:
+    return trace.add(
+        node, "delivered", event=f"p/{number}", topic="x = 1", publisher="p",
+        publisher_seq=number, position=number, **DURABLE,
+    )  # fmt: skip
+
+
+def test_unacknowledged_event_of_durable_subscription_may_come_again() -> None:
+    assert handed(handed(read_twice(), "s", 2), "s", 3).anomalies() == {}
+
+
+def test_acknowledged_event_must_not_come_to_a_later_reader() -> None:
+    trace = read_twice()
+    for number in (1, 2, 3):
+        handed(trace, "s", number)
+    assert trace.anomalies() == {"again": 1}
+
+
+def test_earlier_reader_may_still_hold_an_acknowledged_event() -> None:
+    trace = read_twice()
+    handed(handed(trace, "s", 2), "s", 3).add(
+        "s", "acknowledged", position=3, publisher_seq=2, **DURABLE
+    )
+    assert handed(trace, "r", 3).anomalies() == {}
+
+
+def test_reader_of_durable_subscription_gets_no_event_twice() -> None:
+    trace = handed(handed(read_twice(), "s", 2), "s", 3)
+    assert handed(trace, "s", 3).anomalies() == {"duplicate": 1}
+
+
+def test_events_are_owed_to_the_last_reader_of_a_durable_subscription() -> None:
+    assert handed(read_twice(), "s", 2).anomalies() == {"mixed": 1}
+    assert handed(read_twice(), "s", 3).anomalies() == {}
+    trace = handed(read_twice(), "s", 2).add("s", "unsubscribed", verdict="detached", **DURABLE)
+    assert trace.anomalies() == {}  # The third event waits for the next reader.
+
+
+def test_forgotten_durable_subscription_counts_anew() -> None:
+    trace = handed(handed(read_twice(), "s", 2), "s", 3)
+    trace.add("s", "acknowledged", position=3, publisher_seq=2, **DURABLE).add(
+        "s", "unsubscribed", **DURABLE
+    )
+    trace.add("t", "subscribed", topic="x = 1", publisher_seq=9, **DURABLE)
+    trace.add("p", "published", event="p/4", topic="x = 1", publisher="p", publisher_seq=4)
+    trace.add(
+        "t", "delivered", event="p/4", topic="x = 1", publisher="p", publisher_seq=4, position=1,
+        **DURABLE,
+    )  # fmt: skip
+    assert trace.anomalies() == {}

@@ -73,6 +73,25 @@ def test_events_are_routed_by_content(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_named_subscription_resumes_after_the_last_printed_event(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            ensue.connect(server.url, order=None, name="a") as a,
+        ):
+            await within(a.advertise(where="x exists"))
+            words = ("sub", "--where", "x exists", "--name", "billing", "-n", "2")
+            first = await started(server, *words)
+            await subscribed(server, 1)
+            for number in range(4):
+                await within(a.publish({"x": number}))
+            assert (await ended(first))[:2] == (0, '{"x":0}\n{"x":1}\n')
+            again = await started(server, *words)
+            assert (await ended(again))[:2] == (0, '{"x":2}\n{"x":3}\n')
+
+    asyncio.run(main())
+
+
 def test_pending_max_limits_waiting_events(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
@@ -383,7 +402,7 @@ def test_help_of_tx_shows_the_syntax_of_operations(shell: Shell) -> None:
         (("sub", "--where", "x = "), "at character 5"),
         (("pub", "--where", "x = "), "--where: expected"),
         (("sub", "--where", "x = "), "--where: expected"),
-        (("sub", "--where", "x = 1", "--name", "n"), "--name does not apply to --where"),
+        (("sub", "--where", "x = 1", "--accept-loss"), "is for a durable subscription"),
         (("sub", "--where", "x = 1", "--from", "earliest"), "--from does not apply to --where"),
         (
             ("sub", "--where", "x = 1", "--order", "causal"),

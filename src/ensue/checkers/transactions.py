@@ -11,8 +11,9 @@ had closed the subscription (`not_subscribed`), or had no room (`overflow`).
 **atomic.** No transaction is committed at one node and aborted at another (`split`). No event of a
 transaction that was not committed is delivered (`dirty`). Every event of a committed transaction is
 delivered once to every subscription that must receive it (`torn`, `duplicate`), and to none that
-must not (`stale`). No two committed transactions withdraw one subscription (`withdrawn`): it would
-have moved to two places.
+must not (`stale`). No reader of a durable subscription gets an event that an earlier one has
+acknowledged (`again`), nor one event twice (`duplicate`). No two committed transactions withdraw
+one subscription (`withdrawn`): it would have moved to two places.
 
 **sequential** (Definition 6). No broker processes an operation after one that comes later in the
 same transaction.
@@ -31,6 +32,12 @@ not if it ended before or took effect later. Between two serializable transactio
 the sequence of commits and the operations' places decide. Otherwise time decides, if one ended
 before the other began; if they were concurrent, both outcomes are right, and nothing is judged.
 
+*Durable subscriptions* are called `durable/NAME.sub`, whatever bus reads them. Each reader records
+`subscribed` when it attaches, and `unsubscribed` when it leaves; `acknowledged` has a position up
+to which no later reader gets events. `publisher_seq` of both is the number of the attachment. Other
+events may be delivered to the next reader again. Events are owed to a subscription that was never
+forgotten, and whose last reader stays until the end.
+
 Nothing is owed to a client that has gone, nor after it withdrew a subscription, nor if it discarded
 the event after it withdrew the subscription. The exception is a subscription that received an event
 that certainly comes later: a later event of the publisher, both outside transactions; a later one
@@ -39,7 +46,7 @@ or one that was published after the transaction had ended.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import msgspec
@@ -57,6 +64,10 @@ PLACE = r"([0-9]{1,18}(\.[0-9]{1,18})*)?"
 """The pattern of an operation's place."""
 UNREAD = "unread"
 _DROPPED = ("not_subscribed", "overflow")
+_DURABLE = "durable/"
+"""How the name of a durable subscription begins."""
+_LEFT = ("closed", "detached")
+"""Verdicts of `unsubscribed` when a reader leaves a durable subscription, which stays."""
 _FOREVER = 1 << 62
 Place = tuple[int, tuple[int, ...]]
 """The number of a commit, and an operation's place in that transaction."""
@@ -93,6 +104,13 @@ class Held(msgspec.Struct):
     where: str
     begins: Moment
     ends: list[Moment]
+    reader: str = ""
+    """Of a durable one: the node that reads it, if any."""
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it outlives its readers."""
+        return self.name.startswith(_DURABLE)
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -104,6 +122,15 @@ class Published(msgspec.Struct, frozen=True):
     at: Moment
     publisher: str = ""
     number: int = 0
+
+
+def _sequences(commits: Collection[list[str]]) -> list[dict[str, int]]:
+    """Return the numbers of commits by name: at the node with most, and at others with all."""
+    order = max(commits, key=len, default=[])
+    complete = [tuple(order), *(tuple(names) for names in commits if set(names) >= set(order))]
+    return [
+        {name: number for number, name in enumerate(names, 1)} for names in dict.fromkeys(complete)
+    ]
 
 
 class Ledger:
@@ -131,6 +158,12 @@ class Ledger:
         """By subscription: the transactions whose events it received."""
         self._latest_ns: dict[str, int] = {}
         """By subscription: when the last event it received was published."""
+        self.attached: dict[tuple[str, str], list[Row]] = {}
+        """By durable subscription and node: when it attached to read it."""
+        self.acknowledged: dict[str, list[Row]] = {}
+        """By durable subscription."""
+        self.forgotten: dict[str, list[int]] = {}
+        """By durable subscription: when it ended, and its positions with it."""
         self.held: list[Row] = []
         """The tables that brokers reported."""
         self.events: list[Published] = []
@@ -151,14 +184,7 @@ class Ledger:
                 self.began_ns[row.transaction or ""] = _time(row)
         for row in self._rows:
             self._read(row)
-        order = max(self.commits.values(), key=len, default=[])
-        self.sequence = {name: number for number, name in enumerate(order, 1)}
-        complete = [tuple(names) for names in self.commits.values() if set(names) >= set(order)]
-        self.other_sequences = [
-            {name: number for number, name in enumerate(names, 1)}
-            for names in dict.fromkeys(complete)
-            if names != tuple(order)
-        ]
+        self.sequence, *self.other_sequences = _sequences(self.commits.values())
         """Of other nodes with all commits: two that do not conflict may be in another order."""
         for row in self._rows:
             self._relate(row)
@@ -198,6 +224,27 @@ class Ledger:
             self.dropped.add((row.event or "", row.subscription or ""))
         elif row.action == "held":
             self.held.append(row)
+        else:
+            self._read_durable(row)
+
+    def _read_durable(self, row: Row) -> None:
+        """Keep what readers of durable subscriptions did."""
+        name = row.subscription or ""
+        if row.action == "acknowledged":
+            self.acknowledged.setdefault(name, []).append(row)
+        elif row.action == "subscribed" and name.startswith(_DURABLE):
+            self.attached.setdefault((name, row.node), []).append(row)
+        elif row.action == "unsubscribed" and row.verdict not in _LEFT:
+            self.forgotten.setdefault(name, []).append(_time(row))
+
+    def attachment(self, row: Row) -> Row | None:
+        """Return when the reader that got an event had attached, if the trace has it."""
+        attached = self.attached.get((row.subscription or "", row.node), ())
+        return max(
+            (each for each in attached if each.step < row.step),
+            key=lambda each: each.step,
+            default=None,
+        )
 
     def came(self, event: str, subscription: str) -> bool:
         """Return whether an event was delivered to a subscription, or was waiting to be read."""
@@ -292,9 +339,14 @@ class Ledger:
                 self.events.append(published)
         elif row.action == "subscribed":
             name = row.subscription or ""
-            self.subscriptions.setdefault(name, Held(name, row.node, row.topic or "", moment, []))
+            made = Held(name, row.node, row.topic or "", moment, [])
+            self.subscriptions.setdefault(name, made).reader = row.node
         elif row.subscription in self.subscriptions:
-            self.subscriptions[row.subscription].ends.append(moment)
+            held = self.subscriptions[row.subscription]
+            if held.is_durable and held.reader == row.node:
+                held.reader = ""
+            if not held.is_durable or row.verdict not in _LEFT:
+                held.ends.append(moment)
 
     def owner(self, subscription: str) -> str:
         """Return the client of a subscription: the name of the subscription starts with it."""
@@ -315,8 +367,12 @@ class Ledger:
             return False
         if begun is None or any(before is None and end.transaction for before, end in ended):
             return None
+        if held.is_durable and held.ends:
+            return None  # It was forgotten, and perhaps made again.
         closed = [before for before, end in ended if not end.transaction]
         dropped = closed and (published.event, held.name) in self.dropped
+        if held.is_durable and (not held.reader or held.reader in self.gone):
+            dropped = True  # It waits for the next reader.
         if dropped or None in closed or self.owner(held.name) in self.gone:
             return True if self.overtaken(published, held.name) else None
         return True
@@ -370,7 +426,9 @@ def _judge_atomic(ledger: Ledger, collector: Collector) -> None:
                     f"{event} was delivered to {row.node}, though its transaction was not committed"
                 ),
             )
-        if len(rows) > 1:
+        if subscription.startswith(_DURABLE):
+            _judge_redelivery(ledger, rows, collector)
+        elif len(rows) > 1:
             collector.violation(
                 "duplicate",
                 (_at(ledger, row.node, subscription),),
@@ -391,6 +449,44 @@ def _judge_atomic(ledger: Ledger, collector: Collector) -> None:
                 (names[0], names[1]),
                 lambda held=held, names=names: (  # type: ignore[misc]
                     f"{held.name} was withdrawn by {' and by '.join(names)}, all committed"
+                ),
+            )
+
+
+def _judge_redelivery(ledger: Ledger, rows: Sequence[Row], collector: Collector) -> None:
+    """Check that readers of a durable subscription get an event once, and not if acknowledged."""
+    readers: dict[tuple[str, int], Row] = {}
+    for row in rows:
+        attached = ledger.attachment(row)
+        first = readers.setdefault((row.node, 0 if attached is None else attached.step), row)
+        if first is not row:
+            collector.violation(
+                "duplicate",
+                (_at(ledger, row.node, row.subscription or ""),),
+                (row.event or "",),
+                lambda row=row: (  # type: ignore[misc]
+                    f"{row.event} was delivered to one reader at {row.node} twice"
+                ),
+            )
+        before = [
+            each
+            for each in ledger.acknowledged.get(row.subscription or "", ())
+            if (each.position or 0) >= (row.position or 0)
+            and attached is not None
+            and (each.publisher_seq or 0) < (attached.publisher_seq or 0)
+            and not any(
+                _time(each) <= at_ns <= _time(attached)
+                for at_ns in ledger.forgotten.get(row.subscription or "", ())
+            )
+        ]
+        if before:
+            collector.violation(
+                "again",
+                (_at(ledger, row.node, row.subscription or ""),),
+                (row.event or "",),
+                lambda row=row, its=before[0]: (  # type: ignore[misc]
+                    f"{row.event} was delivered to {row.node} at position {row.position}, though "
+                    f"{its.node} had acknowledged {its.position}"
                 ),
             )
 

@@ -128,7 +128,8 @@ AcceptLossOption = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="With --name: continue, this once, if a server's log was replaced.",
+        help="With --name: continue, this once, if a server's log was replaced, or if too many "
+        "events waited for --where.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -141,7 +142,8 @@ PendingOption = Annotated[
         "--pending-max",
         metavar="EVENTS",
         min=1,
-        help="Events that may wait to be printed; with --where, it exits with 2 beyond that.",
+        help="Events that may wait to be printed; with --where and no --name, it exits with 2 "
+        "beyond that.",
     ),
 ]
 JsonOption = Annotated[
@@ -208,19 +210,18 @@ def sub(
         check_content(
             topics[0] if topics else None,
             order,
-            {"--name": name, "--from": begin != "latest", "--accept-loss": accept_loss},
+            {"--from": begin != "latest"},
         )
         with output.option("--where"):
             parse(where)
-        following = _follow(
-            printer, url, None, wait, lambda bus: bus.subscribe(where=where, pending_max=pending)
-        )
+        by_content = _SubscriptionOptions((), where, name, "latest", pending, accept_loss)
+        following = _follow(printer, url, None, wait, by_content.subscribe)
     else:
         if not topics:
             raise BadInput("TOPIC is missing: name the topics to read, or use --where")
         check_topics(tuple(topics))
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
-        options = _TopicOptions(tuple(topics), name, begin, pending, accept_loss)
+        options = _SubscriptionOptions(tuple(topics), None, name, begin, pending, accept_loss)
         following = _follow(printer, url, wanted, wait, options.subscribe)
     with output.warnings_on_stderr():
         asyncio.run(following)
@@ -242,10 +243,11 @@ def _start(text: str) -> Start:
     return int(text)
 
 
-class _TopicOptions(msgspec.Struct, frozen=True):
-    """The options of a subscription by topic."""
+class _SubscriptionOptions(msgspec.Struct, frozen=True):
+    """The options of a subscription."""
 
     topics: tuple[str, ...]
+    where: str | None
     name: str | None
     start: Start
     pending_max: int
@@ -259,6 +261,7 @@ class _TopicOptions(msgspec.Struct, frozen=True):
         """Return the subscription."""
         return bus.subscribe(
             *self.topics,
+            where=self.where,
             name=self.name,
             pending_max=self.pending_max,
             acknowledge="manual",

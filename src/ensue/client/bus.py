@@ -47,8 +47,10 @@ from ensue.client.validation import (
     Acknowledge,
     Payload,
     Start,
+    check_accept_loss,
     check_by_content,
     check_content_event,
+    check_durable_name,
     check_headers,
     check_key,
     check_order,
@@ -363,19 +365,18 @@ class Bus:
 
         `where` asks by content instead of topics: a filter such as `symbol = 'ACME' and price >
         10`. On `ensue://` such a subscription ends (`SubscriptionLost`) when it has no room for the
-        next event, or for all events of a transaction.
+        next event, or for all events of a transaction, unless it is durable: then events wait at
+        a server. `accept_loss` lets it continue if too many waited there, and some were lost.
         """
         hub, _ = self._open()
         if where is not None:
-            check_by_content(
-                topics,
-                order=order is not _DEFAULT,
-                durable=durable,
-                start=start != "latest",
-                accept_loss=bool(accept_loss),
-            )
+            check_by_content(topics, order=order is not _DEFAULT, start=start != "latest")
+            check_accept_loss(accept_loss, durable=durable)
             options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
-            return self._content.subscribe(where, options)
+            if not durable:
+                return self._content.subscribe(where, options)
+            check_durable_name(name)
+            return self._content.subscribe_durably(where, options, accept_loss=accept_loss)
         chosen = self.order if isinstance(order, _Default) else order
         transport = hub.transport
         check_order(chosen, transport.capabilities, transport.name)

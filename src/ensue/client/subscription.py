@@ -25,7 +25,8 @@ hub is closed.
 
 By content (`where=…`). The subscription has one filter, and ends when a transaction withdraws it.
 Where publishers don't wait, it ends with `SubscriptionLost` if it has no room for the next event,
-or for all events of a transaction.
+or for all events of a transaction. A durable one has a mailbox at a server instead, and gets no
+more events than it has room for.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ from typing import Any, Self
 
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
+from ensue.client.content.durable import DurableReader, DurableRequest
 from ensue.client.content.reader import ContentReader, ContentRequest
 from ensue.client.event_queue import EventQueue
 from ensue.client.failures import fail
@@ -89,7 +91,7 @@ class Subscription:
         durable: bool = False,
         start: Start = "latest",
         accept_loss: bool = False,
-        content: ContentRequest | None = None,
+        content: ContentRequest | DurableRequest | None = None,
     ) -> None:
         check_topics(topics, resumed=durable)
         check_pending_max(pending_max)
@@ -97,7 +99,7 @@ class Subscription:
         if name is not None:
             check_text(name, "a subscription's name")
         check_accept_loss(accept_loss, durable=durable)
-        if durable:
+        if durable and content is None:
             check_durable(name, order, hub.transport.capabilities, hub.transport.name)
         self._start = check_start(start, order, hub.transport.capabilities, hub.transport.name)
         self.order = order
@@ -208,12 +210,13 @@ class Subscription:
         hub.check_loop("this subscription")
         # On the transport a subscription has a new name each time, unless it is durable.
         own_name = hub.unique(f"{self._client}.subscription")
-        if self.durable and self._wanted_name is not None:
+        if self.durable and self._content is None and self._wanted_name is not None:
             own_name = self._wanted_name
         self._backpressure.slow.name = self._wanted_name or own_name
         reader = self._reader = self._make_reader(own_name)
         self._watches_handover = reader.watches_handover
-        if hub.recorder is not None:
+        # Its session and its reader write the rows of a durable one by content.
+        if hub.recorder is not None and not isinstance(reader, DurableReader):
             self._rows = SubscriptionRows(
                 hub.recorder,
                 hub.clock,
@@ -258,7 +261,7 @@ class Subscription:
         self._acknowledgements.close(self.name)
         try:
             if self._lingers and self._reader is not None:
-                self._hub.lingering[self._reader.name] = self
+                self._hub.lingering[self._lingering_name] = self
                 self._reader.pause()
             else:
                 self.rest()
@@ -318,8 +321,8 @@ class Subscription:
                 self._retire(reader)
         finally:
             if reader is not None:
-                if self._hub.lingering.get(reader.name) is self:
-                    del self._hub.lingering[reader.name]
+                if self._hub.lingering.get(self._lingering_name) is self:
+                    del self._hub.lingering[self._lingering_name]
                 fail(
                     reader.resumed,
                     LocalProtocolError("the subscription was closed while it was entered"),
@@ -335,7 +338,7 @@ class Subscription:
         reader = self._open_reader()
         if not self.durable:
             raise LocalProtocolError("only a durable subscription is stored and can be forgotten")
-        if self._topic_changes.asked:
+        if self._topic_changes.asked and self._content is None:
             await self.unsubscribe(*self._topic_changes.asked)
         dismissed = self._dismissed = asyncio.get_running_loop().create_future()
         reader.dismiss()
@@ -364,6 +367,8 @@ class Subscription:
         and closing waits for that.
         """
         self._check_content_topics(topics)
+        if self.durable and self._content is not None:
+            raise LocalProtocolError("a durable subscription by content is closed or forgotten")
         check_topics(topics, wildcards=True)
         reader = self._open_reader()
         self._topic_changes.leave(frozenset(topics).intersection(self.topics))
@@ -521,6 +526,8 @@ class Subscription:
 
     def _make_reader(self, name: str) -> Reader:
         hub = self._hub
+        if isinstance(self._content, DurableRequest):
+            return DurableReader(hub, name=name, request=self._content, queue=self._queue)
         if self._content is not None:
             return ContentReader(
                 hub, name=name, request=self._content, room=self._room, queue=self._queue
@@ -561,6 +568,11 @@ class Subscription:
         if self._rested or self._acknowledgements.lost is not None:
             return None
         return self._reader
+
+    @property
+    def _lingering_name(self) -> str:
+        """The name that must rest before it is entered again."""
+        return self._wanted_name or ""
 
     @property
     def _lingers(self) -> bool:

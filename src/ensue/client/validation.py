@@ -25,6 +25,7 @@ __all__ = [
     "check_by_content",
     "check_content_event",
     "check_durable",
+    "check_durable_name",
     "check_handler",
     "check_headers",
     "check_key",
@@ -144,6 +145,11 @@ def check_durable(
         raise ConfigurationError(
             f"no positions are kept in {order.name} order: leave durable=True out"
         )
+    check_durable_name(name)
+
+
+def check_durable_name(name: str | None) -> None:
+    """Refuse a durable subscription without a valid name."""
     if name is None:
         raise ConfigurationError("a durable subscription needs a name to be found by: name='…'")
     check_name(name)
@@ -252,7 +258,7 @@ def check_by_content(topics: tuple[str, ...], **given: bool) -> None:
     if wrong:
         raise BadInput(
             f"a subscription by content can't have {wrong}: brokers deliver events as they arrive, "
-            "and store none"
+            "and keep no log"
         )
 
 

@@ -1,8 +1,10 @@
 """The content brokers of a hub, and their clients.
 
 In memory, the first bus that uses content starts the brokers and the last one stops them. They form
-a binary tree; clients are assigned to them in turn. Nothing is persisted. On `ensue://` they run in
-the servers, and the home of a client is the broker of the server that its URL names.
+a binary tree; clients are assigned to them in turn. Nothing is persisted: durable subscriptions
+end with the brokers. On `ensue://` they run in the servers, and the home of a client is the broker
+of the server that its URL names. The name of a durable subscription picks the broker that keeps it,
+and is the home of its readers.
 """
 
 from weakref import WeakKeyDictionary
@@ -11,6 +13,7 @@ from ensue.core.errors import BadInput
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.topology import broker_of, tree_of
 from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.total.placement import Placement
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.nodes import CONNECTED, BrokerNode, ClientNode
@@ -31,9 +34,13 @@ class ContentBrokers:
         self.config = ContentConfig(durable=False)
         """Also for clients: their state ends with their process."""
 
-    def client(self, name: str) -> ClientNode:
-        """Return a new client node, linked to its home broker."""
-        home, now_ns = self._home(), self._hub.clock.now_ns()
+    def client(self, name: str, *, durable: str = "") -> ClientNode:
+        """Return a new client node, linked to its home broker.
+
+        `durable` names the durable subscription that it reads: its home is where that is kept.
+        """
+        home = self._keeper(durable) if durable else self._home()
+        now_ns = self._hub.clock.now_ns()
         return ClientNode(
             lambda own: TransactionClient(
                 name=name, home=home, config=self.config, records=own, now_ns=now_ns
@@ -49,6 +56,10 @@ class ContentBrokers:
         """Return the home broker of the next client."""
         raise NotImplementedError
 
+    def _keeper(self, durable: str) -> str:
+        """Return the broker that keeps a durable subscription."""
+        raise NotImplementedError
+
     def leave(self) -> None:
         """Release the broker tree: one bus less uses it."""
 
@@ -60,6 +71,9 @@ class ServedBrokers(ContentBrokers):
 
     def _home(self) -> str:
         return broker_of(self._hub.server)
+
+    def _keeper(self, durable: str) -> str:
+        return broker_of(self._hub.placement.state_store(durable))
 
 
 class MemoryBrokers(ContentBrokers):
@@ -97,6 +111,9 @@ class MemoryBrokers(ContentBrokers):
     def _home(self) -> str:
         self._turn += 1
         return self.names[(self._turn - 1) % len(self.names)]
+
+    def _keeper(self, durable: str) -> str:
+        return Placement(self.names).state_store(durable)
 
     def leave(self) -> None:
         """Stop the brokers if the last bus leaves."""

@@ -193,6 +193,13 @@ class Authorization:
             "by their full names"
         )
 
+    def durable_refusal(self, name: str) -> str:
+        """Return why this server does not keep a durable subscription by content, or nothing."""
+        if not name or "/" in name or EPHEMERAL in name:
+            return f"a durable subscription can't be called {name[:100]!r}"
+        keeper = self._placement.state_store(name)
+        return "" if keeper == self._config.name else f"{name!r} is kept at {keeper}"
+
     def claim(self, connection: Connection, name: str, done: Callable[[], None]) -> None:
         """Record the owner of a name, then call `done`."""
         user = connection.grants.user

@@ -12,7 +12,8 @@ from the journal, as after a crash, while connections stay open. If the journal 
 server stops.
 
 Permissions. Content is one topic, `content`: a user who may publish on it may advertise and publish
-by content, a user who may subscribe to it may subscribe by content, within transactions too; a user
+by content, a user who may subscribe to it may subscribe by content, within transactions too; a
+durable subscription belongs to the user who made it; a user
 without either may not begin a transaction. A request that is not permitted gets the reason, in its
 turn (`Forbidden`). A plan may act only for clients of the same user. A frame that no client sends
 closes the connection.
@@ -24,6 +25,9 @@ that connected last. Invite by the full name (`bus.name`) if that matters.
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import get_args
+
+import msgspec
 
 from ensue.core.clock import Clock
 from ensue.core.errors import BadInput, RemoteProtocolError
@@ -50,6 +54,7 @@ from ensue.server.authorization import (
 from ensue.server.config import ServerConfig, too_many
 from ensue.server.connection import Connection
 from ensue.server.station_builder import CONTENT_RECORDS, SECOND_NS
+from ensue.server.status import Progress
 from ensue.transports.framed import FramedTransport
 
 __all__ = ["ContentBroker", "screen_content"]
@@ -64,8 +69,18 @@ _CHANGES = (f.ADVERTISE, f.UNADVERTISE, f.SUBSCRIBE, f.UNSUBSCRIBE)
 
 _log = logging.getLogger("ensue")
 
-Request = f.Operate | t.Begin | t.Invite | t.Finish | t.End | t.Submit
-_REQUESTS = (f.Operate, t.Begin, t.Invite, t.Finish, t.End, t.Submit)
+Request = (
+    f.Operate
+    | f.Attach
+    | f.Acknowledge
+    | f.Release
+    | t.Begin
+    | t.Invite
+    | t.Finish
+    | t.End
+    | t.Submit
+)
+_REQUESTS = get_args(Request)
 
 
 class _OwnRecords:
@@ -127,6 +142,13 @@ class ContentBroker:
         assert isinstance(inner, TransactionBroker)
         return inner
 
+    def progress(self) -> Iterator[Progress]:
+        """Yield the progress of the durable subscriptions that this broker keeps."""
+        for name, mailbox in self.broker.state.mailboxes.open.items():
+            # No other durable subscription has a slash in its name.
+            shown = f"{f.CONTENT}/{name.partition('/')[2]}"
+            yield Progress(shown, mailbox.acknowledged, len(mailbox.kept), (f.CONTENT,), {})
+
     async def open(self) -> None:
         """Start the broker."""
         await self._transport.enter(self.name)
@@ -152,7 +174,7 @@ class ContentBroker:
 
     def _track_connections(self, node: BrokerNode, now_ns: int) -> None:
         """Start the grace of disconnected clients; after a restart, later."""
-        for client in node.broker.clients:
+        for client in node.broker.sessions:
             if self._is_connected(client):
                 node.regain_connection(client, now_ns=now_ns)
             else:
@@ -284,9 +306,14 @@ def _screen_one(
         raise RemoteProtocolError(f"request number must be at least 1, got {frame.number}")
     why = next((why for why in _refusals(authorization, connection, source, frame) if why), "")
     if not why:
-        return encoded
+        return _owned(connection, frame) if isinstance(frame, f.Attach) else encoded
     connection.server.fault(connection, "permission", why)
     return _CODEC.encode(f.Forbidden(number=frame.number, reason=why))
+
+
+def _owned(connection: Connection, frame: f.Attach) -> bytes:
+    """Return a request to read a durable subscription, with the user that sent it."""
+    return _CODEC.encode(msgspec.structs.replace(frame, owner=connection.grants.user))
 
 
 def _refusals(
@@ -299,15 +326,12 @@ def _refusals(
         if (frame.change is None) == (frame.publication is None):
             raise RemoteProtocolError("an operation needs exactly one of change, publication")
         yield from _operation(authorization, connection, source, frame.change, frame.publication)
+    elif isinstance(frame, f.Attach):
+        yield from _attachment(authorization, connection, frame)
     elif isinstance(frame, t.Begin):
         yield _transaction_refusal(authorization, connection)
     elif isinstance(frame, t.Invite):
-        # Only the invited client reads it, so permissions of the topic don't apply; by content it
-        # is a publication.
-        _check_publication(source, frame.publication)
-        if frame.client == t.ANYONE:
-            yield authorization.why_not(connection, "publish", f.CONTENT)
-        yield _transaction_refusal(authorization, connection)
+        yield from _invitation(authorization, connection, source, frame)
     elif isinstance(frame, t.Submit):
         for one in frame.operations:
             _check_path(one.path)
@@ -317,6 +341,26 @@ def _refusals(
             yield from _operation(
                 authorization, connection, one.client, one.change, one.publication
             )
+
+
+def _invitation(
+    authorization: Authorization, connection: Connection, source: str, frame: t.Invite
+) -> Iterator[str]:
+    # Only the invited client reads it, so permissions of the topic don't apply; by content it is a
+    # publication.
+    _check_publication(source, frame.publication)
+    if frame.client == t.ANYONE:
+        yield authorization.why_not(connection, "publish", f.CONTENT)
+    yield _transaction_refusal(authorization, connection)
+
+
+def _attachment(
+    authorization: Authorization, connection: Connection, frame: f.Attach
+) -> Iterator[str]:
+    if frame.owner:
+        raise RemoteProtocolError(f"a client must not set owner, got {frame.owner[:100]!r}")
+    yield authorization.durable_refusal(frame.name)
+    yield authorization.why_not(connection, "subscribe", f.CONTENT)
 
 
 def _transaction_refusal(authorization: Authorization, connection: Connection) -> str:

@@ -137,6 +137,8 @@ class Server(StationServer):
         )
         listener.screens[self.content.name] = partial(screen_content, listener.authorization)
         await self.content.open()
+        assert self.status is not None
+        self.status.mailboxes = self.content.progress
         listener.on_entered = self._entered
         key = _seal_key(journal, commit) if config.access.users else b""
         for registry in await self._open_registries(transport, journal, commit):

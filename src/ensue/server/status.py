@@ -127,6 +127,8 @@ class Status:
         self.traffic = transport.traffic = Traffic(publishes=OrderRequest)
         self.version = version("ensue")
         self.stopping = False
+        self.mailboxes: Callable[[], Iterable[Progress]] = tuple
+        """Returns the progress of durable subscriptions by content that this server keeps."""
         self.unmeasured = 0
         """Durable names whose lag was not computed: there are too many records."""
         self._started_s = platform.current().monotonic_s()
@@ -213,6 +215,7 @@ class Status:
                 found.append(
                     self._progress_of(name, self.station.state_store.records(name), bounds)
                 )
+        found += self.mailboxes()
         found.sort(key=lambda each: (-each.lag, each.name))
         return found
 

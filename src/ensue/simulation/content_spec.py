@@ -5,6 +5,7 @@ import msgspec
 from ensue.core.errors import ConfigurationError
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.topology import check_tree
+from ensue.simulation.deployments.durable_readers import ReaderSpec
 from ensue.simulation.deployments.transaction_clients import RegularSpec, TransactionSpec
 
 __all__ = ["ContentRate", "ContentSpec"]
@@ -41,6 +42,8 @@ class ContentSpec(msgspec.Struct, frozen=True, kw_only=True):
     regular: tuple[RegularSpec, ...] = ()
     """Operations outside of transactions."""
     rates: tuple[ContentRate, ...] = ()
+    readers: tuple[ReaderSpec, ...] = ()
+    """What readers of durable subscriptions do; those of one name have one home."""
     sites: dict[str, str] = {}
     """By broker or client: its site, if it has one."""
     crash_after_frames: tuple[tuple[str, int], ...] = ()

@@ -17,8 +17,9 @@ from ensue.core.errors import LocalProtocolError
 from ensue.protocols.content.broker import ContentBroker
 from ensue.protocols.content.entries import IndexedEntries
 from ensue.protocols.content.filters.filter import Filter
-from ensue.protocols.content.frames import Change, Publication
+from ensue.protocols.content.frames import Acknowledge, Attach, Change, Notify, Publication
 from ensue.protocols.content.input_log import InputLog
+from ensue.protocols.content.mailboxes import Mailbox, Mailboxes
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Steps
 from ensue.protocols.content.tables import Outputs, Tables
@@ -386,6 +387,38 @@ real_invite_here = Operations._invite_here
 real_replay, real_unsubscribe = contexts.replay, Tables._unsubscribe
 real_wanting, real_take = Tables._wanting, InputLog.take
 
+
+def attaches_after_the_sent(self: Mailboxes, name: str, frame: Attach, reader: str) -> None:
+    """Events that an earlier reader had are not delivered again."""
+    mailbox = self.open[name]
+    kept, mailbox.kept = mailbox.kept, mailbox.kept[mailbox.seen - mailbox.acknowledged :]
+    mailbox.acknowledged += len(kept) - len(mailbox.kept)
+    real_attach(self, name, frame, reader)
+
+
+def drops_nothing(self: Mailboxes, name: str, position: int) -> None:
+    """Acknowledged events stay, and the window moves."""
+    self.open[name].window += 1
+    self._push(name, self.open[name])
+
+
+def journals_no_acknowledgements(self: InputLog, frame: Frame, *, source: str, now_ns: int) -> None:
+    """A broker that restarts delivers acknowledged events again."""
+    if isinstance(frame, Acknowledge) and source:
+        self._handle(frame, source, now_ns)
+    else:
+        real_take(self, frame, source=source, now_ns=now_ns)
+
+
+def keeps_for_readers_alone(self: Mailboxes, mailbox: Mailbox, frame: Notify) -> None:
+    """Events that come while no client reads are lost."""
+    if mailbox.reader:
+        real_keep(self, mailbox, frame)
+
+
+real_attach, real_keep = Mailboxes.attach, Mailboxes._keep
+real_take = InputLog.take
+
 MUTANTS = (
     Mutant("routes by its own tables", 272, Roles(broker=RoutesByItsOwnTables)),
     Mutant("holds no locks", 62, Roles(broker=HoldsNoLocks)),
@@ -445,6 +478,16 @@ MUTANTS = (
         patches=((Compensation, "still_owed", delivers_to_none_it_withdraws),),
     ),
     Mutant("keeps no journal", 3, patches=((InputLog, "take", keeps_no_journal),)),
+    Mutant(
+        "mailboxes skip what was sent",
+        31,
+        patches=((Mailboxes, "attach", attaches_after_the_sent),),
+    ),
+    Mutant("mailboxes forget acks", 2, patches=((Mailboxes, "acknowledge", drops_nothing),)),
+    Mutant(
+        "acks are not journaled", 194, patches=((InputLog, "take", journals_no_acknowledgements),)
+    ),
+    Mutant("mailboxes need readers", 1, patches=((Mailboxes, "_keep", keeps_for_readers_alone),)),
 )
 
 

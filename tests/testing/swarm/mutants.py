@@ -17,7 +17,11 @@ from typing import Any
 from unittest import mock
 
 import msgspec
-from tests.simulation.swarms.test_mutants_transactions import invites_without_waiting
+from tests.simulation.swarms.test_mutants_transactions import (
+    attaches_after_the_sent,
+    invites_without_waiting,
+    keeps_for_readers_alone,
+)
 
 import ensue
 from ensue.client import bus as bus_module
@@ -26,6 +30,7 @@ from ensue.client.backpressure import Backpressure
 from ensue.client.bus import Bus
 from ensue.client.content import attempts, plan, transaction
 from ensue.client.content import client as content_client
+from ensue.client.content.durable import DurableMailbox
 from ensue.client.content.reader import ContentShare, ReadOptions
 from ensue.client.content.session import ContentSession
 from ensue.client.event_queue import EventQueue
@@ -45,11 +50,12 @@ from ensue.journal.segments import Segments
 from ensue.protocols.causal.reader_inquiries import ReaderInquiries
 from ensue.protocols.causal.registered import RegisteredNode
 from ensue.protocols.content.client import Notified
-from ensue.protocols.content.frames import INVITATION
+from ensue.protocols.content.frames import INVITATION, Attach
 from ensue.protocols.content.leases import Leases as ContentLeases
+from ensue.protocols.content.mailboxes import Mailboxes
 from ensue.protocols.content.steps import Steps
 from ensue.protocols.content.tables import Tables
-from ensue.protocols.interface import Discard, Join, Persist, Send
+from ensue.protocols.interface import Acknowledged, Discard, Join, Persist, Send
 from ensue.protocols.membership.client import POLL_NS, MembershipClient
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.merged.publisher import MergedPublisher
@@ -1207,9 +1213,49 @@ RARE = (
     ),
 )
 
+# -- Durable subscriptions by content --------------------------------------------------------------
+
+
+def attach_with_a_large_window(self: Mailboxes, name: str, frame: Attach, reader: str) -> None:
+    """A reader gets more events than it has room for."""
+    real_attach(self, name, msgspec.structs.replace(frame, window=1_000), reader)
+
+
+def acknowledge_here_alone(self: DurableMailbox) -> None:
+    """Acknowledgements count as stored, and are not sent."""
+    self._on_outcome(Acknowledged(self._acknowledged))
+
+
+real_attach = Mailboxes.attach
+
+DURABLE = (
+    Mutant(
+        "mailboxes have no window",
+        "transactions",
+        ((Mailboxes, "attach", attach_with_a_large_window),),
+    ),
+    Mutant(
+        "mailboxes skip what was sent",
+        "transactions",
+        ((Mailboxes, "attach", attaches_after_the_sent),),
+    ),
+    Mutant(
+        "content acks are safe at once",
+        "transactions",
+        ((DurableMailbox, "_send_acknowledgement", acknowledge_here_alone),),
+    ),
+    Mutant(
+        "mailboxes need readers", "transactions", ((Mailboxes, "_keep", keeps_for_readers_alone),)
+    ),
+)
+
 SEEDS = {
     "ended subscriptions get events": 1,
     "events of aborted plans stay": 2,
+    "mailboxes have no window": 171,
+    "mailboxes skip what was sent": 15,
+    "content acks are safe at once": 15,
+    "mailboxes need readers": 15,
     "the last ack counts": 146,
     "names have no owners": 4,
     "nothing is repeated on reconnect": 164,
@@ -1338,7 +1384,7 @@ SEEDS = {
 """By bug: a seed that finds it, and finds nothing without it."""
 
 _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, *OPERATIONS)
-_ALL = (*_COMMON, *CALLS, *RARE)
+_ALL = (*_COMMON, *CALLS, *RARE, *DURABLE)
 MUTANTS = tuple(
     msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from ensue.client.backpressure import wait_for_room
 from ensue.client.content.attempts import Attempts
+from ensue.client.content.durable import DurableRequest
 from ensue.client.content.plan import PlannedTransaction
 from ensue.client.content.reader import ContentRequest, ReadOptions
 from ensue.client.content.session import CONTENT, ContentSession
@@ -102,6 +103,21 @@ class ContentClient:
         parse_unreserved(where)
         return self._open(ContentRequest(where=where, session=self.session, options=options))
 
+    def subscribe_durably(
+        self, where: str, options: ReadOptions, *, accept_loss: bool
+    ) -> Subscription:
+        """Return a durable subscription by content."""
+        parse_unreserved(where)
+        assert options.name is not None
+        request = DurableRequest(
+            where=where,
+            name=options.name,
+            window=options.pending_max,
+            accept_loss=accept_loss,
+            brokers=self.session.brokers,
+        )
+        return self._make(request, options, durable=True, accept_loss=accept_loss)
+
     def transaction(
         self, isolation: str, timeout_s: float, retries: int | None
     ) -> Transaction | PlannedTransaction | Attempts[Any]:
@@ -161,7 +177,16 @@ class ContentClient:
 
     def _open(self, request: ContentRequest) -> Subscription:
         self._check_open()
-        options = request.options
+        return self._make(request, request.options)
+
+    def _make(
+        self,
+        request: ContentRequest | DurableRequest,
+        options: ReadOptions,
+        *,
+        durable: bool = False,
+        accept_loss: bool = False,
+    ) -> Subscription:
         return self._keep(
             Subscription(
                 self._hub,
@@ -171,6 +196,8 @@ class ContentClient:
                 order=None,
                 pending_max=options.pending_max,
                 acknowledge=options.acknowledge,
+                durable=durable,
+                accept_loss=accept_loss,
                 content=request,
             )
         )

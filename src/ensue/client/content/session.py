@@ -46,7 +46,7 @@ from ensue.runtime.content_brokers import content_brokers_of
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import Hub
 
-__all__ = ["CONTENT", "ContentSession", "content_event"]
+__all__ = ["CONTENT", "ContentSession", "WithoutDeliveries", "content_event"]
 
 PLAN_OVERHEAD_BYTES_MAX = 64 * 1024
 """Maximum bytes of a plan besides the payload of one event."""
@@ -127,7 +127,7 @@ class _Buffer:
         self.is_withdrawn = True
 
 
-class _WithoutDeliveries(AlongsideRecorder):
+class WithoutDeliveries(AlongsideRecorder):
     """Records a session without deliveries, which readers record."""
 
     def outcome(
@@ -155,7 +155,8 @@ class ContentSession:
                 "a bus that uses content must have a name of at most "
                 f"{NAME_LENGTH_MAX - len(_SUFFIX)} characters, got {len(name)}: {name[:20]!r}…"
             )
-        self._brokers = content_brokers_of(hub)
+        self.brokers = content_brokers_of(hub)
+        """The brokers of the hub; in memory they run while a session uses them."""
         self._answers: dict[int, asyncio.Future[Answered]] = {}
         self._readers: dict[str, Listener] = {}
         """By subscription."""
@@ -215,11 +216,11 @@ class ContentSession:
     def _start(self) -> None:
         hub = self._hub
         self._driver = Driver(
-            self._brokers.client(self.name),
+            self.brokers.client(self.name),
             transport=hub.transport,
             clock=hub.clock,
             on_outcomes=self._outcomes,
-            recorder=None if hub.recorder is None else _WithoutDeliveries(hub.recorder),
+            recorder=None if hub.recorder is None else WithoutDeliveries(hub.recorder),
             seen_as=self.bus,
         )
         hub.watch(self._driver)
@@ -614,4 +615,4 @@ class ContentSession:
                 self._driver.close()
             self._hub.leave(self.name)
             self._give_up(LocalProtocolError("the bus was closed"))
-        self._brokers.leave()
+        self.brokers.leave()

@@ -77,7 +77,12 @@ def check_transaction(isolation: str, timeout: float) -> None:
 
 
 def share_of(subscription: Subscription) -> ContentShare:
-    """Return the share of an open subscription by content."""
+    """Return the share of an open subscription by content that is not durable."""
+    if subscription.durable:
+        raise LocalProtocolError(
+            f"{subscription.name!r} is durable, and transactions do not change it: end it with "
+            "`await subscription.forget()`"
+        )
     share = _share_of(subscription)
     if share is None or not share.subscription or share.draining:
         raise LocalProtocolError(

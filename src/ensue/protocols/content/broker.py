@@ -5,9 +5,12 @@
 
 from collections.abc import Sequence
 
+from ensue.core.errors import BadInput
 from ensue.protocols.content import frames as f
+from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import Change, Publication, Routed, Step
-from ensue.protocols.content.refusals import refusal
+from ensue.protocols.content.mailboxes import Mailbox, mailbox_of, subscription_of
+from ensue.protocols.content.refusals import overfull, refusal
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Pending, Steps
 from ensue.protocols.content.tables import Outputs
@@ -46,7 +49,64 @@ class ContentBroker:
             for name in [name for name, entry in table.items() if entry.hop == client]:
                 self.change((Change(action, name),), client)
         self._introduce(Pending(), client, "", but="")
-        state.departed.append(client)
+        if client in state.mailboxes:
+            state.mailboxes.remove(client)
+        else:
+            state.mailboxes.detach_all_of(client)
+            state.departed.append(client)
+
+    # -- Durable subscriptions ------------------------------------------------------------------
+
+    def attach(self, frame: f.Attach, client: str) -> None:
+        """Make a client the reader of a durable subscription; make that if it is new."""
+        state, mailboxes = self._state, self._state.mailboxes
+        name = mailbox_of(frame.name)
+        refused = mailboxes.refusal(name, frame)
+        if not refused and name not in mailboxes:
+            refused = self._refuse_new(frame, name)
+        if refused:
+            state.send(client, f.Done(number=frame.number, refused=refused))
+            return
+        if name in mailboxes:
+            mailboxes.attach(name, frame, client)
+            return
+        change = Change(f.SUBSCRIBE, subscription_of(name), frame.where)
+        mailboxes.open[name] = Mailbox(change.name, frame.where, frame.owner)
+        self.welcome(name)
+        mailboxes.attach(name, frame, client)
+        # The mailbox takes the answer, and passes it on to its reader.
+        self.change((change,), name, frame.number)
+
+    def _refuse_new(self, frame: f.Attach, name: str) -> str:
+        """Return why a durable subscription can't be made here, or nothing."""
+        state = self._state
+        if name in state.members:
+            return f"the durable subscription {frame.name!r} is kept at {state.members[name][0]}"
+        try:
+            parse(frame.where)
+        except BadInput as error:
+            return str(error)
+        change = Change(f.SUBSCRIBE, subscription_of(name), frame.where)
+        return overfull(change, name, state.tables, state.config)
+
+    def acknowledge(self, frame: f.Acknowledge, client: str) -> None:
+        """Drop the events that a reader has handled."""
+        mailboxes = self._state.mailboxes
+        refused = mailboxes.refuse_reader(frame.mailbox, frame.epoch, client)
+        if not refused:
+            mailboxes.acknowledge(frame.mailbox, frame.position)
+        self._state.send(client, f.Done(number=frame.number, refused=refused))
+        if not refused:
+            mailboxes.detach_overfull(frame.mailbox)
+
+    def release(self, frame: f.Release, client: str) -> bool:
+        """Detach a reader; return whether its durable subscription is to be forgotten."""
+        mailboxes = self._state.mailboxes
+        refused = mailboxes.refuse_reader(frame.mailbox, frame.epoch, client)
+        if not refused:
+            mailboxes.release(frame.mailbox)
+        self._state.send(client, f.Done(number=frame.number, refused=refused))
+        return frame.forget and not refused
 
     def _introduce(self, pending: Pending, client: str, home: str, *, but: str) -> None:
         """Announce to neighbors that a client joined or left."""

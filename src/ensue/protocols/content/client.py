@@ -24,8 +24,18 @@ from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.effects import Effects
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.frames import Change, Publication
+from ensue.protocols.content.mailboxes import mailbox_of, subscription_of
 
-__all__ = ["Answered", "ClientRecord", "ContentClient", "Notified", "SessionEnded", "Welcomed"]
+__all__ = [
+    "Answered",
+    "Attachment",
+    "ClientRecord",
+    "ContentClient",
+    "Notified",
+    "SessionEnded",
+    "Superseded",
+    "Welcomed",
+]
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -41,6 +51,22 @@ class Answered(msgspec.Struct, frozen=True):
     """How many clients an invitation by content has reached."""
 
 
+class Attachment(msgspec.Struct, frozen=True):
+    """This client reads a durable subscription: the request `number` is about to be answered."""
+
+    number: int
+    mailbox: str
+    epoch: int
+
+
+class Superseded(msgspec.Struct, frozen=True):
+    """This client reads a durable subscription no longer."""
+
+    mailbox: str
+    epoch: int
+    reason: str
+
+
 class Notified(msgspec.Struct, frozen=True):
     """An event for one subscription."""
 
@@ -53,6 +79,11 @@ class Notified(msgspec.Struct, frozen=True):
     """The path of the operation that published it, in its transaction."""
     following: int = 0
     """Number of events of the transaction that follow for the subscription."""
+    mailbox: str = ""
+    """The mailbox, if the subscription is durable."""
+    epoch: int = 0
+    redelivered: bool = False
+    """Whether an earlier reader may have had it."""
 
     def row(self, action: str, position: int, verdict: str = "") -> dict[str, Any]:
         """Return the trace row of the event's outcome."""
@@ -115,6 +146,8 @@ class ContentClient:
         """By subscription: number of its events."""
         self._ahead: dict[int, Change] = {}
         """By request: subscriptions that were answered ahead of brokers that are away."""
+        self._epochs: dict[str, int] = {}
+        """By durable subscription that this client reads, or has read: the last epoch."""
         self.welcomed = False
         self.ended = False
         """Whether this client has left, or its session has ended."""
@@ -236,6 +269,30 @@ class ContentClient:
         self.asked.pop(number, None)
         self._effects.notify(Answered(number, refused))
 
+    def attached(self, frame: f.Attached) -> None:
+        """Note that this client reads a durable subscription."""
+        self._epochs[subscription_of(frame.mailbox)] = frame.epoch
+        self._effects.notify(Attachment(frame.number, frame.mailbox, frame.epoch))
+
+    def detached(self, frame: f.Detached) -> None:
+        """Note that this client reads a durable subscription no longer."""
+        self._effects.notify(
+            Superseded(frame.mailbox, frame.epoch, frame.reason),
+            action="unsubscribed",
+            subscription=subscription_of(frame.mailbox),
+            verdict="detached",
+        )
+
+    def release(self, frame: f.Release) -> None:
+        """Stop reading a durable subscription."""
+        self._effects.notify(
+            None,
+            action="unsubscribed",
+            subscription=subscription_of(frame.mailbox),
+            verdict="" if frame.forget else "closed",
+        )
+        self.send_request(frame)
+
     def done(self, frame: f.Done | f.Reached) -> Any:
         """Handle an answer of the home; return the request, if this is the first answer."""
         if not frame.number:
@@ -248,10 +305,19 @@ class ContentClient:
             return asked
         change = self._ahead.pop(frame.number, None)
         if change is not None and change.name in self.positions:
-            self._effects.notify(
-                None, action="subscribed", subscription=change.name, topic=change.where
-            )
+            self._effects.notify(None, **self._subscribed(change))
         return None
+
+    def _subscribed(self, change: Change) -> dict[str, Any]:
+        """Return the trace row of a subscription that is in effect."""
+        row: dict[str, Any] = {
+            "action": "subscribed",
+            "subscription": change.name,
+            "topic": change.where,
+        }
+        if change.name in self._epochs:
+            row["publisher_seq"] = self._epochs[change.name]
+        return row
 
     def _answered(self, asked: Any, frame: f.Done | f.Reached) -> None:
         if isinstance(frame, f.Reached):
@@ -259,14 +325,23 @@ class ContentClient:
             return
         answer = Answered(frame.number, frame.refused, frame.transaction, frame.away)
         change = getattr(asked, "change", None)
+        if isinstance(asked, f.Attach):
+            change = Change(f.SUBSCRIBE, subscription_of(mailbox_of(asked.name)), asked.where)
+        elif isinstance(asked, f.Acknowledge) and not frame.refused:
+            self._effects.notify(
+                answer,
+                action="acknowledged",
+                subscription=subscription_of(asked.mailbox),
+                publisher_seq=asked.epoch,
+                position=asked.position,
+            )
+            return
         if change is not None and change.action == f.SUBSCRIBE and not frame.refused:
             self.positions.setdefault(change.name, 0)
             if frame.away:
                 self._ahead[frame.number] = change
-            elif not asked.transaction:
-                self._effects.notify(
-                    answer, action="subscribed", subscription=change.name, topic=change.where
-                )
+            elif isinstance(asked, f.Attach) or not asked.transaction:
+                self._effects.notify(answer, **self._subscribed(change))
                 return
         if frame.refused and isinstance(asked, f.Operate) and not asked.transaction:
             row: dict[str, Any] = {"action": "discarded", "verdict": "refused"}
@@ -291,6 +366,22 @@ class ContentClient:
                 frame.publication, name, position, frame.transaction, frame.path, following
             )
             self._effects.notify(notified, **notified.row("delivered", position))
+
+    def mailed(self, frame: f.Mailed) -> None:
+        """Deliver an event of a durable subscription."""
+        notified = Notified(
+            frame.publication,
+            subscription_of(frame.mailbox),
+            frame.position,
+            frame.transaction,
+            frame.path,
+            frame.following,
+            frame.mailbox,
+            frame.epoch,
+            frame.redelivered,
+        )
+        verdict = "redelivered" if frame.redelivered else ""
+        self._effects.notify(notified, **notified.row("delivered", frame.position, verdict))
 
     def _is_withdrawn(self, name: str) -> bool:
         """Return whether the withdrawal of a subscription is not answered yet.

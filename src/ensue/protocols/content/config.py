@@ -41,6 +41,14 @@ class ContentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Transactions that one client coordinates at once; more are refused."""
     operations_max: int = 1_000
     """Operations of a plan; in other transactions, those of one broker's clients."""
+    window: int = 1_000
+    """Events of a durable subscription that its reader has not acknowledged; others wait."""
+    mailboxes_max: int = 10_000
+    """Durable subscriptions at a broker; more are refused."""
+    kept_max: int = 100_000
+    """Events that a broker keeps for a durable subscription; it loses those beyond."""
+    kept_bytes_max: int = 256 * 1024 * 1024
+    """Bytes of events that a broker keeps for all durable subscriptions; further ones are lost."""
     journal_bytes_min: int = 64 * 1024
     """A snapshot replaces the input log when it is longer than this and the state."""
 

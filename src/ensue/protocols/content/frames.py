@@ -25,12 +25,16 @@ __all__ = [
     "UNNUMBERED",
     "UNSUBSCRIBE",
     "Abandon",
+    "Acknowledge",
     "Adopt",
     "Adopted",
+    "Attach",
+    "Attached",
     "Away",
     "Back",
     "Beat",
     "Change",
+    "Detached",
     "Disconnected",
     "Done",
     "Expire",
@@ -39,11 +43,13 @@ __all__ = [
     "Goodbye",
     "Hello",
     "Identifier",
+    "Mailed",
     "Notify",
     "Operate",
     "Publication",
     "Reached",
     "Reconnected",
+    "Release",
     "Routed",
     "Step",
     "Stepped",
@@ -151,6 +157,69 @@ class Notify(Frame, frozen=True, tag=106):
     path: Identifier = ""
     following: tuple[Count, ...] = ()
     """By subscription: number of events of the transaction that follow at once."""
+
+
+class Attach(Frame, frozen=True, tag=107):
+    """A client reads a durable subscription, which is made if it is new."""
+
+    number: Count
+    name: Identifier
+    where: str
+    window: Count = 1
+    """Events that may be without an acknowledgement."""
+    accept_loss: bool = False
+    """Whether it goes on after it lost events."""
+    owner: Identifier = ""
+    """The user, as the server knows it; clients leave it empty."""
+
+
+class Attached(Frame, frozen=True, tag=114):
+    """A client is the reader of a mailbox; its request is answered with `Done`."""
+
+    number: Count
+    mailbox: Identifier
+    epoch: Count
+
+
+class Acknowledge(Frame, frozen=True, tag=108):
+    """A reader has handled the events of a mailbox up to a position."""
+
+    number: Count
+    mailbox: Identifier
+    epoch: Count
+    position: Count
+
+
+class Release(Frame, frozen=True, tag=109):
+    """A reader ends a durable subscription, or only its own attachment."""
+
+    number: Count
+    mailbox: Identifier
+    epoch: Count
+    forget: bool = False
+
+
+class Mailed(Frame, frozen=True, tag=116):
+    """An event of a durable subscription, for its reader."""
+
+    publication: Publication
+    mailbox: Identifier
+    epoch: Count
+    position: Count
+    redelivered: bool = False
+    """Whether an earlier reader may have had it."""
+    transaction: Identifier = ""
+    path: Identifier = ""
+    following: Count = 0
+    """Number of events of the transaction that follow at once."""
+
+
+class Detached(Frame, frozen=True, tag=115):
+    """A client is the reader of a mailbox no longer."""
+
+    mailbox: Identifier
+    epoch: Count
+    reason: str
 
 
 # -- Brokers ------------------------------------------------------------------------------------
@@ -279,6 +348,12 @@ FRAMES: tuple[type[Frame], ...] = (
     Operate,
     Done,
     Notify,
+    Attach,
+    Attached,
+    Acknowledge,
+    Release,
+    Mailed,
+    Detached,
     Routed,
     Step,
     Stepped,

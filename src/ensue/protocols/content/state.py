@@ -5,6 +5,7 @@ from typing import Any
 
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.effects import Effects
+from ensue.protocols.content.mailboxes import Mailboxes
 from ensue.protocols.content.tables import Tables, TablesRecord
 from ensue.protocols.content.versions import Undo
 from ensue.protocols.interface import Frame
@@ -35,6 +36,8 @@ class BrokerState:
         """Clients whose grace period has expired: no transaction waits for them."""
         self.leaving: dict[str, None] = {}
         """Clients that have left while plans still have operations for them: see `Plans`."""
+        self.mailboxes = Mailboxes(config, effects)
+        """Durable subscriptions whose home is this broker: clients without a session."""
         self.departed: list[str] = []
         """Departed clients whose links are still open."""
 
@@ -67,7 +70,9 @@ class BrokerState:
 
     def send(self, peer: str, frame: Frame) -> None:
         """Send a frame to a neighbor, or to a client that has not left."""
-        if peer not in self.leaving:
+        if peer in self.mailboxes:
+            self.mailboxes.take(peer, frame)
+        elif peer not in self.leaving:
             self.effects.send(peer, frame)
 
     def flood(self, frame: Frame, *, but: str) -> None:

@@ -87,7 +87,7 @@ class TransactionBroker:
             bytes_min=self.config.journal_bytes_min,
         )
         self.log.recover(records or {})
-        self.leases.restart(state.clients, now_ns)
+        self.leases.restart(self.sessions, now_ns)
         state.departed.clear()
 
     # -- Status ---------------------------------------------------------------------------------
@@ -112,6 +112,11 @@ class TransactionBroker:
         """The clients whose home this is, without those that only plans still act for."""
         leaving = self.state.leaving
         return tuple(client for client in self.state.clients if client not in leaving)
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The clients that have a session, without durable subscriptions."""
+        return tuple(client for client in self.clients if client not in self.state.mailboxes)
 
     @property
     def recovered(self) -> list[tuple[int, Notification]]:
@@ -278,6 +283,9 @@ class TransactionBroker:
             f.Adopted: self._adopted,
             f.Abandon: self._abandon,
             f.Operate: self._operate,
+            f.Attach: lambda frame, client, _now: self.content.attach(frame, client),
+            f.Acknowledge: lambda frame, client, _now: self.content.acknowledge(frame, client),
+            f.Release: self._release,
             f.Forbidden: self._forbid,
             f.Routed: self._route,
             f.Step: self._step,
@@ -312,6 +320,10 @@ class TransactionBroker:
             self.operations.operate(frame, client)
         else:
             self.content.operate(frame, client)
+
+    def _release(self, frame: f.Release, client: str, now_ns: int) -> None:
+        if self.content.release(frame, client):
+            self._depart(frame.mailbox, now_ns)
 
     def _forbid(self, frame: f.Forbidden, client: str, now_ns: int) -> None:
         del now_ns
@@ -431,7 +443,7 @@ class TransactionBroker:
             r.CommitRecord(commit.parked, commit.gathers, commit.last_number, rest, commit.settling)
         )
         rest = r.CONTEXTS.encode(r.ContextsRecord(contexts, rest))
-        return r.BROKER.encode(
+        return r.encode_broker(
             r.BrokerRecord(
                 tables=state.tables.record(),
                 commits=state.commits,
@@ -448,6 +460,7 @@ class TransactionBroker:
                 away=list(steps.away),
                 partial=steps.partial,
                 announced=steps.announced,
+                mailboxes=state.mailboxes.open,
             )
         )
 
@@ -465,6 +478,7 @@ class TransactionBroker:
             members=broker.members,
             disconnected=broker.disconnected,
         )
+        self.state.mailboxes.restore(broker.mailboxes)
         self.steps.restore(
             last_number=broker.last_number,
             pending=broker.pending,

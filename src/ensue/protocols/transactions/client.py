@@ -91,6 +91,12 @@ class TransactionClient:
             f.Done: self._done,
             f.Reached: self._done,
             f.Notify: content.notify,
+            f.Attach: content.send_request,
+            f.Acknowledge: content.send_request,
+            f.Release: content.release,
+            f.Mailed: content.mailed,
+            f.Attached: content.attached,
+            f.Detached: content.detached,
             f.Expired: self._expired,
             t.Invited: self._invited,
             t.Ended: self._ended,
@@ -169,6 +175,29 @@ class TransactionClient:
         """Publish an event."""
         publication = self.content.publication(attributes, payload, now_ns)
         return self.request(f.Operate(number=0, publication=publication), now_ns)
+
+    def attach(
+        self, name: str, where: str, *, window: int, accept_loss: bool = False, now_ns: int
+    ) -> int:
+        """Read a durable subscription, with at most `window` unacknowledged events."""
+        frame = f.Attach(
+            number=0,
+            name=name,
+            where=parse(where).to_text(),
+            window=window,
+            accept_loss=accept_loss,
+        )
+        return self.request(frame, now_ns)
+
+    def acknowledge(self, mailbox: str, epoch: int, position: int, *, now_ns: int) -> int:
+        """Acknowledge the events of a durable subscription up to a position."""
+        frame = f.Acknowledge(number=0, mailbox=mailbox, epoch=epoch, position=position)
+        return self.request(frame, now_ns)
+
+    def release(self, mailbox: str, epoch: int, *, forget: bool = False, now_ns: int) -> int:
+        """Stop reading a durable subscription; with `forget`, end it."""
+        frame = f.Release(number=0, mailbox=mailbox, epoch=epoch, forget=forget)
+        return self.request(frame, now_ns)
 
     def leave(self, *, now_ns: int) -> None:
         """Withdraw everything and end the session."""

@@ -144,7 +144,7 @@ class BrokerNode:
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the effects; close the links of departed clients."""
-        for client in self.broker.clients:
+        for client in self.broker.sessions:
             if self.links.is_full(client):
                 self.broker.expire(client, now_ns=self.links.now_ns)
         effects = list(self.links.take_effects())

@@ -20,6 +20,7 @@ from ensue.core.errors import limit_reason
 from ensue.protocols.content import frames as f
 from ensue.protocols.content.broker import ContentBroker
 from ensue.protocols.content.frames import Change, Publication, Step
+from ensue.protocols.content.mailboxes import transactional_refusal
 from ensue.protocols.content.refusals import SPLIT, refusal, uncovered
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Pending, Steps
@@ -310,6 +311,8 @@ class Operations:
         _, hop = self._state.members.get(client, ("", ""))
         if not hop:
             pending.refused = f"no client is called {client!r}"
+        elif refused := transactional_refusal(client):
+            pending.refused = refused
         elif hop != client:
             context.neighbors[hop] = None
             self._steps.cause(pending, hop, publication=publication, invited=client)

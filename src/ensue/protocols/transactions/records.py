@@ -3,10 +3,13 @@
 The state of a broker is one nested record: each part holds the encoded next one in `rest`.
 """
 
+from typing import Any
+
 import msgspec
 
 from ensue.core.wire import Records
 from ensue.protocols.content.frames import Change
+from ensue.protocols.content.mailboxes import Mailbox
 from ensue.protocols.content.steps import Pending
 from ensue.protocols.content.tables import TablesRecord
 from ensue.protocols.content.versions import Undo
@@ -31,6 +34,7 @@ __all__ = [
     "Plan",
     "PlansRecord",
     "Submission",
+    "encode_broker",
 ]
 
 OPEN, PREPARING, PAUSING = "open", "preparing", "pausing"
@@ -55,6 +59,7 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     away: list[str] = []
     partial: dict[int, tuple[str, ...]] = {}
     announced: dict[int, tuple[str, list[Change]]] = {}
+    mailboxes: dict[str, Mailbox] = {}
 
 
 class ContextsRecord(msgspec.Struct, array_like=True):
@@ -158,7 +163,15 @@ class PlansRecord(msgspec.Struct, array_like=True):
 
 
 BROKER = Records[BrokerRecord](BrokerRecord)
+_FIELDS = Records[list[Any]](list[Any])
 CONTEXTS = Records[ContextsRecord](ContextsRecord)
 COMMIT = Records[CommitRecord](CommitRecord)
 COORDINATOR = Records[CoordinatorRecord](CoordinatorRecord)
 PLANS = Records[PlansRecord](PlansRecord)
+
+
+def encode_broker(record: BrokerRecord) -> bytes:
+    """Return a broker's record; without durable subscriptions, as it was before there were any."""
+    if record.mailboxes:
+        return BROKER.encode(record)
+    return _FIELDS.encode(list(msgspec.structs.astuple(record)[:-1]))

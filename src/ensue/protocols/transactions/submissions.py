@@ -12,6 +12,7 @@ from ensue.protocols.content import frames as f
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import Change, Publication
+from ensue.protocols.content.mailboxes import transactional_refusal
 from ensue.protocols.content.refusals import (
     INVERSE,
     SPLIT,
@@ -146,7 +147,7 @@ class Submissions:
             if one.client not in members:
                 yield f"no client is called {one.client!r}"
             try:
-                wrong = self._fault_of(one, plan)
+                wrong = transactional_refusal(one.client) or self._fault_of(one, plan)
             except BadInput as error:
                 wrong = str(error)
             if wrong:

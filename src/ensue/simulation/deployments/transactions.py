@@ -27,6 +27,7 @@ from ensue.protocols.transactions.frames import FRAMES
 from ensue.protocols.transactions.nodes import BrokerNode, ClientNode
 from ensue.simulation.content_spec import ContentSpec
 from ensue.simulation.deployments.base import Deployment
+from ensue.simulation.deployments.durable_readers import DurableReaders
 from ensue.simulation.deployments.transaction_clients import Act, Application, RegularSpec
 from ensue.simulation.scenario import Scenario
 from ensue.simulation.text import duration, listed
@@ -44,6 +45,7 @@ class TransactionDeployment(Deployment):
 
     def _prepare(self) -> Codec:
         self.application = Application(self._call, self._later)
+        self.readers = DurableReaders(self._call, self._later)
         self._counts: dict[str, int] = {}
         self._crashes: dict[str, list[int]] = {}
         for name, count in self.scenario.overlay.crash_after_frames:
@@ -128,6 +130,8 @@ class TransactionDeployment(Deployment):
             world.schedule(transaction.at_ns, self.application.start, (transaction,))
         for regular in overlay.regular:
             world.schedule(regular.at_ns, self.application.regular, (regular,))
+        for reader in overlay.readers:
+            world.schedule(reader.at_ns, self.readers.play, (reader,))
         for rate in overlay.rates:
             for at_ns in self._arrivals(rate.per_second, rate.from_ns, rate.until_ns):
                 attributes = self._workload.choice(rate.attributes)
@@ -164,6 +168,7 @@ class TransactionDeployment(Deployment):
     def _outcome(self, name: str, outcome: Outcome) -> None:
         if isinstance(outcome, Notification) and outcome.value is not None:
             self.application.take(name, outcome.value)
+            self.readers.take(name, outcome.value)
 
     # -- What came of it ------------------------------------------------------------------------
 
@@ -321,6 +326,8 @@ def outcome_faults(
     made: dict[str, list[bool]] = {}
     ended: dict[str, list[bool]] = {}
     for row in rows:
+        if row.verdict in ("closed", "detached"):
+            continue  # A reader left a durable subscription, which stays.
         if row.subscription and row.action in ("subscribed", "unsubscribed"):
             took_effect = row.transaction is None or row.transaction in over
             among = made if row.action == "subscribed" else ended
@@ -330,6 +337,8 @@ def outcome_faults(
         owner = name.rpartition(".")[0]
         if len(made[name]) + len(withdrawn) > 2 or name in doubtful or owner in gone:
             continue
+        if name.startswith("durable/") and len(made[name]) + len(withdrawn) > 1:
+            continue  # Readers come and go, and each records that it has subscribed.
         if name in planned_away and made[name] == [True]:
             continue  # Perhaps before it was there.
         expected = made[name] == [True] and withdrawn != [True]
@@ -380,6 +389,8 @@ def _overlay(overlay: ContentSpec) -> Iterator[str]:
         acts = ", ".join(_act(act) for act in spec.acts)
         end = "" if spec.commit else ", then abort"
         yield f"  at {duration(spec.at_ns)} {spec.client}, {spec.isolation}: {acts}{end}"
+    for step in sorted(overlay.readers, key=lambda step: step.at_ns):
+        yield f"  at {duration(step.at_ns)} {step.client}: {step.action} {step.name}"
     for node, count in overlay.crash_after_frames:
         yield f"  {node} crashes after {count} frames"
 

@@ -18,6 +18,7 @@ from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.transactions.frames import ANYONE, ATOMIC, PLANNED, SERIALIZABLE
 from ensue.protocols.transactions.nodes import CONNECTED
 from ensue.simulation.content_spec import ContentSpec
+from ensue.simulation.deployments.durable_readers import ReaderSpec
 from ensue.simulation.deployments.transaction_clients import Act, RegularSpec, TransactionSpec
 from ensue.simulation.scenario import Scenario, Vanish
 from ensue.simulation.swarms.draws import (
@@ -36,6 +37,8 @@ from ensue.simulation.world.network import NetworkConfig
 
 __all__ = ["draw"]
 
+DURABLE_RATE = 0.15
+"""How many of the seeds have a durable subscription."""
 QUIET_NS = 2 * SECOND
 """Until then clients come, advertise and subscribe; no fault strikes."""
 FILTERS = ("x = 1", "x = 2", "x >= 1 and x <= 2", "x > 0", "x exists", "x = 1 and z = 1")
@@ -95,7 +98,55 @@ def draw(seed: int) -> Scenario:
         vanish=vanish,
         encode=random.random() < 0.05,
     )
-    return draw_round_trips(scenario, seed)
+    return draw_round_trips(_with_readers(seed, scenario), seed)
+
+
+def _with_readers(seed: int, scenario: Scenario) -> Scenario:
+    """Have clients read a durable subscription in turn, in a few seeds.
+
+    Drawn by a generator of its own: all else is as it was drawn. Readers don't crash, but may
+    vanish; the last one stays until the end.
+    """
+    random = Random(f"swarm/transactions/durable/{seed}")
+    if random.random() >= DURABLE_RATE:
+        return scenario
+    overlay, end_ns = scenario.overlay, scenario.duration_ns
+    names = [f"r{number}" for number in range(random.randint(2, 3))]
+    home, where = random.choice(list(overlay.brokers)), random.choice(FILTERS)
+
+    def step(client: str, at_ns: int, action: str = "attach", window: int = 1_000) -> ReaderSpec:
+        return ReaderSpec(
+            client=client,
+            at_ns=at_ns,
+            action=action,
+            name="d",
+            where=where,
+            window=window,
+            wait_ns=random.choice((0, 0, 5 * MS, 100 * MS)),
+            handles=1_000_000 if window < 1_000 else random.choice((1, 5, 1_000_000)),
+        )
+
+    steps = [step(names[0], 600 * MS, window=random.choice((1, 3, 1_000)))]
+    for _ in range(random.randint(1, 6)):
+        action = random.choice(("attach", "attach", "attach", "release", "release", "forget"))
+        if action == "forget" and random.random() < 0.7:
+            action = "release"
+        at_ns = random.randrange(QUIET_NS, end_ns)
+        client, window = random.choice(names[:-1]), random.choice((1, 3, 1_000))
+        steps.append(step(client, at_ns, action, window))
+    steps.append(step(names[-1], end_ns))
+    vanish = scenario.vanish
+    if not vanish and random.random() < 0.3:
+        vanish = (Vanish(publisher=names[0], at_ns=random.randrange(QUIET_NS, end_ns)),)
+    return msgspec.structs.replace(
+        scenario,
+        overlay=msgspec.structs.replace(
+            overlay,
+            clients={**overlay.clients, **dict.fromkeys(names, home)},
+            readers=tuple(steps),
+        ),
+        vanish=vanish,
+    )
 
 
 def _by_content(

@@ -25,6 +25,7 @@ from ensue.testing.process import Process
 from ensue.testing.swarm import content_calls
 from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients, draw_users
 from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
+from ensue.testing.swarm.mailboxes import Mailboxes
 from ensue.testing.swarm.moves import Moves
 from ensue.testing.swarm.networks import draw_network, late_s
 from ensue.testing.swarm.rare_calls import draw_calls
@@ -33,6 +34,7 @@ from ensue.testing.swarm.rare_faults import (
     long_busy_s,
     long_settle_s,
     may_expire,
+    rarely,
 )
 from ensue.testing.swarm.users import MEMBER, content_access
 from ensue.testing.world import World
@@ -49,6 +51,8 @@ HEIR_S = 6.0
 LATE_S = 1.0
 """By how much the decision about a plan may pass its timeout: messages travel."""
 RETRIES = 3
+MAILBOXES = 2
+"""The number of the generator: with this, few seeds that tests note have a durable subscription."""
 UNDONE = b"undone"
 """The payload of events in blocks that raise: no client may get them."""
 FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
@@ -93,6 +97,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients invite each other by content."""
     orphans: bool = False
     """Whether the coordinator that is killed has invited another client."""
+    mailboxes: bool = False
+    """Whether processes read a durable subscription, one after the other."""
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -121,8 +127,10 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
     found = Random(f"{seed}/draw/transactions/unknown recipients").random()  # noqa: S311 - as above
     orphans = Random(f"{seed}/draw/transactions/participants").random()  # noqa: S311 - as above
+    mailboxes = rarely("mailboxes", MAILBOXES, seed, "transactions") is not None
     return msgspec.structs.replace(
         drawn,
+        mailboxes=mailboxes and faults is None and not draw_users(seed),
         moves=moves,
         orphans=orphans < 0.5 and drawn.dies and quiet,
         by_content=found < 0.4 and drawn.kinds != ("planned",),
@@ -181,18 +189,7 @@ class ContentProgram:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
         drawn, world = self.drawn, self.world
         await self.cluster.start()
-        for number in range(drawn.clients):
-            name = f"client-{number}"
-            random = Random(world.random.random())  # noqa: S311 - replays a seed
-            self.clients.append(world.start(name, self._client, name, random))
-        if drawn.streams:
-            random = Random(world.random.random())  # noqa: S311 - replays a seed
-            self.clients.append(world.start("stream", self._stream, random))
-        if drawn.calls:
-            self._start_caller()
-        for user in TOKENS if drawn.users else ():
-            random = Random(world.random.random())  # noqa: S311 - replays a seed
-            self.clients.append(world.start(user, self._client, user, random, self._trespass))
+        mailboxes = self._start_clients()
         striker = Striker(world, [self.cluster], drawn.faults)
         striker.log = self.faults
         await asyncio.sleep(1.0)
@@ -217,6 +214,7 @@ class ContentProgram:
                 self.problems.append(f"liveness: {client.name} did not end within 60 s: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
+        self.problems += mailboxes.judge()
         self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
         self.problems += striker.hung
@@ -234,6 +232,32 @@ class ContentProgram:
             expired=self._expired,
         )
         self.clients.append(self.world.start(content_calls.NAME, caller.run))
+
+    def _start_clients(self) -> Mailboxes:
+        drawn, world = self.drawn, self.world
+        for number in range(drawn.clients):
+            name = f"client-{number}"
+            random = Random(world.random.random())  # noqa: S311 - replays a seed
+            self.clients.append(world.start(name, self._client, name, random))
+        if drawn.streams:
+            random = Random(world.random.random())  # noqa: S311 - replays a seed
+            self.clients.append(world.start("stream", self._stream, random))
+        if drawn.calls:
+            self._start_caller()
+        for user in TOKENS if drawn.users else ():
+            random = Random(world.random.random())  # noqa: S311 - replays a seed
+            self.clients.append(world.start(user, self._client, user, random, self._trespass))
+        mailboxes = Mailboxes(
+            world,
+            self.cluster,
+            drawn.seed,
+            self.problems,
+            is_calm=lambda: self.calm,
+            is_over=lambda: self.over,
+        )
+        if drawn.mailboxes:
+            self.clients += mailboxes.start()
+        return mailboxes
 
     async def _stream(self, random: Random) -> None:
         """Publish all the time, without waiting for answers."""

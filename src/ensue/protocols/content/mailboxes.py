@@ -1,0 +1,277 @@
+"""Mailboxes: durable content subscriptions, which outlive the sessions of their readers.
+
+Guarantees. An event that is routed to a durable subscription is kept, in the broker's input log,
+until its reader has acknowledged it. A client that attaches under the name gets all kept events in
+their order, those that an earlier reader had and did not acknowledge first (`redelivered`). No
+event is sent to a reader that attaches after its acknowledgement was answered. Of two readers the
+later wins: each attachment begins an epoch, and requests of an earlier epoch are refused.
+
+Theory of operation. A mailbox is a client that lives at its broker: it has a name among the
+clients of the tree, a home and one subscription, so tables and transactions treat it as any other
+client. What the broker would send to it (`BrokerState.send`), the mailbox takes: events are
+numbered and kept; the answer to its subscription is passed on to its reader. Positions are 1, 2, 3,
+… over all readers. The broker sends at most `window` events beyond the last acknowledged one: that
+is the back-pressure. A mailbox ends when its reader forgets it, not with a session.
+
+Transactions deliver to mailboxes. They do not make, withdraw or invite them: a plan or an
+invitation that names one is refused (`transactional_refusal`).
+
+Limits. A mailbox keeps at most `kept_max` events, all of a broker `kept_bytes_max` bytes. The event
+beyond is lost, and so are all later ones: the mailbox is *overfull*. A reader still gets what was
+kept; then it is detached, with the limit as the reason. The next one is refused unless it accepts
+the loss. A broker has at most `mailboxes_max` of them.
+
+Assumptions. All clients attach a name at the same broker; servers refuse it elsewhere.
+"""
+
+import msgspec
+
+from ensue.core.errors import limit_reason
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.effects import Effects
+from ensue.protocols.content.frames import (
+    Attach,
+    Attached,
+    Detached,
+    Done,
+    Mailed,
+    Notify,
+    Publication,
+)
+from ensue.protocols.interface import Frame
+
+__all__ = [
+    "SUPERSEDED",
+    "Kept",
+    "Mailbox",
+    "Mailboxes",
+    "mailbox_of",
+    "subscription_of",
+    "transactional_refusal",
+]
+
+SUPERSEDED = "superseded"
+"""The reason when another client has attached."""
+PREFIX = "durable/"
+"""How names of mailboxes begin; no other client's name has a slash."""
+EVENT_BYTES = 256
+"""What an event without a payload counts."""
+
+
+def mailbox_of(name: str) -> str:
+    """Return the client name of a mailbox."""
+    return f"{PREFIX}{name}"
+
+
+def subscription_of(mailbox: str) -> str:
+    """Return the name of a mailbox's subscription."""
+    return f"{mailbox}.sub"
+
+
+def transactional_refusal(client: str) -> str:
+    """Return why a client can't take part in transactions, or nothing."""
+    if not client.startswith(PREFIX):
+        return ""
+    name = client.removeprefix(PREFIX)
+    return f"{name!r} is a durable subscription, which transactions do not change: forget it"
+
+
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """An event without an acknowledgement."""
+
+    publication: Publication
+    transaction: str = ""
+    path: str = ""
+    following: int = 0
+
+    @property
+    def size(self) -> int:
+        """What it counts among the bytes that a broker keeps."""
+        return EVENT_BYTES + len(self.publication.payload)
+
+
+class Mailbox(msgspec.Struct, array_like=True):
+    """A durable subscription at its home."""
+
+    subscription: str
+    where: str
+    owner: str = ""
+    """The first user that attached, where there are users."""
+    reader: str = ""
+    """The attached client; empty: none."""
+    number: int = 0
+    """The reader's request to attach, until it has its last answer."""
+    epoch: int = 0
+    """Number of attachments."""
+    window: int = 1
+    """Of this reader."""
+    away: tuple[str, ...] | None = None
+    """Brokers where it is not in effect because they are away; None: it is in effect nowhere."""
+    acknowledged: int = 0
+    """Events up to this position are acknowledged; the next one is the first kept."""
+    pushed: int = 0
+    """Position of the last event sent to this reader."""
+    seen: int = 0
+    """Position of the last event sent to any reader."""
+    kept: list[Kept] = msgspec.field(default_factory=list)
+    overfull: str = ""
+    """Why it keeps nothing more; empty: it does."""
+
+    @property
+    def last(self) -> int:
+        """Position of the last event."""
+        return self.acknowledged + len(self.kept)
+
+
+class Mailboxes:
+    """The mailboxes of one broker, by client name."""
+
+    def __init__(self, config: ContentConfig, effects: Effects) -> None:
+        self._config = config
+        self._effects = effects
+        self.open: dict[str, Mailbox] = {}
+        self._bytes = 0
+        """What all kept events count."""
+
+    def __contains__(self, client: str) -> bool:
+        """Return whether a client is a mailbox."""
+        return client in self.open
+
+    def restore(self, mailboxes: dict[str, Mailbox]) -> None:
+        """Restore the persisted mailboxes."""
+        self.open = mailboxes
+        self._bytes = sum(one.size for mailbox in mailboxes.values() for one in mailbox.kept)
+
+    def refusal(self, name: str, frame: Attach) -> str:
+        """Return why a client can't attach, or nothing."""
+        mailbox = self.open.get(name)
+        if mailbox is None:
+            limit, what = self._config.mailboxes_max, "there are too many durable subscriptions"
+            full = limit_reason(what, "mailboxes_max", limit, "forget some")
+            return full if len(self.open) >= limit else ""
+        if mailbox.owner and frame.owner and mailbox.owner != frame.owner:
+            return f"the durable subscription {frame.name!r} belongs to another user"
+        if mailbox.where != frame.where:
+            return f"the durable subscription {frame.name!r} has the filter {mailbox.where!r}"
+        return "" if mailbox.kept or frame.accept_loss else mailbox.overfull
+
+    def attach(self, name: str, frame: Attach, reader: str) -> None:
+        """Begin an epoch with a reader; detach the earlier one."""
+        mailbox = self.open[name]
+        self._detach(name, mailbox, SUPERSEDED)
+        mailbox.reader, mailbox.number = reader, frame.number
+        mailbox.owner = mailbox.owner or frame.owner
+        mailbox.epoch += 1
+        mailbox.window = max(1, min(frame.window, self._config.window))
+        mailbox.pushed = mailbox.acknowledged
+        if frame.accept_loss:
+            mailbox.overfull = ""
+        self._effects.send(reader, Attached(number=frame.number, mailbox=name, epoch=mailbox.epoch))
+        self._answer(mailbox)
+        self._push(name, mailbox)
+
+    def take(self, name: str, frame: Frame) -> None:
+        """Take a frame for a mailbox: keep an event, pass on the answer to its subscription."""
+        mailbox = self.open[name]
+        if isinstance(frame, Notify):
+            self._keep(mailbox, frame)
+            self._push(name, mailbox)
+        elif isinstance(frame, Done) and frame.number:
+            mailbox.away = frame.away
+            self._answer(mailbox)
+
+    def _answer(self, mailbox: Mailbox) -> None:
+        """Answer the reader, when the subscription is in effect at brokers that are not away."""
+        if mailbox.reader and mailbox.number and mailbox.away is not None:
+            done = Done(number=mailbox.number, away=mailbox.away)
+            self._effects.send(mailbox.reader, done)
+            if not mailbox.away:
+                mailbox.number = 0
+
+    def refuse_reader(self, name: str, epoch: int, client: str) -> str:
+        """Return why a client is not the reader of a mailbox, or nothing."""
+        mailbox = self.open.get(name)
+        is_reader = mailbox is not None and (mailbox.reader, mailbox.epoch) == (client, epoch)
+        return "" if is_reader else SUPERSEDED
+
+    def release(self, name: str) -> None:
+        """Detach the reader of a mailbox, at its own request."""
+        self.open[name].reader = ""
+
+    def detach_all_of(self, reader: str) -> None:
+        """Detach a reader that has left from its mailboxes."""
+        for mailbox in self.open.values():
+            if mailbox.reader == reader:
+                mailbox.reader = ""
+
+    def remove(self, name: str) -> None:
+        """Remove a mailbox, with what it keeps."""
+        self._bytes -= sum(one.size for one in self.open.pop(name).kept)
+
+    def acknowledge(self, name: str, position: int) -> None:
+        """Drop events up to a position, and send further ones."""
+        mailbox = self.open[name]
+        count = min(position, mailbox.pushed) - mailbox.acknowledged
+        if count <= 0:
+            return
+        self._bytes -= sum(one.size for one in mailbox.kept[:count])
+        del mailbox.kept[:count]
+        mailbox.acknowledged += count
+        self._push(name, mailbox)
+
+    def detach_overfull(self, name: str) -> None:
+        """Detach the reader of a mailbox that lost events, when it has handled the others."""
+        mailbox = self.open[name]
+        if mailbox.overfull and not mailbox.kept:
+            self._detach(name, mailbox, mailbox.overfull)
+
+    def _push(self, name: str, mailbox: Mailbox) -> None:
+        """Send the reader the next events, within the window."""
+        if not mailbox.reader:
+            return
+        end = min(mailbox.acknowledged + mailbox.window, mailbox.last)
+        for position in range(mailbox.pushed + 1, end + 1):
+            one = mailbox.kept[position - mailbox.acknowledged - 1]
+            mailed = Mailed(
+                publication=one.publication,
+                mailbox=name,
+                epoch=mailbox.epoch,
+                position=position,
+                redelivered=position <= mailbox.seen,
+                transaction=one.transaction,
+                path=one.path,
+                following=one.following,
+            )
+            self._effects.send(mailbox.reader, mailed)
+        mailbox.pushed = max(mailbox.pushed, end)
+        mailbox.seen = max(mailbox.seen, mailbox.pushed)
+
+    def _keep(self, mailbox: Mailbox, frame: Notify) -> None:
+        """Keep an event, unless the mailbox is overfull or there is no room."""
+        following = frame.following[0] if frame.following else 0
+        one = Kept(frame.publication, frame.transaction, frame.path, following)
+        full = self._full(mailbox, one)
+        if full and not mailbox.overfull:
+            mailbox.overfull = full
+        if not mailbox.overfull:
+            mailbox.kept.append(one)
+            self._bytes += one.size
+
+    def _full(self, mailbox: Mailbox, one: Kept) -> str:
+        """Return why there is no room for an event, or nothing."""
+        config, how = self._config, "read it faster, and enter it with accept_loss=True"
+        if len(mailbox.kept) >= config.kept_max:
+            what = "it lost events: too many were not acknowledged"
+            return limit_reason(what, "kept_max", config.kept_max, how)
+        if self._bytes + one.size > config.kept_bytes_max:
+            what = "it lost events: its server keeps too many bytes"
+            return limit_reason(what, "kept_bytes_max", config.kept_bytes_max, how)
+        return ""
+
+    def _detach(self, name: str, mailbox: Mailbox, reason: str) -> None:
+        if mailbox.reader:
+            if mailbox.number and mailbox.away is None:
+                self._effects.send(mailbox.reader, Done(number=mailbox.number, refused=reason))
+            detached = Detached(mailbox=name, epoch=mailbox.epoch, reason=reason)
+            self._effects.send(mailbox.reader, detached)
+            mailbox.reader = ""

@@ -1,0 +1,273 @@
+"""Durable content subscriptions: kept, pushed within a window, redelivered, fenced by epoch."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.protocols.content.harness import Net
+from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, usub
+
+from ensue.protocols.content.client import Attachment, Notified, Superseded
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.effects import Effects
+from ensue.protocols.content.frames import Attach
+from ensue.protocols.content.mailboxes import Mailbox, Mailboxes
+from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
+
+WINDOW = 3
+CONFIG = ContentConfig(
+    lease_ns=10**15,
+    beat_ns=10**14,
+    away_ns=10**15,
+    journal_bytes_min=500,
+    window=WINDOW,
+    kept_max=50,
+)
+NAME = "durable/billing"
+
+
+def net(seed: int = 0, config: ContentConfig = CONFIG) -> TransactionNet:
+    made = TransactionNet(line(3), {"a": "b0", "r": "b2", "s": "b2"}, seed=seed, config=config)
+    made.regular("a", adv("all", "x exists"))
+    made.settle()
+    return made
+
+
+def attach(
+    made: Net, client: str, where: str = "x > 0", window: int = 100, *, accept_loss: bool = False
+) -> str:
+    """Attach a client; return why it was refused, or nothing."""
+
+    def run(node: Any, now_ns: int) -> int:
+        number: int = node.attach(
+            "billing", where, window=window, accept_loss=accept_loss, now_ns=now_ns
+        )
+        return number
+
+    number = made.command(client, run)
+    made.settle()
+    return made.answers(client)[number]
+
+
+def epoch(made: Net, client: str) -> int:
+    return [one.epoch for one in made.notified[client] if isinstance(one, Attachment)][-1]
+
+
+def ask(made: Net, client: str, command: str, *words: Any, **options: Any) -> str:
+    number = made.command(
+        client, lambda node, now: getattr(node, command)(*words, now_ns=now, **options)
+    )
+    made.settle()
+    return made.answers(client)[number]
+
+
+def publish(made: TransactionNet, *payloads: str) -> None:
+    for payload in payloads:
+        made.regular("a", pub(payload, x=1))
+    made.settle()
+
+
+def redelivered(made: Net, client: str) -> list[str]:
+    return [
+        one.publication.payload.decode()
+        for one in made.notified[client]
+        if isinstance(one, Notified) and one.redelivered
+    ]
+
+
+def test_events_wait_for_a_reader_and_for_the_window() -> None:
+    made = net()
+    assert attach(made, "r") == ""
+    publish(made, *"12345")
+    assert made.payloads("r") == ["1", "2", "3"]
+    assert ask(made, "r", "acknowledge", NAME, epoch(made, "r"), 2) == ""
+    assert made.payloads("r") == ["1", "2", "3", "4", "5"]
+
+
+def test_reader_that_left_is_replaced_without_loss_or_repetition_of_acknowledged_events() -> None:
+    made = net()
+    attach(made, "r")
+    publish(made, *"123")
+    ask(made, "r", "acknowledge", NAME, 1, 2)
+    made.command("r", lambda node, now: node.leave(now_ns=now))
+    made.settle()
+    publish(made, "4")
+    assert attach(made, "s") == ""
+    assert made.payloads("s") == ["3", "4"]
+    assert redelivered(made, "s") == ["3"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_crashes_of_the_home_lose_nothing(seed: int) -> None:
+    made = net(seed)
+    attach(made, "r")
+    for number in range(6):
+        made.regular("a", pub(str(number), x=1))
+        for _ in range(made.random.randrange(6)):
+            made.step()
+        made.crash(made.random.choice(["b0", "b1", "b2"]))
+        if number % 2:
+            made.settle()
+            ask(made, "r", "acknowledge", NAME, 1, number)
+    made.settle()
+    assert made.payloads("r") == [str(number) for number in range(6)]
+    assert not redelivered(made, "r")
+    attach(made, "s")
+    assert made.payloads("s") == ["5"]
+
+
+def test_later_reader_fences_the_earlier() -> None:
+    made = net()
+    attach(made, "r")
+    publish(made, "1")
+    attach(made, "s")
+    assert [one for one in made.notified["r"] if isinstance(one, Superseded)] == [
+        Superseded(NAME, 1, "superseded")
+    ]
+    assert ask(made, "r", "acknowledge", NAME, 1, 1) == "superseded"
+    attach(made, "r")
+    assert ask(made, "s", "acknowledge", NAME, 2, 1) == "superseded"
+    assert made.payloads("r") == ["1", "1"]
+    assert ask(made, "r", "acknowledge", NAME, 3, 1) == ""
+    attach(made, "s")
+    assert made.payloads("s") == ["1"]  # Before it was acknowledged.
+
+
+def test_reader_has_a_smaller_window_than_the_broker() -> None:
+    made = net()
+    attach(made, "r", window=2)
+    publish(made, *"12345")
+    assert made.payloads("r") == ["1", "2"]
+    ask(made, "r", "acknowledge", NAME, 1, 1)
+    assert made.payloads("r") == ["1", "2", "3"]
+
+
+def lost(made: Net, client: str) -> list[str]:
+    return [one.reason for one in made.notified[client] if isinstance(one, Superseded)]
+
+
+@pytest.mark.parametrize("limits", [{"kept_max": 8}, {"kept_bytes_max": 8 * 257}])
+def test_overfull_mailbox_delivers_what_it_kept_and_then_ends(limits: dict[str, int]) -> None:
+    made = net(config=msgspec.structs.replace(CONFIG, **limits))
+    attach(made, "r")
+    publish(made, *"123456789")
+    assert lost(made, "r") == []
+    for position in (3, 6, 8):
+        assert ask(made, "r", "acknowledge", NAME, 1, position) == ""
+    assert made.payloads("r") == list("12345678")
+    (reason,) = lost(made, "r")
+    (limit,) = limits
+    assert f"(limit {limit}={limits[limit]})" in reason
+    publish(made, "x")  # It loses all later events, too: it must not have a gap.
+    assert limit in attach(made, "s")
+    assert attach(made, "s", accept_loss=True) == ""
+    publish(made, "y")
+    assert made.payloads("s") == ["y"]
+
+
+def test_there_are_only_so_many() -> None:
+    made = net(config=msgspec.structs.replace(CONFIG, mailboxes_max=1))
+    attach(made, "r")
+    number = made.command("s", lambda node, now: node.attach("b", "x = 1", window=1, now_ns=now))
+    made.settle()
+    assert "(limit mailboxes_max=1)" in made.answers("s")[number]
+
+
+def test_acknowledged_events_make_room() -> None:
+    made = net()
+    attach(made, "r")
+    for first in range(0, 30, WINDOW):
+        publish(made, *map(str, range(first, first + WINDOW)))
+        assert ask(made, "r", "acknowledge", NAME, 1, first + WINDOW) == ""
+    assert made.payloads("r") == [str(number) for number in range(30)]
+
+
+def test_snapshot_has_the_kept_events() -> None:
+    made = net()
+    attach(made, "r")
+    publish(made, *"12345")
+    made.broker("b2").log.write_snapshot()
+    made.drain("b2")
+    made.crash("b2")
+    made.settle()
+    attach(made, "s")
+    assert made.payloads("s") == ["1", "2", "3"]
+
+
+def test_forgotten_subscription_gets_no_more_events() -> None:
+    made = net()
+    attach(made, "r")
+    assert ask(made, "r", "release", NAME, 1, forget=True) == ""
+    publish(made, "1")
+    assert made.payloads("r") == []
+    assert all(not made.broker(name).tables.subscriptions for name in made.tree)
+    made.at_rest()
+    assert attach(made, "r", "x = 1") == ""
+
+
+def test_other_broker_refuses_the_name() -> None:
+    made = net()
+    attach(made, "r")
+    assert attach(made, "a") == "the durable subscription 'billing' is kept at b2"
+
+
+def test_other_filter_is_refused() -> None:
+    made = net()
+    attach(made, "r")
+    assert "has the filter" in attach(made, "s", "x > 5")
+
+
+@pytest.mark.parametrize("isolation", [SERIALIZABLE, ATOMIC, PLANNED])
+@pytest.mark.parametrize("seed", range(10))
+def test_events_of_a_transaction_are_kept_whole(isolation: str, seed: int) -> None:
+    made = net(seed)
+    attach(made, "r")
+    made.command("r", lambda node, now: node.leave(now_ns=now))
+    made.settle()
+    assert made.run("a", pub("1", x=1), pub("2", x=2), isolation=isolation) == ""
+    made.crash("b2")
+    made.settle()
+    attach(made, "s")
+    assert sorted(made.payloads("s")) == ["1", "2"]
+    made.at_rest()
+
+
+def test_transactions_do_not_change_a_durable_subscription() -> None:
+    made = net()
+    attach(made, "r")
+    made.application.names["mine"] = f"{NAME}.sub"
+    for isolation in (SERIALIZABLE, ATOMIC, PLANNED):
+        acts = pub("1", x=1), invite(NAME, usub("mine"))
+        assert made.run("a", *acts, isolation=isolation) != ""
+    refused = [each for each in made.answers("a").values() if "do not change" in each]
+    assert len(refused) == 3
+    assert made.run("r", usub("mine")) != ""
+    assert f"'{NAME}.sub' belongs to another client" in made.answers("r").values()
+    publish(made, "2")
+    assert made.payloads("r") == ["2"]
+    made.at_rest()
+
+
+def test_answer_comes_when_the_subscription_is_in_effect_and_goes_to_the_latest_reader() -> None:
+    made = net()
+    first = made.command(
+        "r", lambda node, now: node.attach("billing", "x > 0", window=5, now_ns=now)
+    )
+    for _ in range(200):
+        if any(isinstance(one, Attachment) for one in made.notified["r"]):
+            break
+        made.step()
+    assert first not in made.answers("r")
+    second = made.command(
+        "s", lambda node, now: node.attach("billing", "x > 0", window=5, now_ns=now)
+    )
+    made.settle()
+    assert (made.answers("r")[first], made.answers("s")[second]) == ("superseded", "")
+
+
+def test_user_of_a_name_owns_it() -> None:
+    mailboxes = Mailboxes(CONFIG, Effects())
+    mailboxes.open[NAME] = Mailbox(f"{NAME}.sub", "x > 0", owner="alice")
+    frame = Attach(number=1, name="billing", where="x > 0", owner="bob")
+    assert "belongs to another user" in mailboxes.refusal(NAME, frame)
+    assert mailboxes.refusal(NAME, msgspec.structs.replace(frame, owner="alice")) == ""

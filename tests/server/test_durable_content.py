@@ -1,0 +1,185 @@
+"""Durable subscriptions by content on servers: restarts, users, limits and status."""
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.helpers import People, read, serving, until, within
+from tests.server.test_content_broker import SYNC_S, connected, tree
+
+import ensue
+from ensue.core.errors import RemoteProtocolError, SubscriptionLost, SubscriptionRefused
+from ensue.protocols.content.config import ContentConfig
+from ensue.protocols.content.frames import Acknowledge, Attach
+from ensue.protocols.shared.link import LinkData, packed
+from ensue.server import Server, content_broker
+from ensue.server.content_broker import screen_content
+
+WHERE = "x exists"
+
+
+def durable(bus: ensue.Bus, **options: Any) -> ensue.Subscription:
+    return bus.subscribe(where=WHERE, name="billing", durable=True, **options)
+
+
+async def restart(servers: list[Server]) -> None:
+    for number, server in enumerate(list(servers)):
+        await server.stop()
+        servers[number] = Server(server.config)
+        await within(servers[number].start())
+
+
+def test_events_and_acknowledgements_survive_restarts_of_all_servers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with tree(tmp_path) as servers:
+            async with connected(servers[0], "a") as a:
+                await within(a.advertise(where=WHERE))
+                async with durable(a, acknowledge="manual") as events:
+                    for number in range(4):
+                        await within(a.publish({"x": 1}, b"%d" % number))
+                    await within((await within(anext(events))).ack())
+                    await restart(servers)
+                    # The reader goes on, and no event comes twice.
+                    assert await read(events, 3) == [b"1", b"2", b"3"]
+            await restart(servers)
+            async with connected(servers[2], "c") as c, durable(c) as events:
+                got = [await within(anext(events)) for _ in range(3)]
+                assert [(event.position, event.payload) for event in got] == [
+                    (2, b"1"), (3, b"2"), (4, b"3"),
+                ]  # fmt: skip
+
+    asyncio.run(main())
+
+
+def test_name_belongs_to_the_user_who_made_it(tmp_path: Path) -> None:
+    people = People(alice=(["content"], ["content"]), bob=([], ["content"]), carol=(["*"], []))
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="alice") as alice,
+            ensue.connect(people.url(server, "bob"), order=None, name="bob") as bob,
+            ensue.connect(people.url(server, "carol"), order=None, name="carol") as carol,
+        ):
+            async with durable(alice):
+                with pytest.raises(SubscriptionRefused, match="belongs to another user"):
+                    async with durable(bob):
+                        pass
+                with pytest.raises(SubscriptionRefused, match="may not subscribe to 'content'"):
+                    async with durable(carol):
+                        pass
+            async with durable(alice) as events:
+                await within(events.forget())
+            async with durable(bob):
+                pass
+            assert server.listener is not None
+            frame = Attach(number=1, name="billing", where="x = 1", owner="alice")
+            with pytest.raises(RemoteProtocolError, match="must not set owner"):
+                _screened(server, frame)
+            _screened(server, Acknowledge(number=1, mailbox="m", epoch=1, position=1))
+
+    asyncio.run(main())
+
+
+def _screened(server: Server, frame: Any) -> None:
+    """Screen a frame of some connection."""
+    listener = server.listener
+    assert listener is not None
+    connection = next(iter(listener.connections))
+    data = LinkData(number=1, payload=packed([content_broker._CODEC.encode(frame)]))
+    screen_content(listener.authorization, connection, "bob.content", [data])
+
+
+def test_other_server_does_not_keep_a_name(tmp_path: Path) -> None:
+    def keeps(server: Server) -> bool:
+        return server.content is not None and bool(server.content.broker.state.mailboxes.open)
+
+    async def main() -> None:
+        async with (
+            tree(tmp_path, 2) as servers,
+            connected(servers[0], "a") as a,
+            durable(a),
+        ):
+            (keeper,) = [server for server in servers if keeps(server)]
+            (other,) = [server for server in servers if server is not keeper]
+            assert other.listener is not None
+            refusal = other.listener.authorization.durable_refusal
+            assert refusal("billing") == f"'billing' is kept at {keeper.config.name}"
+            assert "can't be called 'a/b'" in refusal("a/b")
+
+    asyncio.run(main())
+
+
+def test_too_many_waiting_events_are_an_error_for_the_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content_broker, "ContentConfig", partial(ContentConfig, kept_max=3))
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            connected(server, "a") as a,
+        ):
+            await within(a.advertise(where=WHERE))
+            async with durable(a):
+                pass
+            for number in range(5):
+                await within(a.publish({"x": 1}, b"%d" % number))
+            async with durable(a) as events:
+                assert await read(events, 3) == [b"0", b"1", b"2"]
+                with pytest.raises(SubscriptionLost, match="limit kept_max=3"):
+                    await within(anext(events))
+            with pytest.raises(SubscriptionRefused, match="accept_loss=True"):
+                async with durable(a):
+                    pass
+            async with durable(a, accept_loss=True) as events:
+                await within(a.publish({"x": 1}, b"later"))
+                assert await read(events, 1) == [b"later"]
+
+    asyncio.run(main())
+
+
+def test_status_has_its_position_and_lag(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            connected(server, "a") as a,
+        ):
+            await within(a.advertise(where=WHERE))
+            async with durable(a, acknowledge="manual") as events:
+                for _ in range(3):
+                    await within(a.publish({"x": 1}))
+                await within((await within(anext(events))).ack())
+            assert server.status is not None
+            (one,) = [each for each in server.status._measure() if each.name == "content/billing"]
+            assert (one.position, one.lag, one.topics) == (1, 2, ("content",))
+            shown = json.loads(server.status._encoded(None))["subscriptions"]
+            assert {
+                "name": "content/billing",
+                "durable": True,
+                "position": 1,
+                "lag": 2,
+            }.items() <= (next(each for each in shown if each["name"] == "content/billing").items())
+            hidden = json.loads(server.status._encoded(("orders",)))["subscriptions"]
+            assert not hidden
+
+    asyncio.run(main())
+
+
+def test_reader_that_vanishes_leaves_no_session_and_its_mailbox_stays(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with tree(tmp_path, 2) as servers:
+            async with connected(servers[1], "a") as a, durable(a):
+                pass
+            brokers = [server.content.broker for server in servers if server.content is not None]
+            await until(lambda: not any(broker.sessions for broker in brokers), "they are gone")
+            assert sorted(name for broker in brokers for name in broker.clients) == [
+                "durable/billing"
+            ]
+
+    asyncio.run(main())
