@@ -108,6 +108,11 @@ def _show(found: Json, *, json: bool) -> None:
             f"{counted(groups['topics'], 'topic')} {are} ordered together with others; the largest "
             f"group has {groups['largest']:,}"
         )
+        lines += [
+            f"subscription {each['name']} merges {counted(each['groups'], 'group')} into one by "
+            f"its {counted(each['topics'], 'topic')}: all their events wait for each other"
+            for each in groups["merged_by"]
+        ]
         lines.append(
             f"{counted(found['connections'], 'connection')}, "
             f"{counted(found['open_stamps'], 'stamp')} open, "

@@ -317,6 +317,7 @@ def _sums(states: Sequence[Json]) -> Json:
             "topics": together,
             "largest": max(each["largest"] for each in groups),
             "mean": 1 + pairs / together if together else 1.0,
+            "merged_by": _merges(groups),
         },
         "open_stamps": sum(state["open_stamps"] for state in states),
         "early_requests": sum(state["early_requests"] for state in states),
@@ -328,6 +329,16 @@ def _sums(states: Sequence[Json]) -> Json:
         ],
         "errors": errors,
     }
+
+
+def _merges(groups: Sequence[Json]) -> list[Json]:
+    """Return each subscription that merges all groups of a server, once."""
+    found: dict[str, Json] = {}
+    for each in (one for state in groups for one in state.get("merged_by", ())):
+        known = found.get(each["name"])
+        if known is None or known["groups"] < each["groups"]:
+            found[each["name"]] = each
+    return sorted(found.values(), key=lambda each: (-each["topics"], each["name"]))
 
 
 def _nowhere(topic: str) -> str:

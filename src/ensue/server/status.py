@@ -387,6 +387,7 @@ class Status:
                 "topics": together,
                 "largest": largest,
                 "mean": 1 + node.groups.pairs / together if together else 1.0,
+                "merged_by": [msgspec.structs.asdict(each) for each in node.group_merges()],
             },
             "open_stamps": node.open_count,
             "early_requests": node.early_count,

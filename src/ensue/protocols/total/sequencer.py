@@ -55,6 +55,7 @@ from ensue.protocols.total.frames import (
     StampRequest,
     Voided,
 )
+from ensue.protocols.total.group_merges import GroupMerge, group_merges
 from ensue.protocols.total.groups import Groups
 from ensue.protocols.total.leases import OUT, VOID, Lease, Leases
 from ensue.protocols.total.placement import Placement
@@ -163,6 +164,12 @@ class Sequencer:
     def subscribers(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Return each subscriber's last change, and its topics if any is hosted here."""
         return self.changes.subscribers()
+
+    def group_merges(self) -> list[GroupMerge]:
+        """Return the subscriptions that merge all groups of this node."""
+        if self.config.groups > 1 or len(self.placement.nodes) == 1:
+            return []
+        return group_merges(self.groups.subscriptions, self.placement.stage, self.stage)
 
     # -- Driver ------------------------------------------------------------------------------------
 
