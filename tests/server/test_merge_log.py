@@ -34,9 +34,9 @@ def test_subscription_that_merges_all_groups_is_named(
                 assert warnings(caplog) == []
                 async with bus.subscribe("t0", "t1", "t2", name="audit", durable=True) as audit:
                     await until(lambda: len(warnings(caplog)) == 3)  # One line of each server.
+                    found = await chain_status(servers[0].url)
                     await audit.subscribe("u")
                     await audit.unsubscribe("u")
-                    found = await chain_status(servers[0].url)
                 assert found["groups"]["merged_by"] == [{"name": "audit", "groups": 3, "topics": 3}]
         finally:
             for server in servers:
