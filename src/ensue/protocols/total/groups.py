@@ -140,6 +140,10 @@ class Groups:
             other for other, count in shared.items() if count >= needed or are_near(topic, other)
         ]
 
+    def sharing(self, topic: str) -> list[str]:
+        """List the topics that share a subscription with a topic, grouped or not."""
+        return list(self._shared.get(topic, ()))
+
     def sizes(self) -> tuple[int, int]:
         """Return how many topics are ordered with others, and the largest group's size."""
         if self._needed == 1:
