@@ -19,7 +19,7 @@ from ensue.core.errors import AccessDenied, BadInput, RemoteProtocolError, Trans
 from ensue.core.wire import Codec
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import topic_of
-from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.placement import Parts, Placement
 from ensue.protocols.total.station import EPHEMERAL
 from ensue.protocols.total.status import TOPICS_MAX, StatusReply, StatusRequest
 from ensue.runtime.hub_remote import discover
@@ -108,13 +108,21 @@ class _StatusClient:
 class _Chain:
     """The servers of a chain, and the client that asks each of them."""
 
-    def __init__(self, members: Sequence[Member], *, closed: bool) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        closed: bool,
+        moves: Mapping[str, Parts] | None = None,
+    ) -> None:
         self.members = members
         self.placement = Placement(
             [member.name for member in members],
             topics={member.name: member.topics for member in members},
             closed=closed,
         )
+        for topic, parts in (moves or {}).items():
+            self.placement.learn(topic, parts)
         self.askers: dict[str, _StatusClient] = {}
         self.errors: dict[str, str] = {}
         """Why a server could not be asked."""
@@ -207,7 +215,7 @@ async def _servers(options: TcpOptions, stack: AsyncExitStack, answer_s: float) 
     async with _in_time(own, answer_s):
         welcome = await first.start_one()
     members = [Member(each.name, each.address or own, each.topics) for each in welcome.chain]
-    chain = _Chain(members, closed=welcome.closed)
+    chain = _Chain(members, closed=welcome.closed, moves=welcome.moves)
 
     async def reach(member: Member) -> None:
         carrier = first
@@ -239,7 +247,7 @@ async def _stations(options: BrokerOptions, stack: AsyncExitStack, answer_s: flo
         asker = await _asker(carrier, answer_s)
     described = await discover(asker.transport, options.url, within_s=answer_s)
     members = [Member(name, "", topics) for name, topics in described.nodes]
-    chain = _Chain(members, closed=described.closed)
+    chain = _Chain(members, closed=described.closed, moves=described.moves)
     chain.askers = dict.fromkeys((member.name for member in members), asker)
     return chain
 

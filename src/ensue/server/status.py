@@ -229,6 +229,8 @@ class Status:
                 continue
             if placement.node(topic) == self.config.name:
                 first, following = bounds.get(topic, (1, 1))
+                if topic in placement.parts:
+                    first = 1  # Earlier parts of the log are elsewhere.
                 # Dropped events are not counted.
                 lag += max(0, following - max(first, slot + 1))
             else:
