@@ -249,7 +249,7 @@ def test_lag_of_a_subscription_adds_up_over_the_chain(
     assert not any(each["lag_is_least"] for each in found["subscriptions"])
     assert all(each["durable"] for each in found["subscriptions"])
     assert all(each["topics_count"] == 3 for each in found["subscriptions"])
-    assert found["groups"] == {"topics": 9, "largest": 3, "mean": 3.0}
+    assert found["groups"] == {"topics": 9, "largest": 3, "mean": 3.0, "merged_by": []}
 
 
 def test_chain_with_one_server_down(shell: Shell, tmp_path: Path, stack: ExitStack) -> None:
@@ -372,3 +372,19 @@ def test_watch_continues_while_no_server_answers(
     first, second = ended.stdout.splitlines()
     assert '"complete": true' in first
     assert "no server answers" in second
+
+
+def test_subscription_that_merges_all_groups_is_named(
+    shell: Shell, tmp_path: Path, stack: ExitStack
+) -> None:
+    servers = chain(tmp_path, stack, 2)
+
+    async def main() -> None:
+        async with ensue.connect(servers[0].url) as bus:
+            for name, topics in (("one", ("t0",)), ("audit", ("t0", "t1"))):
+                async with bus.subscribe(*topics, name=name, durable=True):
+                    pass
+
+    asyncio.run(main())
+    ended = shell("status", servers[0].url)
+    assert "\nsubscription audit merges 2 groups into one by its 2 topics: " in ended.stdout

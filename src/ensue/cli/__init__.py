@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": "demo",
     "serve": "serve",
     "status": "status",
+    "topics": "topics",
     "token": "serve",
     "pub": "pub",
     "sub": "sub",

@@ -106,6 +106,13 @@ def _discard_stdout() -> None:
     os.dup2(null, sys.stdout.fileno())
 
 
+def plain(text: str) -> str:
+    """Escape control characters for the terminal: clients choose names."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def command(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
     """Turn a function that returns an exit code into a command.
 

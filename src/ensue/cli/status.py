@@ -108,6 +108,11 @@ def _show(found: Json, *, json: bool) -> None:
             f"{counted(groups['topics'], 'topic')} {are} ordered together with others; the largest "
             f"group has {groups['largest']:,}"
         )
+        lines += [
+            f"subscription {each['name']} merges {counted(each['groups'], 'group')} into one by "
+            f"its {counted(each['topics'], 'topic')}: all their events wait for each other"
+            for each in groups["merged_by"]
+        ]
         lines.append(
             f"{counted(found['connections'], 'connection')}, "
             f"{counted(found['open_stamps'], 'stamp')} open, "
@@ -121,7 +126,7 @@ def _show(found: Json, *, json: bool) -> None:
         for each in found["servers"]
         if "error" in each
     ]
-    output.print_lines(map(_plain, lines))
+    output.print_lines(map(output.plain, lines))
 
 
 def _show_servers(found: Json) -> None:
@@ -133,9 +138,9 @@ def _show_servers(found: Json) -> None:
         [
             (
                 str(each["rank"]),
-                _plain(each["server"]),
-                _plain(each["address"]),
-                "no answer" if "error" in each else _plain(each["health"]),
+                output.plain(each["server"]),
+                output.plain(each["address"]),
+                "no answer" if "error" in each else output.plain(each["health"]),
                 _duration(each.get("uptime_s")),
                 each.get("version", "-"),
             )
@@ -145,7 +150,7 @@ def _show_servers(found: Json) -> None:
     )
     rows = [
         (
-            _plain(each["server"]),
+            output.plain(each["server"]),
             _number(each["events"]),
             _number(each["connections"]),
             _number(each["open_stamps"]),
@@ -169,8 +174,8 @@ def _show_topics(found: Json) -> None:
             ("topic", "server", "first", "next", "events", "listeners"),
             [
                 (
-                    _plain(each["topic"]),
-                    _plain(each["server"]),
+                    output.plain(each["topic"]),
+                    output.plain(each["server"]),
                     _number(each["first"]),
                     _number(each["next"]),
                     _number(each["events"]),
@@ -190,7 +195,7 @@ def _show_subscriptions(found: Json) -> None:
             ("subscription", "durable", "topics", "position", "lag", "last heard"),
             [
                 (
-                    _plain(each["name"]),
+                    output.plain(each["name"]),
                     "yes" if each["durable"] else "no",
                     _topics(each),
                     _number(each["position"]),
@@ -213,7 +218,7 @@ def _show_relayed_orders(found: Json) -> None:
             [
                 (
                     each["order"],
-                    _plain(each["server"]),
+                    output.plain(each["server"]),
                     _number(each["members_count"]),
                     f"{each['numbers']:,} of {each['numbers_max']:,}" if "numbers" in each else "-",
                     _number(each.get("events")),
@@ -229,7 +234,7 @@ def _show_relayed_orders(found: Json) -> None:
             ("client", "order", "topics", "last heard"),
             [
                 (
-                    _plain(member["name"]),
+                    output.plain(member["name"]),
                     each["order"],
                     _number(member.get("topics")),
                     f"{_duration(member['heard_s'])} ago" if "heard_s" in member else "-",
@@ -247,15 +252,8 @@ def _title(what: str, shown: int, count: int) -> str:
 
 def _topics(subscription: Json) -> str:
     topics, count = subscription["topics"], subscription["topics_count"]
-    shown = _plain(", ".join(topics[:3]))
+    shown = output.plain(", ".join(topics[:3]))
     return shown if count <= 3 else f"{shown} and {count - 3:,} more"
-
-
-def _plain(text: str) -> str:
-    """Escape control characters for the terminal: clients choose names."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _number(value: int | None) -> str:

@@ -154,9 +154,10 @@ class TotalOrder(Guarantee):
 
     def draws(self) -> "Mapping[str, Callable[[int], Scenario]]":
         """Return how to draw scenarios of chains that keep causal order, and that don't."""
-        from ensue.simulation.swarms.total import draw_noncausal
+        from ensue.simulation.swarms.total import draw_moves, draw_noncausal
 
-        return {**super().draws(), "total-noncausal": draw_noncausal}
+        draws = {"total-noncausal": draw_noncausal, "total-moves": draw_moves}
+        return {**super().draws(), **draws}
 
     def ordering_rules(self) -> "Mapping[str, OrderingRule]":
         """Return the rules for chains that keep causal order, and that don't."""

@@ -96,6 +96,8 @@ class Broadcast(msgspec.Struct, frozen=True, gc=False):
 
     event: Event
     proof: bytes = b""
+    node: str = ""
+    """The node that keeps this part of the log; empty: the home of the topic."""
 
 
 class Attach(msgspec.Struct, frozen=True, gc=False):
@@ -106,12 +108,16 @@ class Attach(msgspec.Struct, frozen=True, gc=False):
 
     topic: str
     from_slot: int
+    node: str = ""
+    """As in `Broadcast`."""
 
 
 class Detach(msgspec.Struct, frozen=True, gc=False):
     """Stop the events of a topic."""
 
     topic: str
+    node: str = ""
+    """As in `Broadcast`."""
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):

@@ -208,10 +208,12 @@ class RemoteHub(Hub):
             nodes = sorted(placement.nodes, key=lambda node: node != self.server)
             self.fanouts = tuple(fanout_name(node, order_name(order)) for node in nodes)
 
+        # Topics are moved for total order alone: the fan-outs of all others stay.
+        homes = msgspec.structs.replace(described, moves={}).placement()
+
         def fanout(topic: str) -> str:
             # A topic without a place is refused by any station.
-            known = placement.knows(topic)
-            node = placement.node(topic) if known else placement.nodes[0]
+            node = homes.node(topic) if homes.knows(topic) else homes.nodes[0]
             return fanout_name(node, order_name(order))
 
         self.transport.home = fanout
@@ -421,6 +423,7 @@ def _welcomed(welcome: Welcome) -> Described:
         nodes=tuple((member.name, member.topics) for member in welcome.chain),
         closed=welcome.closed,
         config=config,
+        moves=welcome.moves,
     )
 
 

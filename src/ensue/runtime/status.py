@@ -19,7 +19,7 @@ from ensue.core.errors import AccessDenied, BadInput, RemoteProtocolError, Trans
 from ensue.core.wire import Codec
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import topic_of
-from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.placement import Parts, Placement
 from ensue.protocols.total.station import EPHEMERAL
 from ensue.protocols.total.status import TOPICS_MAX, StatusReply, StatusRequest
 from ensue.runtime.hub_remote import discover
@@ -108,13 +108,21 @@ class _StatusClient:
 class _Chain:
     """The servers of a chain, and the client that asks each of them."""
 
-    def __init__(self, members: Sequence[Member], *, closed: bool) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        closed: bool,
+        moves: Mapping[str, Parts] | None = None,
+    ) -> None:
         self.members = members
         self.placement = Placement(
             [member.name for member in members],
             topics={member.name: member.topics for member in members},
             closed=closed,
         )
+        for topic, parts in (moves or {}).items():
+            self.placement.learn(topic, parts)
         self.askers: dict[str, _StatusClient] = {}
         self.errors: dict[str, str] = {}
         """Why a server could not be asked."""
@@ -207,7 +215,7 @@ async def _servers(options: TcpOptions, stack: AsyncExitStack, answer_s: float) 
     async with _in_time(own, answer_s):
         welcome = await first.start_one()
     members = [Member(each.name, each.address or own, each.topics) for each in welcome.chain]
-    chain = _Chain(members, closed=welcome.closed)
+    chain = _Chain(members, closed=welcome.closed, moves=welcome.moves)
 
     async def reach(member: Member) -> None:
         carrier = first
@@ -239,7 +247,7 @@ async def _stations(options: BrokerOptions, stack: AsyncExitStack, answer_s: flo
         asker = await _asker(carrier, answer_s)
     described = await discover(asker.transport, options.url, within_s=answer_s)
     members = [Member(name, "", topics) for name, topics in described.nodes]
-    chain = _Chain(members, closed=described.closed)
+    chain = _Chain(members, closed=described.closed, moves=described.moves)
     chain.askers = dict.fromkeys((member.name for member in members), asker)
     return chain
 
@@ -317,6 +325,7 @@ def _sums(states: Sequence[Json]) -> Json:
             "topics": together,
             "largest": max(each["largest"] for each in groups),
             "mean": 1 + pairs / together if together else 1.0,
+            "merged_by": _merges(groups),
         },
         "open_stamps": sum(state["open_stamps"] for state in states),
         "early_requests": sum(state["early_requests"] for state in states),
@@ -328,6 +337,16 @@ def _sums(states: Sequence[Json]) -> Json:
         ],
         "errors": errors,
     }
+
+
+def _merges(groups: Sequence[Json]) -> list[Json]:
+    """Return each subscription that merges all groups of a server, once."""
+    found: dict[str, Json] = {}
+    for each in (one for state in groups for one in state.get("merged_by", ())):
+        known = found.get(each["name"])
+        if known is None or known["groups"] < each["groups"]:
+            found[each["name"]] = each
+    return sorted(found.values(), key=lambda each: (-each["topics"], each["name"]))
 
 
 def _nowhere(topic: str) -> str:

@@ -52,7 +52,14 @@ from ensue.protocols.topic_log.frames import (
     Put,
     Taken,
 )
-from ensue.protocols.total.frames import ChangeRequest, OrderRequest, Refused, StampRequest
+from ensue.protocols.total.frames import (
+    ChangeRequest,
+    MoveReply,
+    MoveRequest,
+    OrderRequest,
+    Refused,
+    StampRequest,
+)
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.stamp_seals import stamp_proof
 from ensue.protocols.total.station import EPHEMERAL, FROM_CLIENTS
@@ -105,6 +112,8 @@ class Authorization:
         self.server = config.name
         self.topic_orders = TopicOrders()
         self._placement = placement
+        self._homes = placement.copy()
+        """Where relayed orders have topics: moves are for total order."""
         self._may_put = may_put
         self._config = config
         self._stamp_key = config.stamp_key
@@ -353,15 +362,21 @@ class Authorization:
             case ChangeRequest():
                 return self._change_refusal(peer, frame)
             case Fetch(topic=topic):
-                why = self._read_refusal(peer, topic)
+                why = self.read_refusal(peer, topic)
                 return Refused(number=0, reason=why) if why else None
+            case MoveRequest():
+                return self._move_refusal(peer, frame)
             case DetachRequest(topic=topic):
                 self.detach(peer, source, self.server, topic)
         return None
 
     def attach_refusal(self, peer: Peer, source: str, place: str, topic: str) -> str:
         """Attach a peer to a topic at a station or a fan-out; return why not, or empty."""
-        return self._read_refusal(peer, topic) or self.join_refusal(peer, source, place, topic)
+        if place == self.server:
+            why = self.read_refusal(peer, topic)
+        else:
+            why = self.place_refusal(topic) or self.why_not(peer, "subscribe", topic)
+        return why or self.join_refusal(peer, source, place, topic)
 
     def join_refusal(self, peer: Peer, source: str, place: str, topic: str) -> str:
         """Add a topic to a peer's topics; return why not, or empty."""
@@ -393,17 +408,24 @@ class Authorization:
         """Return why this server does not host a topic; empty if it does."""
         if why := self.unknown_topic(topic):
             return why
-        if self._placement.node(topic) != self._config.name:
+        if self._homes.node(topic) != self._config.name:
             return f"{topic!r} is not hosted by {self._config.name}"
         return ""
 
-    def _read_refusal(self, peer: Peer, topic: str) -> str:
-        return self.place_refusal(topic) or self.why_not(peer, "subscribe", topic)
+    def read_refusal(self, peer: Peer, topic: str) -> str:
+        """Return why a client may not read a topic's log here; empty if it may."""
+        placement = self._placement
+        # The station answers where a moved topic is. A client may know it before the station.
+        moved = topic == placement.moving or topic in placement.parts
+        why = "" if moved else self.place_refusal(topic)
+        return why or self.why_not(peer, "subscribe", topic)
 
     def _put_refusal(self, peer: Peer, source: str, frame: Put) -> Frame | None:
         event, stamp = frame.event, frame.event.stamp
         check_event(event)
         slot = event.slot
+        if self._placement.keeper(event.topic, slot or 0) not in ("", self._config.name):
+            return None  # The station answers where the topic has moved.
         if slot is None or not self._may_put(event, source):
             raise RemoteProtocolError(f"event {event.id!r} was not assigned its slot")
         key = self._stamp_key
@@ -414,6 +436,13 @@ class Authorization:
         if self.event_refusal(peer, event):
             return Taken(topic=event.topic, event=event.id, slot=slot)
         return None
+
+    @staticmethod
+    def _move_refusal(peer: Peer, frame: MoveRequest) -> Frame | None:
+        if peer.grants.may_all:
+            return None
+        why = f"{peer.grants.user!r} may not move topics: that needs publish and subscribe on '*'"
+        return MoveReply(number=frame.number, moved=False, refusal=why)
 
     def _change_refusal(self, peer: Peer, frame: ChangeRequest) -> Frame | None:
         limit = self.limits.topics_per_subscription

@@ -101,7 +101,7 @@ class BrokeredServer(StationServer):
                 config=config.sequencer,
             )
             self._discovery = Driver(
-                DiscoveryNode(described), transport=transport, clock=self._clock
+                DiscoveryNode(described, placement), transport=transport, clock=self._clock
             )
         _log.info("station ready name=%s url=%s", config.name, self.url)
 

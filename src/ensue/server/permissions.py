@@ -132,6 +132,11 @@ class Grants:
         )
 
     @property
+    def may_all(self) -> bool:
+        """Whether the user may publish and subscribe to everything."""
+        return all(self._all.values())
+
+    @property
     def any(self) -> bool:
         """Whether the user may publish or subscribe at all."""
         return any(self._all.values()) or any((*self._topics.values(), *self._prefixes.values()))

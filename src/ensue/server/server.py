@@ -248,6 +248,7 @@ class Server(StationServer):
             config=msgspec.Raw(msgspec.msgpack.encode(config.sequencer)),
             message_bytes_max=config.limits.message_bytes,
             log=self.lineage,
+            moves=self.placement.parts,
         )
 
     async def _connect_peer(self, member: Member) -> None:

@@ -23,6 +23,7 @@ from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationCo
 from ensue.runtime.driver import Driver
 from ensue.server.config import Retention, ServerConfig
 from ensue.server.group_commit import GroupCommit
+from ensue.server.merge_log import MergeLog
 
 __all__ = [
     "CONTENT_RECORDS",
@@ -256,9 +257,14 @@ async def retain(
     commit: GroupCommit,
     on_failure: Callable[[BaseException], None],
 ) -> None:
-    """Drop events beyond the retention, at intervals, until the disk fails."""
+    """Drop events beyond the retention, at intervals, until the disk fails.
+
+    Also look for subscriptions that merge all groups.
+    """
+    merge_log = MergeLog(station)
     while True:
         await asyncio.sleep(RETAIN_EVERY_S)
+        merge_log.check()
         now_s = platform.current().wall_s()
         try:
             if retention.age_s is not None:

@@ -232,6 +232,8 @@ class Status:
                 continue
             if placement.node(topic) == self.config.name:
                 first, following = bounds.get(topic, (1, 1))
+                if topic in placement.parts:
+                    first = 1  # Earlier parts of the log are elsewhere.
                 # Dropped events are not counted.
                 lag += max(0, following - max(first, slot + 1))
             else:
@@ -390,6 +392,7 @@ class Status:
                 "topics": together,
                 "largest": largest,
                 "mean": 1 + node.groups.pairs / together if together else 1.0,
+                "merged_by": [msgspec.structs.asdict(each) for each in node.group_merges()],
             },
             "open_stamps": node.open_count,
             "early_requests": node.early_count,

@@ -129,6 +129,14 @@ class Vanish(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: int
 
 
+class TopicMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's move to another node of a chain that keeps its topics' logs."""
+
+    topic: str
+    to: str
+    at_ns: int
+
+
 class Corruption(msgspec.Struct, frozen=True, kw_only=True):
     """The memory of a node of merged order is filled with arbitrary values."""
 
@@ -238,6 +246,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     clocks: dict[str, ClockConfig] = {}
     faults: Faults = Faults()
     vanish: tuple[Vanish, ...] = ()
+    moves: tuple[TopicMove, ...] = ()
+    """For order `total`."""
     encode: bool = False
     """Send every frame as bytes, which exercises the wire and gives sizes to the trace."""
 

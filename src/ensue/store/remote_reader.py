@@ -25,7 +25,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from secrets import token_hex
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -317,13 +317,13 @@ class RemoteReader:
         connection = _retry(lambda: _Connection(options, (host, port)), patient=patient)
         welcome = connection.welcome
         assert welcome is not None
-        self._check_log(welcome)
         self._idle[welcome.server] = connection
         self._placement = Placement(
             [member.name for member in welcome.chain],
             topics={member.name: member.topics for member in welcome.chain},
             closed=welcome.closed,
         )
+        self._check_log(welcome)
         self._addresses = {
             member.name: parse_address(member.address, what="a station's address")
             for member in welcome.chain
@@ -341,7 +341,12 @@ class RemoteReader:
             with _Requests(self, station) as requests:
                 for topic, (first, empty) in _survey(requests).items():
                     begin = self._first_readable(requests, topic, first, empty)
-                    found[topic] = Bounds(begin - 1, max(begin, empty) - 1)
+                    part = Bounds(begin - 1, max(begin, empty) - 1)
+                    known = found.setdefault(topic, part)
+                    if known is not part and part.next > part.first:  # A topic that was moved.
+                        is_first = known.next == known.first
+                        least = part.first if is_first else min(known.first, part.first)
+                        found[topic] = Bounds(least, max(known.next, part.next))
         return found
 
     def read(
@@ -382,7 +387,9 @@ class RemoteReader:
         self._idle[station] = connection
 
     def _check_log(self, welcome: messages.Welcome) -> None:
-        """Raise `LogLost` if a server's log is not the one that was read before."""
+        """Raise `LogLost` if a server's log is not the one that was read before; learn moves."""
+        for topic, parts in welcome.moves.items():
+            self._placement.learn(topic, parts)
         server, lineage = welcome.server, welcome.log
         if lineage is None:
             return
@@ -401,7 +408,38 @@ class RemoteReader:
         if not self._placement.knows(topic):
             self._raise_unknown(topic, start, end)
         slot, stop = start + 1, end + 1
-        with _Requests(self, self._placement.node(topic)) as requests:
+        while slot < stop:
+            node, last = self._part(topic, slot)
+            part_stop = min(stop, last + 1) if last else stop
+            slot = yield from self._read_part(node, topic, slot, part_stop, columns)
+            is_known = self._part(topic, slot) == (node, last)
+            if slot < part_stop and is_known and not self._learn_moves(node, topic):
+                break
+        else:
+            return
+        if slot == start + 1 and topic not in self.bounds():
+            self._raise_unknown(topic, start, end)
+        self._raise_beyond(topic, slot, end)
+
+    def _part(self, topic: str, slot: int) -> tuple[str, int]:
+        """Return the server that keeps a slot, and the last slot of its part; 0: no end."""
+        parts = self._placement.parts.get(topic, ((self._placement.node(topic), 0),))
+        return next(part for part in parts if slot <= part[1] or not part[1])
+
+    def _learn_moves(self, station: str, topic: str) -> bool:
+        """Ask a server again which topics were moved; return whether this one was."""
+        before = self._placement.parts.get(topic)
+        idle = self._idle.pop(station, None)
+        if idle is not None:
+            idle.close()
+        self.release(station, self.acquire(station))
+        return self._placement.parts.get(topic) != before
+
+    def _read_part(
+        self, node: str, topic: str, slot: int, stop: int, columns: tuple[str, ...]
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """Yield the rows of a part of a topic; return the slot behind the last one."""
+        with _Requests(self, node) as requests:
             entries: dict[str, int] = {}
             if "stamp" in columns:
                 entries = self._entries_before(requests, topic, slot, stop)
@@ -415,11 +453,7 @@ class RemoteReader:
                     requests.prefetch(Fetch(topic=topic, start=page.next, stop=stop))
                 yield batch_of(page.events, topic, slot - 1, entries, columns)
                 slot = page.next
-            else:
-                return
-        if page.end <= 1:
-            self._raise_unknown(topic, start, end)
-        self._raise_beyond(topic, slot, end)
+        return slot
 
     def _entries_before(
         self, requests: _Requests, topic: str, slot: int, stop: int

@@ -152,7 +152,7 @@ class FramedTransport:
         topic: str,
     ) -> None:
         if self._answer is None:
-            port.send(self.home(topic), request)
+            port.send(effect.node or self.home(topic), request)
         else:
             self._answer(port, effect)
 

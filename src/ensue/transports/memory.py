@@ -214,7 +214,7 @@ class MemoryPort:
         """Ask the peer that keeps the topic's log."""
         topic = effect.event.topic if isinstance(effect, Broadcast) else effect.topic
         transport = self._transport
-        transport.transmit(self._name, transport.home(topic), request)
+        transport.transmit(self._name, effect.node or transport.home(topic), request)
 
     def flush(self) -> None:
         """Have the hub deliver queued frames."""

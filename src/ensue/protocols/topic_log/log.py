@@ -158,6 +158,13 @@ class TopicLog:
             # The dropped events may have had the last place, which says how many there were.
             self._persist("place/", _FIRST.encode(self.placed))
 
+    def begin(self, topic: str, slot: int) -> None:
+        """Begin the log of a topic at a slot: another node keeps those before it."""
+        log = self._topic(topic)
+        if slot > log.next:
+            log.first = log.next = log.filled = slot
+            self._persist_first(topic, log)
+
     def forget(self, peer: str) -> None:
         """Detach a peer from everything."""
         for topic in list(self._attached.get(peer, ())):

@@ -11,7 +11,8 @@ many events of each of these topics come up to this event. The publisher puts th
 its slot of the topic's log (`ensue.protocols.topic_log`); if it does not in time, the slot is
 voided (`leases`). A subscriber (`subscriber`) holds an event back until everything that its stamp
 counts was delivered (`hold_back`). A subscription changes at a cut of the counters, which travels
-the chain as a stamp does (`subscription_changes`). A `station` joins a sequencer, its topics' logs
+the chain as a stamp does (`subscription_changes`). A topic moves to another node while the chain
+holds its requests (`topic_moves`). A `station` joins a sequencer, its topics' logs
 and a store for clients' records in one server, so that an event that needs one node is published in
 one step.
 

@@ -263,7 +263,8 @@ class Backfill:
         if self._delivery.paused:
             return
         for frame in self._history.wants(now_ns, self._config.retry_ns):
-            self._effects.append(Send(self._placement.node(frame.topic), frame))
+            keeper = self._placement.keeper(frame.topic, frame.start)
+            self._effects.append(Send(keeper or self._placement.node(frame.topic), frame))
         self.due_ns = self._history.due_ns()
 
     def repeat(self, now_ns: int) -> None:

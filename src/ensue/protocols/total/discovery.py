@@ -6,6 +6,8 @@ clients repeat their requests.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ensue.core.event import Count, Name
 from ensue.protocols.interface import Effect, Frame, Send
 from ensue.protocols.total.config import SequencerConfig
@@ -31,23 +33,29 @@ class Described(Frame, frozen=True, tag=51):
     """Stations in rank order, each with the topics that are placed there by name."""
     closed: bool
     config: SequencerConfig
+    moves: dict[Name, tuple[tuple[Name, Count], ...]] = msgspec.field(default_factory=dict)
+    """Topics that were moved, to the stations of their parts (`placement.Parts`)."""
 
     def placement(self) -> Placement:
         """Return which station hosts which topic."""
-        return Placement(
+        placement = Placement(
             [name for name, _ in self.nodes], topics=dict(self.nodes), closed=self.closed
         )
+        for topic, parts in self.moves.items():
+            placement.learn(topic, parts)
+        return placement
 
 
 FRAMES: tuple[type[Frame], ...] = (Discover, Described)
 
 
 class DiscoveryNode:
-    """The discovery node. `answer` is its answer, but for the number of the request."""
+    """The discovery node. `answer` is its answer, but for the number and the moved topics."""
 
-    def __init__(self, answer: Described) -> None:
+    def __init__(self, answer: Described, placement: Placement | None = None) -> None:
         self.name = DISCOVERY_NAME
         self._answer = answer
+        self._placement = placement
         self._effects: list[Effect] = []
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
@@ -59,6 +67,7 @@ class DiscoveryNode:
                 nodes=self._answer.nodes,
                 closed=self._answer.closed,
                 config=self._answer.config,
+                moves={} if self._placement is None else self._placement.parts,
             )
             self._effects.append(Send(source, answer))
 

@@ -43,9 +43,14 @@ __all__ = [
     "Fill",
     "Forget",
     "Grant",
+    "Move",
+    "MoveReply",
+    "MoveRequest",
+    "Moved",
     "OrderRequest",
     "Out",
     "Refused",
+    "Registered",
     "Repeat",
     "StampRequest",
     "Stamped",
@@ -213,6 +218,56 @@ class PublisherLost(Frame, frozen=True, tag=31):
     publisher: Name
 
 
+class Registered(msgspec.Struct, frozen=True, array_like=True):
+    """A subscriber of a topic that moves, as the topic's node knows it."""
+
+    subscriber: Name
+    number: Count
+    topics: tuple[Name, ...]
+    left: tuple[Name, ...]
+
+
+class Move(Frame, frozen=True, tag=32):
+    """A topic's move to another node, on its way along the chain (`topic_moves`)."""
+
+    topic: Name
+    to: Name
+    phase: Count
+    count: Count = 0
+    """The events of the topic."""
+    counts: dict[Name, Count] = msgspec.field(default_factory=dict)
+    """The events of topics that share subscriptions with it."""
+    registered: tuple[Registered, ...] = ()
+
+
+class Moved(Frame, frozen=True, tag=33):
+    """A topic, or the next slots of it, have another node than the sender of a frame assumed."""
+
+    topic: Name
+    parts: tuple[tuple[Name, Count], ...]
+    """See `placement.Parts`."""
+    number: Count = 0
+    """The request of a publisher that was not taken, and never will be; 0: none."""
+
+
+class MoveRequest(Frame, frozen=True, tag=34):
+    """Move a topic to another node. Sent to the first node of the chain, and repeated."""
+
+    number: Count
+    """Chosen by the sender; the answer has the same."""
+    topic: Name
+    to: Name
+
+
+class MoveReply(Frame, frozen=True, tag=35):
+    """How far a move is."""
+
+    number: Count
+    moved: bool
+    refusal: str = ""
+    """Why the topic is not moved; empty: it is moved or about to be."""
+
+
 FRAMES: tuple[type[Frame], ...] = (
     StampRequest,
     Fill,
@@ -230,6 +285,10 @@ FRAMES: tuple[type[Frame], ...] = (
     Out,
     Expired,
     PublisherLost,
+    Move,
+    Moved,
+    MoveRequest,
+    MoveReply,
     *frames.FRAMES,
     *link.FRAMES,
 )

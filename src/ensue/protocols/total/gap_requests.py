@@ -21,7 +21,6 @@ so on up to `BACKOFF_POLLS_MAX` times `poll_ns`; only the answer to the latest l
 
 from collections.abc import Callable
 
-from ensue.protocols.interface import Attach, Detach
 from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.topic_log.frames import Attached
 from ensue.protocols.total.backfill import Backfill
@@ -107,11 +106,11 @@ class GapRequests:
         on_fallen_behind: Callable[[str, int], None],
         now_ns: int,
     ) -> None:
+        self._state = state
         self._config = state.config
         self._queue = state.queue
         self._delivery = delivery
         self._backfill = backfill
-        self._effects = state.effects
         self._on_fallen_behind = on_fallen_behind
         self.requests = OpenRequests(state.round_trips)
         self.poll_due_ns = now_ns
@@ -146,7 +145,8 @@ class GapRequests:
         """Request what is missing of all topics; while paused, only show presence."""
         if self._delivery.paused:
             topics = (*self._queue.clock, *self._backfill.topics)
-            self._effects.extend(Detach(topic) for topic in topics)
+            for topic in topics:
+                self._state.detach(topic)
         else:
             for topic in self._queue.clock:
                 self.ask(topic, now_ns)
@@ -158,7 +158,7 @@ class GapRequests:
         missing = self._queue.first_missing(topic)
         if self.requests.ask(topic, missing, now_ns) or not self._config.reliable:
             self.requests.sent(topic, now_ns)
-            self._effects.append(Attach(topic, missing))
+            self._state.attach(topic, missing)
 
     def repeat(self, now_ns: int) -> None:
         """Request now what is missing: a connection was lost."""
@@ -169,10 +169,14 @@ class GapRequests:
         """Stop waiting for answers on a topic."""
         self.requests.drop(topic)
 
-    def on_attached(self, frame: Attached, now_ns: int) -> None:
+    def on_attached(self, frame: Attached, source: str, now_ns: int) -> None:
         """Learn how far a log is, and whether it has sent what was requested."""
         topic = frame.topic
         missing = self._queue.first_missing(topic)
+        if self._state.placement.keeper(topic, missing) not in ("", source):
+            # Another node keeps what is missing.
+            self._expect(topic, frame.next, now_ns)
+            return
         latest = self.requests.answered(frame)
         if missing < frame.first:
             self._on_fallen_behind(topic, now_ns)
@@ -181,9 +185,13 @@ class GapRequests:
                 # All that was sent has arrived, and there is more.
                 self.ask(topic, now_ns)
         elif not latest and missing < frame.next:
-            if not self._ends:
-                self._ends_due_ns = now_ns + self.requests.timeout_ns
-            self._ends[topic] = frame.next
+            self._expect(topic, frame.next, now_ns)
+
+    def _expect(self, topic: str, end: int, now_ns: int) -> None:
+        """Check after a round trip whether the events before a slot have arrived."""
+        if not self._ends:
+            self._ends_due_ns = now_ns + self.requests.timeout_ns
+        self._ends[topic] = end
 
     def _poll(self, now_ns: int) -> None:
         """Ask the logs how far they are, and to send new events."""
@@ -195,9 +203,10 @@ class GapRequests:
                 self.ask(topic, now_ns)
             else:
                 self.requests.sent(topic, now_ns)
-                self._effects.append(Attach(topic, 0))
+                self._state.attach(topic, 0)
         self._set_poll(now_ns)
 
     def _set_poll(self, now_ns: int) -> None:
-        self._effects.extend(Detach(topic) for topic in self.left)
+        for topic in self.left:
+            self._state.detach(topic)
         self.poll_due_ns = now_ns + self._config.poll_ns

@@ -97,7 +97,7 @@ class Group:
 class Groups:
     """The subscriptions to a node's topics, and the groups that follow from them."""
 
-    __slots__ = ("_are_near", "_needed", "_shared", "left", "pairs", "subscriptions")
+    __slots__ = ("_are_near", "_needed", "_shared", "changes", "left", "pairs", "subscriptions")
 
     def __init__(
         self, needed: int, are_near: Callable[[str, str], bool] = lambda _, __: False
@@ -105,6 +105,8 @@ class Groups:
         self._needed = needed
         self._are_near = are_near
         """Whether one common subscription is enough for two topics."""
+        self.changes = 0
+        """How often a subscription was replaced since the start."""
         self.subscriptions: dict[str, tuple[str, ...]] = {}
         self.left: dict[str, tuple[str, ...]] = {}
         """Subscriber to the topics that count for groups besides those of its subscription."""
@@ -116,6 +118,7 @@ class Groups:
 
     def replace(self, subscriber: str, topics: Iterable[str], left: tuple[str, ...] = ()) -> None:
         """Put a new subscription in the place of the subscriber's old one."""
+        self.changes += 1
         old = self.subscriptions.pop(subscriber, ())
         self._count((*old, *self.left.pop(subscriber, ())), -1)
         new = tuple(topics)
@@ -136,6 +139,10 @@ class Groups:
         return [
             other for other, count in shared.items() if count >= needed or are_near(topic, other)
         ]
+
+    def sharing(self, topic: str) -> list[str]:
+        """List the topics that share a subscription with a topic, grouped or not."""
+        return list(self._shared.get(topic, ()))
 
     def sizes(self) -> tuple[int, int]:
         """Return how many topics are ordered with others, and the largest group's size."""

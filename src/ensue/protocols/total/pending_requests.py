@@ -90,6 +90,8 @@ class PendingEvent(msgspec.Struct, gc=False):
     """The seal on the stamp."""
     held: bool = False
     """Whether it is stamped, and waits for the stamps of earlier events."""
+    moved: bool = False
+    """Whether its origin has refused it because its topic has moved."""
     settled: bool = False
     due_ns: int = 0
     """When to repeat the broadcast of a stamped event."""

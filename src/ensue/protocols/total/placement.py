@@ -8,7 +8,8 @@ that node.
 A placement lasts as long as the counters made under it (`losses`). The node that hosts a topic
 counts its events, a hash over the whole chain picks the node that keeps a client's records, and
 records name nodes by their stages. Another node would begin to count at 1, and subscribers would
-take its events for ones that they had.
+take its events for ones that they had. `topic_moves` moves a topic with its counter; then several
+nodes keep a part of its log each (`Parts`), and every node and client learns of the move by itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,11 @@ from hashlib import blake2b
 from ensue.core.errors import ConfigurationError
 from ensue.protocols.total.records import PlacementRecord
 
-__all__ = ["Placement", "losses"]
+__all__ = ["Parts", "Placement", "losses"]
+
+Parts = tuple[tuple[str, int], ...]
+"""The nodes that keep the parts of a topic's log, each with the last slot of its part; the last
+node hosts the topic now, and its part has no end (0)."""
 
 HASHED_MAX = 100_000
 """Topics whose hash is remembered."""
@@ -31,7 +36,7 @@ class Placement:
     in rank order.
     """
 
-    __slots__ = ("_hashed", "_ranks", "_stages", "closed", "nodes", "topics")
+    __slots__ = ("_hashed", "_ranks", "_stages", "closed", "moving", "nodes", "parts", "topics")
 
     def __init__(
         self,
@@ -50,6 +55,10 @@ class Placement:
         self._ranks: dict[str, int] = {}
         self._hashed: dict[str, int] = {}
         """A cache: topic to the stage that its hash picks."""
+        self.moving = ""
+        """The topic that is being moved, if any."""
+        self.parts: dict[str, Parts] = {}
+        """Topics that were moved, to the nodes that keep the parts of their logs."""
         listed: list[str] = []
         for node in topics or {}:
             if node not in self.nodes:
@@ -94,6 +103,41 @@ class Placement:
                 self._hashed.clear()
             self._hashed[topic] = stage
         return stage
+
+    def copy(self) -> "Placement":
+        """Return a placement that can learn moves of its own."""
+        copy = Placement(self.nodes, topics=self.record().topics, closed=self.closed)
+        for topic, parts in self.parts.items():
+            copy.learn(topic, parts)
+        return copy
+
+    def learn(self, topic: str, parts: Parts) -> bool:
+        """Learn where a topic was moved; False if that was known."""
+        if len(parts) <= len(self.parts.get(topic, ())):
+            return False
+        self.parts[topic] = parts
+        self._stages[topic] = self.nodes.index(parts[-1][0])
+        return True
+
+    def moved(self, topic: str, node: str, count: int) -> Parts:
+        """Return the parts of a topic's log once it has moved to a node after `count` events."""
+        parts = self.parts.get(topic) or ((self.node(topic), 0),)
+        return (*parts[:-1], (parts[-1][0], count), (node, 0))
+
+    def keeper(self, topic: str, slot: int = 0) -> str:
+        """Return the node that keeps a slot of a topic that was moved; empty if it was not.
+
+        Slot 0 stands for the next one.
+        """
+        parts = self.parts.get(topic)
+        if parts is None:
+            return ""
+        return next((node for node, last in parts if 0 < slot <= last), parts[-1][0])
+
+    def keepers(self, topic: str) -> list[str]:
+        """List the nodes that keep parts of a topic's log."""
+        parts = self.parts.get(topic)
+        return [self.node(topic)] if parts is None else list(dict(parts))
 
     def knows(self, topic: str) -> bool:
         """Return whether a topic has a place."""

@@ -44,6 +44,7 @@ from ensue.protocols.total.frames import (
     Confirm,
     Forget,
     Grant,
+    Moved,
     OrderRequest,
     Out,
     Refused,
@@ -60,7 +61,7 @@ from ensue.protocols.total.pending_requests import (
     Run,
     round_trips,
 )
-from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.placement import Parts, Placement
 from ensue.protocols.total.records import INT, OUTGOING, OutgoingRecord
 
 __all__ = ["Publisher"]
@@ -209,6 +210,8 @@ class Publisher:
                 self._settle(self._find(topic, event_id), "void", now_ns)
             case Voided(origin=origin, numbers=numbers):
                 self._voided(origin, numbers, source, now_ns)
+            case Moved(topic=topic, parts=parts, number=number):
+                self._moved(topic, parts, number, source, now_ns)
             case Refused(number=number, reason=reason):
                 self._refused(self._requested_at(source, number), reason, now_ns)
             case _:
@@ -272,6 +275,12 @@ class Publisher:
 
     def _route(self, topic: str) -> Route:
         """Return the route of a topic, to its node."""
+        if self._entry is None:
+            # Behind earlier ones that a former node has not answered yet.
+            for node, _ in self.placement.parts.get(topic, ())[:-1]:
+                earlier = self._route_by(node).unsettled.values()
+                if any(each.event.topic == topic and not each.granted_by for each in earlier):
+                    return self._route_by(node)
         route = self._routes[topic] = self._route_by(self.placement.node(topic))
         return route
 
@@ -462,7 +471,9 @@ class Publisher:
         pending.broadcast_ns = None if pending.due_ns or pending.restored else now_ns
         pending.wait_ns, pending.due_ns = wait_ns, now_ns + wait_ns
         self._broadcast_due_ns = min(self._broadcast_due_ns, pending.due_ns)
-        self._effects.append(Broadcast(pending.event, pending.proof))
+        event = pending.event
+        node = self.placement.keeper(event.topic, event.slot or 0)
+        self._effects.append(Broadcast(event, pending.proof, node))
 
     def _voided(self, origin: str, numbers: Sequence[int], source: str, now_ns: int) -> None:
         for number in numbers:
@@ -514,6 +525,54 @@ class Publisher:
         heapify(self._held)
         lane.drains = True
         self._request(lane, now_ns)
+
+    def _moved(self, topic: str, parts: Parts, number: int, source: str, now_ns: int) -> None:
+        """Request or publish events again whose topic has moved to another node."""
+        self.placement.learn(topic, parts)
+        self._routes.clear()
+        for stamped in list(self._stamped.values()):
+            if stamped.event.topic == topic and not number:
+                self._broadcast(stamped, self._broadcasts.timeout_ns, now_ns)
+        pending = self._requested_at(source, number)
+        if pending is None or pending.granted_by:
+            return
+        if self._entry is not None:
+            # The node takes nothing that was requested after it until it is settled there.
+            self._start_over(pending.place, now_ns)
+            self._settle_at(source)
+            return
+        pending.moved = True
+        self._now_ns = now_ns
+        nodes = dict.fromkeys(node for node, _ in parts[:-1])
+        unsettled = (each for node in nodes for each in self._route_by(node).unsettled.values())
+        waiting = [each for each in unsettled if each.event.topic == topic and not each.granted_by]
+        for each in sorted(waiting, key=lambda one: one.place):
+            if not each.moved and (each.run is not None or each.restored):
+                break  # It may have been taken; later ones stay behind it.
+            self._request_elsewhere(each)
+
+    def _settle_at(self, origin: str) -> None:
+        """Let an origin forget requests that will not be repeated."""
+        confirm = Confirm(origin=origin, slots=(), settled=self._settled(origin))
+        self._effects.append(Send(origin, confirm))
+
+    def _request_elsewhere(self, pending: PendingEvent) -> None:
+        """Request an event at the node that its topic has moved to."""
+        lane = self._lane(pending.origin)
+        lane.withdraw(pending)
+        if pending in lane.waiting:
+            lane.waiting.remove(pending)
+        del self._unsettled[pending.origin][pending.number]
+        self._settle_at(pending.origin)
+        self._to_request[pending.origin] = None
+        route = self._route_by(self.placement.node(pending.event.topic))
+        pending.moved, pending.origin = False, route.origin
+        pending.number = self._numbers[route.origin] = self._numbers.get(route.origin, 0) + 1
+        if self.config.durable:
+            self._persist(pending)
+        route.unsettled[pending.number] = pending
+        route.lane.waiting.append(pending)
+        self._to_request[route.origin] = None
 
     def _are_out(self, origin: str, slots: Sequence[tuple[int, int]], now_ns: int) -> None:
         """Settle a run of events that a node published as soon as it had ordered them."""
@@ -614,7 +673,12 @@ class Publisher:
                 self._events.last[rest] = INT.decode(value)
             elif kind == "number":
                 self._numbers[rest] = INT.decode(value)
-        for place, record in sorted(places, key=lambda each: each[0]):
+        if self._entry is None:
+            # By the numbers: an event whose topic was moved has a later one than its place.
+            places.sort(key=lambda each: each[1].number)
+        else:
+            places.sort(key=lambda each: each[0])
+        for place, record in places:
             self._place = max(self._place, place)
             pending = PendingEvent(record.event, record.origin, record.number, place, restored=True)
             self._restored[pending.key] = pending

@@ -20,10 +20,12 @@ __all__ = [
     "LEASE",
     "LOG",
     "OUTGOING",
+    "PARTS",
     "PLACEMENT",
     "PUBLISHER",
     "REGISTRATION",
     "SUBSCRIPTION",
+    "TEXT",
     "ChangeUnderWay",
     "ChangedRecord",
     "ClockRecord",
@@ -56,6 +58,8 @@ class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True):
     topics: tuple[str, ...]
     left: tuple[str, ...] = ()
     """Topics that count for groups besides."""
+    dropped: tuple[str, ...] = ()
+    """Topics of this node that the last change has left."""
 
 
 class ChangedRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -150,6 +154,9 @@ LEASE = Records[LeaseRecord](LeaseRecord)
 OUTGOING = Records[OutgoingRecord](OutgoingRecord)
 SUBSCRIPTION = Records[SubscriptionRecord](SubscriptionRecord)
 CLOCK = Records[ClockRecord](ClockRecord)
+PARTS = Records[tuple[tuple[str, int], ...]](tuple[tuple[str, int], ...])
+"""At a node: where the parts of a moved topic's log are (`placement.Parts`)."""
+TEXT = Records[str](str)
 HISTORY = Records[tuple[int, int, int]](tuple[int, int, int])
 """The unread past of a topic: the next slot, the cut, and the place to start at."""
 

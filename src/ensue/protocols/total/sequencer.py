@@ -49,12 +49,15 @@ from ensue.protocols.total.frames import (
     Confirm,
     Fill,
     Forget,
+    Move,
+    MoveRequest,
     OrderRequest,
     PublisherLost,
     Repeat,
     StampRequest,
     Voided,
 )
+from ensue.protocols.total.group_merges import GroupMerge, group_merges
 from ensue.protocols.total.groups import Groups
 from ensue.protocols.total.leases import OPEN, OUT, VOID, Lease, Leases
 from ensue.protocols.total.placement import Placement
@@ -63,6 +66,7 @@ from ensue.protocols.total.records import INT, LEASE
 from ensue.protocols.total.responses import Responses
 from ensue.protocols.total.stage import StageState
 from ensue.protocols.total.subscription_changes import SubscriptionChanges
+from ensue.protocols.total.topic_moves import MOVED, TopicMoves
 
 __all__ = ["Sequencer"]
 
@@ -128,6 +132,9 @@ class Sequencer:
             Accepted: self._on_void_answer,
             Taken: self._on_void_answer,
         }
+        self.moves = TopicMoves(self.state, self.changes)
+        self._handlers[Move] = self.moves.on_move
+        self._handlers[MoveRequest] = self.moves.on_request
         for key in sorted(records or {}, key=_record_order):
             self._restore(key, (records or {})[key], now_ns)
 
@@ -164,15 +171,24 @@ class Sequencer:
         """Return each subscriber's last change, and its topics if any is hosted here."""
         return self.changes.subscribers()
 
+    def group_merges(self) -> list[GroupMerge]:
+        """Return the subscriptions that merge all groups of this node."""
+        if self.config.groups > 1 or len(self.placement.nodes) == 1:
+            return []
+        return group_merges(self.groups.subscriptions, self.placement.stage, self.stage)
+
     # -- Driver ------------------------------------------------------------------------------------
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a frame from a client, a neighbor or a topic log."""
         handler = self._handlers.get(type(frame))
-        if handler is None:
-            return  # Not for a sequencer: a stray frame changes nothing.
+        if handler is None or self.moves.holds(frame, source):
+            return  # Not for a sequencer: a stray frame changes nothing. Or for later.
         handler(frame, source, now_ns)
         self._responses.flush()
+        if type(frame) is Move:
+            while (held := self.moves.take_held()) is not None:
+                self.receive(held[0], source=held[1], now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Void the leases that ran out; ask again for voids that got no answer."""
@@ -298,11 +314,16 @@ class Sequencer:
     ) -> None:
         """Answer a request that was taken before."""
         last = session.elsewhere.get(number)
-        if last is not None:
+        if last == MOVED:
+            if _topic(item) in self.placement.parts:
+                self.state.send_moved(publisher, _topic(item), number)
+        elif last is not None:
             frame = Repeat(publisher=publisher, number=number)
             nodes = self.placement.nodes
             # If another node counts the event, this one does not know which node completes it.
-            is_counted = self.placement.stage(_topic(item)) == self.stage
+            topic = _topic(item)
+            is_counted = self.placement.stage(topic) == self.stage
+            is_counted = is_counted and topic not in self.placement.parts
             for node in (nodes[last],) if is_counted else nodes[last:]:
                 self.state.effects.append(Send(node, frame))
         elif self.config.carries and self.leases.find(publisher, self.name, number) is None:
@@ -328,7 +349,7 @@ class Sequencer:
         self, publisher: str, session: PublisherSession, number: int, item: str | Event, now_ns: int
     ) -> bool:
         """Stamp the next request of a publisher, or refuse it."""
-        if self._batch_bytes >= BATCH_BYTES_MAX:
+        if self._batch_bytes >= BATCH_BYTES_MAX or self._is_barred(session):
             return False  # Stamps may be far longer than requests. It will be repeated.
         topic = _topic(item)
         group = self.state.group_cache.get(topic)
@@ -337,6 +358,10 @@ class Sequencer:
                 return False
             stage = self.placement.stage(topic)
             if stage < self.stage or (stage > self.stage and not self.config.publisher_order):
+                if topic in self.placement.parts:
+                    session.next = number + 1
+                    self._bar(publisher, session, number, topic)
+                    return not self.config.publisher_order
                 self.state.refuse(publisher, number, f"{topic!r} is not hosted by {self.name}")
                 return False
             if stage > self.stage:
@@ -355,7 +380,12 @@ class Sequencer:
         if last > self.stage:
             self._batch_bytes += ENCODED_MAX * sum(map(len, stamp.entries))
             self._pass_on(publisher, session, number, topic, stamp, last)
-        elif isinstance(item, str) or self._put_out is None or self._must_hold(publisher, session):
+        elif (
+            isinstance(item, str)
+            or self._put_out is None
+            or self._must_hold(publisher, session)
+            or (not item.payload and topic in self.placement.parts)
+        ):
             self._batch_bytes += ENCODED_MAX * sum(map(len, stamp.entries))
             self._complete(publisher, self.name, number, topic, stamp, now_ns)
         else:
@@ -375,6 +405,21 @@ class Sequencer:
         group.fill(entries, state.counters, whole=whole)
         self._responses.counted[topic] = slot
         return Stamp(entries, whole), group.last
+
+    def _is_barred(self, session: PublisherSession) -> bool:
+        """Return whether an earlier request was not taken, as its topic was moved.
+
+        Its publisher requests all later ones again, behind that one.
+        """
+        if not self.config.publisher_order or not self.placement.parts:
+            return False
+        return MOVED in session.elsewhere.values()
+
+    def _bar(self, publisher: str, session: PublisherSession, number: int, topic: str) -> None:
+        """Never take a request whose topic was moved, whatever becomes of the topic."""
+        session.elsewhere[number] = MOVED
+        self.state.persist(f"elsewhere/{number}/{publisher}", INT.encode(MOVED))
+        self.state.send_moved(publisher, topic, number)
 
     def _pass_on(
         self,
@@ -499,6 +544,8 @@ class Sequencer:
             self.state.counters.get(rest)[0] = INT.decode(value)
         elif kind in ("publisher", "elsewhere", "gone", "refused"):
             self.sessions.restore(kind, rest, value, now_ns)
+        elif kind in ("moved", "frozen", "moving"):
+            self.moves.restore(kind, rest, value)
         elif kind in ("subscription", "change"):
             self.changes.restore(kind, rest, value)
         elif kind == "lease":

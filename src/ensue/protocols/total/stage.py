@@ -10,7 +10,7 @@ from ensue.core.errors import limit_reason
 from ensue.core.event import Event, Stamp
 from ensue.protocols.interface import Effect, Frame, Persist, Send
 from ensue.protocols.total.config import SequencerConfig
-from ensue.protocols.total.frames import Refused
+from ensue.protocols.total.frames import Moved, Refused
 from ensue.protocols.total.groups import Counters, Group, Groups
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.records import INT
@@ -116,6 +116,8 @@ class StageState:
             group = groups.get(topic)
             if group is None or not group.hosted or group.last != self.stage or size >= room:
                 break
+            if not event.payload and topic in self.placement.parts:
+                break  # Its publisher may have sent it to the topic's former node, without payload.
             slot = group.own[0] + 1
             counters.set(topic, group.own, slot)
             entries = {topic: slot}
@@ -152,11 +154,24 @@ class StageState:
         """Return whether a frame comes from the previous node of the chain."""
         return self.stage > 0 and source == self.placement.nodes[self.stage - 1]
 
+    def is_from_above(self, source: str) -> bool:
+        """Return whether a frame comes from the next node of the chain."""
+        return source in self.placement.nodes[self.stage + 1 : self.stage + 2]
+
     # -- Effects ----------------------------------------------------------------------------------
 
     def pass_on(self, frame: Frame) -> None:
         """Send a frame to the next node of the chain."""
         self.effects.append(Send(self.placement.nodes[self.stage + 1], frame))
+
+    def pass_down(self, frame: Frame) -> None:
+        """Send a frame to the previous node of the chain."""
+        self.effects.append(Send(self.placement.nodes[self.stage - 1], frame))
+
+    def send_moved(self, client: str, topic: str, number: int = 0) -> None:
+        """Tell a client where a topic was moved."""
+        moved = Moved(topic=topic, parts=self.placement.parts[topic], number=number)
+        self.effects.append(Send(client, moved))
 
     def refuse(self, client: str, number: int, reason: str) -> None:
         """Refuse a client's request."""

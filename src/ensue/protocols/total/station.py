@@ -43,7 +43,15 @@ from ensue.protocols.topic_log.log import KeptEvents, TopicLog, TopicLogConfig
 from ensue.protocols.topic_log.log_identity import Identify
 from ensue.protocols.total import discovery, frames, status
 from ensue.protocols.total.config import SequencerConfig
-from ensue.protocols.total.frames import ChangeFill, ChangeRepeat, ChangeRequest, Expired, Forget
+from ensue.protocols.total.frames import (
+    ChangeFill,
+    ChangeRepeat,
+    ChangeRequest,
+    Expired,
+    Forget,
+    Moved,
+    Registered,
+)
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.sequencer import Sequencer
 from ensue.protocols.total.status import StatusRequest
@@ -85,6 +93,7 @@ FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
         frames.Confirm,
         frames.ChangeRequest,
         frames.Forget,
+        frames.MoveRequest,
         log_frames.Put,
         log_frames.AttachRequest,
         log_frames.DetachRequest,
@@ -155,6 +164,7 @@ class Station:
             seal_key=seal_key,
             now_ns=now_ns,
         )
+        self.node.moves.on_switch = self._switched
         self.state_store = StateStore(name=name, config=state_store_config, records=of_state_store)
         self.config = station_config or StationConfig()
         self._now_ns = now_ns
@@ -197,6 +207,8 @@ class Station:
         ):
             self._seen[source] = now_ns
         if isinstance(frame, _FOR_LOG):
+            if self._is_moved(frame, source):
+                return
             if type(frame) is not Put or self.may_put(frame.event, source):
                 self.log.receive(frame, source=source, now_ns=now_ns)
         elif isinstance(frame, _FOR_STATE_STORE):
@@ -210,6 +222,35 @@ class Station:
         else:
             self.node.receive(frame, source=source, now_ns=now_ns)
             self._note_passed_on(frame, now_ns)
+
+    def _is_moved(self, frame: Frame, source: str) -> bool:
+        """Return whether another node keeps what a frame asks for; then it gets `Moved`."""
+        parts = self.placement.parts
+        if isinstance(frame, Put):
+            topic, slot = frame.event.topic, frame.event.slot or 0
+        elif isinstance(frame, AttachRequest):
+            topic, slot = frame.topic, frame.from_slot
+        else:
+            return False
+        if topic not in parts or source in self.placement.nodes:
+            return False
+        if parts[topic][-1][0] != self.name:
+            self._effects.append(Send(source, Moved(topic=topic, parts=parts[topic])))
+        return self.placement.keeper(topic, slot) != self.name
+
+    def _switched(self, topic: str, count: int, registered: tuple[Registered, ...]) -> None:
+        """Begin or end this station's part of a topic's log."""
+        parts = self.placement.parts[topic]
+        if parts[-1][0] == self.name:
+            self.log.begin(topic, count + 1)
+            if self.config.expire_ns is not None:
+                for each in registered:
+                    if EPHEMERAL in each.subscriber and each.subscriber not in self._expired:
+                        self._seen.setdefault(each.subscriber, self._now_ns)
+        elif parts[-2][0] == self.name:
+            moved = Moved(topic=topic, parts=parts)
+            for peer in self.log.listeners().get(topic, ()):
+                self._effects.append(Send(peer, moved))
 
     def _answer(self, question: StatusRequest | Identify, source: str, now_ns: int) -> None:
         """Answer a request for the status or for the identity of the log."""
@@ -235,7 +276,9 @@ class Station:
         An event in a slot that was not given yet would block the one that gets it.
         """
         topic, slot = event.topic, event.slot
-        if not self.placement.knows(topic) or self.placement.node(topic) != self.name:
+        if not self.placement.knows(topic):
+            return False
+        if (self.placement.keeper(topic, slot or 0) or self.placement.node(topic)) != self.name:
             return False
         if slot is None or not 0 < slot <= self.node.count(topic):
             return False
@@ -285,7 +328,7 @@ class Station:
         for effect in self.node.take_effects():
             if type(effect) is not Broadcast:
                 effects.append(effect)
-            elif (home := self.placement.node(effect.event.topic)) == self.name:
+            elif (home := self._home(effect.event)) == self.name:
                 self.log.receive(Put(event=effect.event), source=self.name, now_ns=self._now_ns)
             else:
                 effects.append(Send(home, Put(event=effect.event)))
@@ -298,6 +341,11 @@ class Station:
         effects += self.node.take_effects()
         effects += self.state_store.take_effects()
         return effects
+
+    def _home(self, event: Event) -> str:
+        """Return the node that keeps an event's slot."""
+        moved = self.placement.keeper(event.topic, event.slot or 0)
+        return moved or self.placement.node(event.topic)
 
     def _note_passed_on(self, frame: Frame, now_ns: int) -> None:
         """Note a passed-on change: its subscriber may never send anything here itself."""

@@ -31,8 +31,6 @@ import msgspec
 from ensue.core.errors import SubscriptionRefused
 from ensue.core.lineage import ROLLED_BACK, Lineage
 from ensue.protocols.interface import (
-    Attach,
-    Detach,
     Effect,
     Frame,
     Join,
@@ -45,7 +43,14 @@ from ensue.protocols.topic_log.frames import Attached, Fetched, Notify
 from ensue.protocols.total.backfill import Backfill
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.delivery import Delivery
-from ensue.protocols.total.frames import Changed, ChangeRequest, Expired, Forget, Refused
+from ensue.protocols.total.frames import (
+    Changed,
+    ChangeRequest,
+    Expired,
+    Forget,
+    Moved,
+    Refused,
+)
 from ensue.protocols.total.gap_requests import GapRequests
 from ensue.protocols.total.known_logs import KnownLogs
 from ensue.protocols.total.placement import Placement
@@ -94,7 +99,7 @@ class Subscriber:
         self.name = name
         self.placement = placement
         self.config = config = config or SequencerConfig()
-        state = SubscriptionState(name=name, placement=placement, config=config)
+        state = self._state = SubscriptionState(name=name, placement=placement, config=config)
         self.queue = state.queue
         self._effects = state.effects
         self.progress = Progress(
@@ -119,6 +124,8 @@ class Subscriber:
         self._known = 0
         """The last change that the chain answered in this incarnation."""
         self._change: ChangeUnderWay | None = None
+        self._moves: dict[str, int] = {}
+        """Topics that were moved, to how often."""
         self._attaching: dict[str, None] = {}
         """Topics of the change under way that their log has not attached yet."""
         self._visited: dict[str, None] = {}
@@ -136,6 +143,7 @@ class Subscriber:
             Expired: self._on_expired,
             Changed: self._on_changed,
             Refused: self._on_refused,
+            Moved: self._on_moved,
         }
         if records and "state" in records:  # Else there are only records of logs.
             self._restore(records, now_ns)
@@ -174,10 +182,13 @@ class Subscriber:
 
     def last_place(self, node: str) -> int:
         """Return the highest place of a delivered event of a node's log, or 0."""
+        clock, parts = self.queue.clock, self.placement.parts
         of_node = (
             place
             for topic, place in self.progress.places.items()
-            if self.placement.node(topic) == node
+            # Which node kept the last event of a topic that was left and then moved is not known.
+            if (topic in clock or topic not in parts)
+            and self._keeper(topic, clock.get(topic, 0)) == node
         )
         return max(of_node, default=0)
 
@@ -240,14 +251,24 @@ class Subscriber:
             self._effects[:] = [Refuse((), reason)]  # Nothing else is to be done or waited for.
 
     def _topics_at(self, node: str) -> list[str]:
-        return [topic for topic in self._wanted if self.placement.node(topic) == node]
+        clock = self.queue.clock
+        return [
+            topic
+            for topic in self._wanted
+            if self._keeper(topic, clock[topic] + 1 if topic in clock else 0) == node
+        ]
+
+    def _keeper(self, topic: str, slot: int) -> str:
+        """Return the node that keeps a slot of a topic; 0: the next one."""
+        return self.placement.keeper(topic, slot) or self.placement.node(topic)
 
     def pause(self) -> None:
         """Deliver nothing more until resumed. Only where the logs can send again."""
         assert self.config.reliable
         if not self.delivery.paused:
             self.delivery.paused = True
-            self._effects.extend(Detach(topic) for topic in self.queue.clock)
+            for topic in self.queue.clock:
+                self._state.detach(topic)
 
     def resume(self, *, now_ns: int) -> None:
         """Deliver again after a pause."""
@@ -343,7 +364,7 @@ class Subscriber:
         if self._attaching:
             for topic in self._attaching:
                 self.gaps.requests.sent(topic, now_ns)
-                self._effects.append(Attach(topic, 0))
+                self._state.attach(topic, 0)
             return
         first, _ = self.placement.span((*change.old, *change.new))
         request = ChangeRequest(
@@ -366,7 +387,7 @@ class Subscriber:
             first, last = self.placement.span(topics)
             self._visited.update(dict.fromkeys(self.placement.nodes[first : last + 1]))
 
-    def _on_attached(self, frame: Attached, _source: str, now_ns: int) -> None:
+    def _on_attached(self, frame: Attached, source: str, now_ns: int) -> None:
         topic = frame.topic
         self.gaps.requests.measure(topic, now_ns)
         if topic in self._attaching:
@@ -374,7 +395,7 @@ class Subscriber:
             if not self._attaching and self._change is not None:
                 self._pursue_change(now_ns)
         elif self.config.reliable and topic in self.queue.clock and not self.delivery.paused:
-            self.gaps.on_attached(frame, now_ns)
+            self.gaps.on_attached(frame, source, now_ns)
 
     def _on_changed(self, frame: Changed, _source: str, now_ns: int) -> None:
         change = self._change
@@ -407,6 +428,24 @@ class Subscriber:
         else:
             self._give_up(change, f"{source}: {frame.reason}", now_ns)
 
+    def _on_moved(self, frame: Moved, _source: str, now_ns: int) -> None:
+        """Follow a topic to the node that it has moved to."""
+        topic, parts = frame.topic, frame.parts
+        self.placement.learn(topic, parts)
+        if len(parts) <= self._moves.get(topic, 0):
+            return
+        self._moves[topic] = len(parts)
+        self._visit((*self._registered, *self._left))
+        self._leave_behind(tuple(self._left))
+        if topic in self.queue.clock and not self.delivery.paused:
+            first = max(parts[-2][1], self.queue.first_missing(topic) - 1) + 1
+            self._state.attach(topic, first)
+        if self._change is not None:
+            self._visit((*self._change.old, *self._change.new))
+            self._pursue_change(now_ns)
+        self._persist_state()
+        self.backfill.repeat(now_ns)
+
     def _on_expired(self, frame: Expired, _source: str, _now_ns: int) -> None:
         if frame.name == self.name:
             self._expire("expired")
@@ -426,6 +465,8 @@ class Subscriber:
         for topic in change.joining:
             if topic not in self.queue.joining:
                 continue  # Left again before the cut came.
+            if topic in self.placement.parts:
+                self.progress.places.pop(topic, None)  # Of another node's log, maybe.
             self._begun = True
             if topic in fallen and self._on_one_server(change.new):
                 self.backfill.read_on(topic, cut.get(topic, 0))
@@ -523,7 +564,7 @@ class Subscriber:
             # Wanted again, it needs another cut: events before this one were not waited for.
             joining = tuple(each for each in change.joining if each != topic)
             self._change = msgspec.structs.replace(change, joining=joining)
-        self._effects.append(Detach(topic))
+        self._state.detach(topic)
         if self._attaching.pop(topic, 0) is None and not self._attaching:
             self._change_due_ns = 0  # The change no longer waits for the log.
         if joined:
@@ -549,7 +590,9 @@ class Subscriber:
 
     def _on_one_server(self, topics: Iterable[str]) -> bool:
         """Return whether one server keeps the logs of all these topics, and gives places."""
-        return self.config.carries and len({self.placement.node(topic) for topic in topics}) == 1
+        topics = tuple(topics)
+        keepers = {node for topic in topics for node in self.placement.keepers(topic)}
+        return self.config.carries and (len(keepers) == 1 or len(topics) == 1)
 
     def _check_not_fixed(self) -> None:
         if self.config.fixed is not None:
@@ -559,9 +602,9 @@ class Subscriber:
                 reason="fixed",
             )
 
-    def _check_one_server(self, topics: Iterable[str]) -> None:
-        homes = {self.placement.node(topic): topic for topic in topics}
-        if len(homes) > 1:
+    def _check_one_server(self, topics: Sequence[str]) -> None:
+        homes = {node: topic for topic in topics for node in self.placement.keepers(topic)}
+        if len(homes) > 1 and len(topics) > 1:
             apart = ", ".join(f"{topic!r} by {node}" for node, topic in homes.items())
             raise SubscriptionRefused(
                 f"{self.name}: a subscription starts in the past only with topics of one server, "
@@ -620,7 +663,9 @@ class Subscriber:
             elif kind == "clock" and f"history/{topic}" not in records:
                 clock = CLOCK.decode(records[key])
                 self.queue.resume(topic, clock.slot, clock.base)
-                self.progress.places[topic] = clock.place
+                if topic not in self.placement.parts:
+                    # Else it may be of a later event than the slot, in another node's log.
+                    self.progress.places[topic] = clock.place
                 self.gaps.ask(topic, now_ns)
         self.backfill.go_on(now_ns)
         if self._change is not None:

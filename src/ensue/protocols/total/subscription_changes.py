@@ -23,6 +23,8 @@ request names the last answered change (`known`), a subscriber repeats that one 
 connection, and a node that should have seen it refuses the subscriber (`rolled back`).
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from ensue.core.lineage import ROLLED_BACK
@@ -40,12 +42,14 @@ FEWER = "give subscriptions fewer topics in common"
 class SubscriptionChanges:
     """The subscribers that one node remembers, and their changes."""
 
-    __slots__ = ("_state", "done", "seen")
+    __slots__ = ("_state", "done", "dropped", "seen")
 
     def __init__(self, state: StageState) -> None:
         self._state = state
         self.seen: dict[str, int] = {}
         """Subscriber to the number of its last change."""
+        self.dropped: dict[str, tuple[str, ...]] = {}
+        """Subscriber to the topics of this node that its last change has left."""
         self.done: dict[str, ChangedRecord] = {}
         """Subscriber to the last change that this node completed, with its cut."""
 
@@ -63,6 +67,7 @@ class SubscriptionChanges:
             return
         state.groups.replace(subscriber, ())
         del self.seen[subscriber]
+        self.dropped.pop(subscriber, None)
         self.done.pop(subscriber, None)
         state.persist(f"subscription/{subscriber}", None)
         state.persist(f"change/{subscriber}", None)
@@ -74,7 +79,27 @@ class SubscriptionChanges:
             return
         registration = REGISTRATION.decode(value)
         self.seen[subscriber] = registration.number
+        if registration.dropped:
+            self.dropped[subscriber] = registration.dropped
         self._state.groups.replace(subscriber, registration.topics, registration.left)
+
+    def register(
+        self,
+        subscriber: str,
+        number: int,
+        topics: tuple[str, ...],
+        left: tuple[str, ...],
+        dropped: tuple[str, ...],
+    ) -> None:
+        """Replace what is known of a subscriber."""
+        state = self._state
+        state.groups.replace(subscriber, topics, left)
+        self.seen[subscriber] = number
+        self.dropped.pop(subscriber, None)
+        if dropped:
+            self.dropped[subscriber] = dropped
+        record = RegistrationRecord(number, topics, left, dropped)
+        state.persist(f"subscription/{subscriber}", REGISTRATION.encode(record))
 
     # -- Frames -----------------------------------------------------------------------------------
 
@@ -99,7 +124,7 @@ class SubscriptionChanges:
         first, last = placement.span(topics)
         counted = tuple(topics) if config.groups == 2 else frame.new
         if first != state.stage:
-            state.refuse(subscriber, frame.number, f"this change does not start at {state.name}")
+            self._send_away(subscriber, frame.number, topics)
         elif frame.number <= self.seen.get(subscriber, 0):
             self._repeated(frame, subscriber)
         elif frame.new and subscriber not in self.seen and len(self.seen) >= config.clients_max:
@@ -147,6 +172,15 @@ class SubscriptionChanges:
         else:
             self._answer(frame.subscriber, frame.number)
 
+    def _send_away(self, subscriber: str, number: int, topics: Iterable[str]) -> None:
+        """Answer a change that starts at another node."""
+        state = self._state
+        moved = [topic for topic in topics if topic in state.placement.parts]
+        for topic in moved:
+            state.send_moved(subscriber, topic)
+        if not moved:
+            state.refuse(subscriber, number, f"this change does not start at {state.name}")
+
     # -- Steps ------------------------------------------------------------------------------------
 
     def _repeated(self, frame: ChangeRequest, subscriber: str) -> None:
@@ -158,6 +192,10 @@ class SubscriptionChanges:
             self._answer_seen(subscriber, frame.number)  # The number belongs to another change.
             return
         stages = {state.placement.stage(topic) for topic in (*frame.old, *frame.new)}
+        if state.placement.parts:
+            # The node that completed it may host none of its topics now.
+            stages = set(range(len(state.placement.nodes)))
+            self._answer(subscriber, frame.number)
         if stages == {state.stage}:
             self._answer(subscriber, frame.number)
         repeat = ChangeRepeat(subscriber=subscriber, number=frame.number)
@@ -193,10 +231,14 @@ class SubscriptionChanges:
                 state.pass_on(frame)
             return
         registered, left = self._registration(frame)
-        state.groups.replace(subscriber, registered, left)
-        self.seen[subscriber] = number
-        record = RegistrationRecord(number, registered, left)
-        state.persist(f"subscription/{subscriber}", REGISTRATION.encode(record))
+        kept = dict.fromkeys(frame.new)
+        self.register(
+            subscriber,
+            number,
+            registered,
+            left,
+            tuple(topic for topic in state.hosted(topics) if topic not in kept),
+        )
         for topic in topics:
             # Without its cached group the topic's next stamp is whole. A subscriber that just
             # joined depends on that: it has not seen the previous stamp.

@@ -1,6 +1,8 @@
 """The state that the parts of one subscriber share: queue and effects."""
 
-from ensue.protocols.interface import Effect
+from collections.abc import Iterator
+
+from ensue.protocols.interface import Attach, Detach, Effect
 from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.hold_back import HoldBack, PositionQueue, VectorQueue
@@ -35,3 +37,18 @@ class SubscriptionState:
         """Of requests to the logs of its topics."""
         self.effects: list[Effect] = []
         """One list for all parts: it is drained in place."""
+
+    def attach(self, topic: str, slot: int) -> None:
+        """Request the events of a topic from a slot on."""
+        self.effects.append(Attach(topic, slot, self.placement.keeper(topic, slot)))
+
+    def detach(self, topic: str) -> None:
+        """Stop the events of a topic."""
+        self.effects.extend(self._detaches(topic))
+
+    def _detaches(self, topic: str) -> Iterator[Detach]:
+        if topic not in self.placement.parts:
+            yield Detach(topic)
+            return
+        for node in self.placement.keepers(topic):
+            yield Detach(topic, node)

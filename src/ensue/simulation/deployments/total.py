@@ -15,6 +15,7 @@ from ensue.protocols.interface import Node
 from ensue.protocols.shared.link import Linked
 from ensue.protocols.topic_log.log import TopicLog
 from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.frames import MoveRequest
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.publisher import Publisher
 from ensue.protocols.total.sequencer import Sequencer
@@ -30,6 +31,10 @@ __all__ = ["TotalDeployment"]
 
 NOTICE_NS = 50_000_000
 """Within so long a server notices that a connection was made or lost, …"""
+OPERATOR = "operator"
+"""Asks for moves of topics."""
+MOVE_REQUESTS = 8
+MOVE_RETRY_NS = 100_000_000
 NOTICED = 0.9
 """… if it does: a machine that is gone closes nothing."""
 
@@ -66,9 +71,28 @@ class TotalDeployment(TopicLogDeployment):
         for node in scenario.chain:
             clock = self._clock(node.name)
             world.add(node.name, self._chain_factory(node.name), site=node.site, clock=clock)
+        for number, move in enumerate(scenario.moves, 1):
+            self._schedule_move(
+                MoveRequest(number=number, topic=move.topic, to=move.to), move.at_ns
+            )
+
+    def _schedule_move(self, request: MoveRequest, at_ns: int) -> None:
+        """Ask the first node of the chain for a move, again and again."""
+        first = self.placement.nodes[0]
+
+        def ask(node: Any, now_ns: int) -> None:
+            node.receive(request, source=OPERATOR, now_ns=now_ns)
+
+        for count in range(MOVE_REQUESTS):
+            self.world.call(first, ask, at_ns=at_ns + count * MOVE_RETRY_NS)
+
+    def _own_placement(self) -> Placement:
+        """Return the placement of one node: where topics move, each learns of that itself."""
+        return self.placement.copy() if self.scenario.moves else self.placement
 
     def _chain_factory(self, name: str) -> Factory:
-        scenario, placement, role = self.scenario, self.placement, self.roles.node
+        scenario, role = self.scenario, self.roles.node
+        placement = self.placement
         stage = placement.nodes.index(name)
         neighbors = placement.nodes[max(0, stage - 1) : stage + 2]
         peers = [each for each in neighbors if each != name]
@@ -78,7 +102,7 @@ class TotalDeployment(TopicLogDeployment):
                 if scenario.sequencer.carries:
                     return self.roles.station(
                         name=name,
-                        placement=placement,
+                        placement=self._own_placement(),
                         config=scenario.sequencer,
                         topic_log_config=scenario.topic_log_config,
                         records=own,
@@ -114,7 +138,7 @@ class TotalDeployment(TopicLogDeployment):
         def build(records: Records, now_ns: int) -> Node:
             return role(
                 name=name,
-                placement=self.placement,
+                placement=self._own_placement(),
                 config=self.scenario.sequencer,
                 records=records,
                 now_ns=now_ns,
@@ -199,10 +223,13 @@ class TotalDeployment(TopicLogDeployment):
             for part in _parts(world.node(name)):
                 nodes.append((name, part))
                 if isinstance(part, TopicLog):
-                    ends.update(part.ends())
+                    for topic, end in part.ends().items():
+                        ends[topic] = max(end, ends.get(topic, 0))
         for name, node in nodes:
             if isinstance(node, Publisher) and node.unsettled_count:
                 yield f"{name} has {node.unsettled_count} unsettled events"
+            elif isinstance(node, Sequencer) and (node.moves.frozen or node.moves.active):
+                yield f"{name} moves {node.moves.frozen or node.moves.active}"
             elif isinstance(node, Sequencer) and node.open_count:
                 yield f"{name} has {node.open_count} open stamps"
             elif isinstance(node, Subscriber):

@@ -20,6 +20,7 @@ from ensue.simulation.scenario import (
     SequencerSpec,
     SubscriberSpec,
     TopicLogSpec,
+    TopicMove,
     Vanish,
 )
 from ensue.simulation.swarms.draws import (
@@ -38,22 +39,23 @@ from ensue.simulation.world.delays import Constant, Uniform
 from ensue.simulation.world.disks import DiskConfig
 from ensue.simulation.world.faults import Clog, Crash
 
-__all__ = ["draw", "draw_noncausal"]
+__all__ = ["draw", "draw_moves", "draw_noncausal"]
 
 
-def draw(seed: int) -> Scenario:
-    """Return the scenario of a seed."""
+def draw(seed: int, *, stations: bool = False) -> Scenario:
+    """Return the scenario of a seed; with `stations` on a chain that keeps its topics' logs."""
     random = Random(f"swarm/{seed}")
     duration_ns = random.randrange(1 * SECOND, 4 * SECOND)
     topics = [f"t{index}" for index in range(random.choice((1, 2, 3, 4, 6, 8, 12)))]
     chain = _chain(random, topics)
     ens = tuple(TopicLogSpec(name=f"ens-{index}") for index in range(1, random.choice((2, 2, 3))))
-    by_two = random.random() < 0.15
+    by_two = random.random() < 0.15 and not stations
     subscribers = draw_subscribers(random, topics, duration_ns, fixed=by_two)
     publishers = draw_publishers(random, topics, duration_ns)
-    reliable = random.random() < 0.8
+    reliable = random.random() < 0.8 or stations
     # Drawn apart, so that every other seed stands for what it always has.
-    stations = reliable and not by_two and Random(f"swarm/stations/{seed}").random() < 0.4
+    by_chance = reliable and not by_two and Random(f"swarm/stations/{seed}").random() < 0.4
+    stations = stations or by_chance
     logs = () if stations else ens
     nodes = [each.name for group in (chain, logs, publishers, subscribers) for each in group]
     vanish: tuple[Vanish, ...] = ()
@@ -94,13 +96,13 @@ def draw(seed: int) -> Scenario:
     return draw_round_trips(scenario, seed)
 
 
-def draw_noncausal(seed: int) -> Scenario:
+def draw_noncausal(seed: int, *, stations: bool = False) -> Scenario:
     """Return the scenario of a seed on a chain that groups topics by two subscriptions.
 
     Subscribers change all the time: a topic that is left and another that is joined have to be
     ordered for everybody else who has both.
     """
-    scenario = draw(seed)
+    scenario = draw(seed, stations=stations)
     random = Random(f"swarm/noncausal/{seed}")
     drawn = {topic for each in scenario.publishers for rate in each.rates for topic in rate.topics}
     topics = sorted(drawn)
@@ -114,6 +116,39 @@ def draw_noncausal(seed: int) -> Scenario:
     sequencer = msgspec.structs.replace(scenario.sequencer, groups=2, fixed=None)
     return msgspec.structs.replace(
         scenario, name="swarm-total-noncausal", subscribers=subscribers, sequencer=sequencer
+    )
+
+
+def draw_moves(seed: int) -> Scenario:
+    """Return the scenario of a seed on a chain whose topics move from node to node.
+
+    Nodes crash while they do, in half of the runs.
+    """
+    random = Random(f"swarm/moves/{seed}")
+    scenario = (draw_noncausal if random.random() < 0.3 else draw)(seed, stations=True)
+    names = [each.name for each in scenario.chain]
+    more = [f"node-{index}" for index in range(len(names) + 1, random.choice((2, 3, 4)) + 1)]
+    chain = (*scenario.chain, *(SequencerSpec(name=name) for name in more))
+    names += more
+    drawn = {topic for each in scenario.publishers for rate in each.rates for topic in rate.topics}
+    moves: list[TopicMove] = []
+    crashes: list[Crash] = []
+    for _ in range(random.randint(1, 4)):
+        at_ns = random.randrange(scenario.duration_ns)
+        topic, to = random.choice(sorted(drawn)), random.choice(names)
+        moves.append(TopicMove(topic=topic, to=to, at_ns=at_ns))
+        if random.random() < 0.5:
+            crashed_ns = at_ns + random.randrange(random.choice((10 * MS, 100 * MS, 500 * MS)))
+            wait_ns = random.randrange(500 * MS)
+            node = random.choice(names)
+            crashes.append(Crash(node=node, at_ns=crashed_ns, restart_after_ns=wait_ns))
+    faults = msgspec.structs.replace(scenario.faults, crashes=(*scenario.faults.crashes, *crashes))
+    return msgspec.structs.replace(
+        scenario,
+        name="swarm-total-moves",
+        chain=chain,
+        faults=faults,
+        moves=tuple(moves),
     )
 
 

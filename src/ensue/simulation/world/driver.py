@@ -309,7 +309,7 @@ class Driver(Loop):
     def _ask_ens(self, process: Process, effect: Broadcast | Attach | Detach) -> None:
         event = effect.event if isinstance(effect, Broadcast) else None
         topic = effect.topic if not isinstance(effect, Broadcast) else effect.event.topic
-        name = self.ens_for(topic)
+        name = effect.node or self.ens_for(topic)
         if name not in self._by_name:
             raise ConfigurationError(f"World.ens_for must name a node for {topic!r}, got {name!r}")
         self._transmit(process, name, request_for(effect), event)

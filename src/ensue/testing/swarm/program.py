@@ -13,6 +13,7 @@ from random import Random
 import ensue
 from ensue.core.errors import (
     AccessDenied,
+    BadInput,
     EnsueError,
     EventRefused,
     EventsInDoubt,
@@ -24,6 +25,7 @@ from ensue.core.errors import (
     TransportError,
 )
 from ensue.core.order import Order
+from ensue.runtime.topic_move import move_topic
 from ensue.server.config import Limits, Retention, sequenced
 from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
@@ -184,6 +186,18 @@ class Program:
             self._start(name, main)
         if drawn.outsider:
             self._start("outsider", self._visit, self._generator())
+        if drawn.moves:
+            self._start("operator", self._move, self.world.generator("moves"))
+
+    async def _move(self, random: Random) -> None:
+        """Move topics from server to server."""
+        for _ in range(self.drawn.moves):
+            await asyncio.sleep(random.uniform(0.0, self.busy_s / self.drawn.moves))
+            if self.calm:
+                return
+            topic, to = random.choice(self.drawn.topics), random.choice(self.cluster.names)
+            with suppress(TransportError, BadInput):  # A server is down, or had the topic before.
+                await move_topic(self._url(random), topic, to, within_s=random.choice((0.2, 5.0)))
 
     def _start_readers(self) -> None:
         drawn = self.drawn
@@ -238,7 +252,7 @@ class Program:
         self, name: str, main: Callable[..., Awaitable[None]], args: tuple[object, ...]
     ) -> None:
         """Run a client's program again after errors that applications have to expect."""
-        once = (self._publish, self._differ, self._close)
+        once = (self._publish, self._differ, self._close, self._move)
         while not self.over:
             try:
                 await main(*args)

@@ -48,6 +48,8 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     stranger: bool
     """Whether a client with other terms tries to join."""
     faults: Faults
+    moves: int = 0
+    """How often topics move from server to server."""
     broker: BrokerDraw | None = None
     """What servers and clients are connected to; None: to each other."""
     calls: tuple[str, ...] = ()
@@ -109,7 +111,7 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
         stranger=random.random() < 0.5,
         faults=draw_faults(random, allowed=allowed),
     )
-    if not drawn.mishap and faults is None:
+    if not drawn.mishap and faults is None and order != "total-moves":
         rare = add_rare_faults(drawn.faults, seed, order)
         drawn = msgspec.structs.replace(drawn, faults=rare, network=draw_network(seed, order))
     # Clients that reconnect would be refused while their old connection is not given up.
@@ -128,6 +130,16 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
     )
     if TERMS in drawn.calls:
         drawn = msgspec.structs.replace(drawn, order=with_terms(value, seed))
+    if order == "total-moves":
+        return msgspec.structs.replace(
+            drawn,
+            servers=max(2, servers),
+            mishap="",
+            is_full=False,
+            users=False,
+            outsider=(),
+            moves=Random(f"{seed}/draw/moves").randint(1, 6),  # noqa: S311 - replays a seed
+        )
     broker = draw_broker(seed, order)
     if broker is None:
         return drawn
@@ -153,6 +165,7 @@ def with_terms(order: Order, seed: int) -> Order:
 _VALUES: dict[str, Callable[[Random], Order]] = {
     "total": lambda _random: ensue.Total(),
     "total-noncausal": lambda _random: ensue.Total(causal=False),
+    "total-moves": lambda random: ensue.Total(causal=random.random() < 0.7),
     "causal": lambda random: ensue.Causal(across_topics=random.random() < 0.7),
     "merged": lambda random: ensue.Merged(
         epsilon=random.choice((0.002, 0.05)), delta=random.choice((0.3, 1.0))

@@ -114,6 +114,8 @@ class Welcome(Control, frozen=True, kw_only=True, tag=2):
     """The log of the server."""
     session: Session = b""
     """Repeated by `Begin`."""
+    moves: dict[Name, tuple[tuple[Name, int], ...]] = msgspec.field(default_factory=dict)
+    """Topics that were moved, to the stations that keep parts of their logs."""
 
 
 class Begin(Control, frozen=True, tag=10):
