@@ -1271,7 +1271,7 @@ SEEDS = {
     "gone listeners stay": 1,
     "gone publishers stay": 0,
     "a moved subscription loses events": 326,
-    "two transactions move one subscription": 233,
+    "two transactions move one subscription": 29,
     "a dead coordinator keeps its timeout": 16,
     "clients believe an empty log": 6,
     "servers believe an empty log": 65,

@@ -261,7 +261,7 @@ class Stepped(Frame, frozen=True, tag=112):
     """Brokers that are away; when they are back the step is answered once more."""
 
 
-class Reached(Frame, frozen=True, tag=114):
+class Reached(Frame, frozen=True, tag=117):
     """The answer to an invitation by content, instead of `Done` or `Stepped`."""
 
     number: Count

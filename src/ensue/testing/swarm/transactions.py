@@ -44,6 +44,9 @@ __all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
 BUSY_S = 15.0
 SETTLE_S = 40.0
 KINDS = ("serializable", "atomic", "planned")
+RIVALS = 5
+"""The number of the generator of rivals. With it, seeds that tests note draw none."""
+RIVAL_KINDS = ("serializable", "planned")
 NEWCOMER_S = 8.0
 """How soon a new client is served while another broker is paused: away after 2 s, and a margin."""
 HEIR_S = 6.0
@@ -97,6 +100,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients invite each other by content."""
     orphans: bool = False
     """Whether the coordinator that is killed has invited another client."""
+    rivals: bool = False
+    """Whether clients take over the same subscription at the same time."""
     mailboxes: bool = False
     """Whether processes read a durable subscription, one after the other."""
 
@@ -128,10 +133,14 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     found = Random(f"{seed}/draw/transactions/unknown recipients").random()  # noqa: S311 - as above
     orphans = Random(f"{seed}/draw/transactions/participants").random()  # noqa: S311 - as above
     mailboxes = rarely("mailboxes", MAILBOXES, seed, "transactions") is not None
+    rivals = rarely("rivals", RIVALS, seed, "transactions") is not None and faults is None
+    moves = moves or rivals
     return msgspec.structs.replace(
         drawn,
         mailboxes=mailboxes and faults is None and not draw_users(seed),
         moves=moves,
+        rivals=rivals,
+        kinds=RIVAL_KINDS if rivals else drawn.kinds,
         orphans=orphans < 0.5 and drawn.dies and quiet,
         by_content=found < 0.4 and drawn.kinds != ("planned",),
         retries=retries and "serializable" in drawn.kinds,
@@ -449,7 +458,10 @@ class ContentProgram:
         async with bus.subscribe(where=where) as own:
             take(own, where)
             while not self.calm:
-                await asyncio.sleep(random.uniform(0.3, 1.5) * self._pace)
+                pause_s = random.uniform(0.3, 1.5) * self._pace
+                if self.drawn.rivals:
+                    pause_s = 1.0 - self.world.now_s % 1.0
+                await asyncio.sleep(pause_s)
                 with suppress(ensue.TransactionAborted, TransactionPending, LocalProtocolError):
                     await self._move(bus, name, random, take)
             await asyncio.Event().wait()
@@ -465,11 +477,13 @@ class ContentProgram:
         others = [(each, one) for each, one in others if each != name and each in self._names]
         if not others:
             return
-        other, wanted = random.choice(others)
+        other, wanted = others[0] if self.drawn.rivals else random.choice(others)
         kind, client = random.choice(self.drawn.kinds), self._names[other]
         if kind == "planned":
             async with bus.transaction(isolation="planned", timeout=10.0) as plan:
                 made = await plan.subscribe(wanted.where)
+                if self.drawn.rivals:
+                    await asyncio.sleep(random.uniform(0.0, 0.2))
                 await plan.client(client).unsubscribe(wanted.name)
                 self.moves.give(other, wanted.where)
         else:
