@@ -28,6 +28,7 @@ class TotalOrder(Guarantee):
     has_chain = True
     has_topic_log = True
     keeps_log = True
+    orders_content = True
     options = (
         Option(
             name="--causal",
@@ -118,6 +119,7 @@ class TotalOrder(Guarantee):
                 acknowledge_each=wanted.acknowledge_each,
                 start=wanted.start,
                 accept_loss=wanted.accept_loss,
+                matches=wanted.matches,
                 records=records,
                 # A durable name may be forgotten and created again: a later life is higher.
                 life=now_ns if wanted.durable else 0,
@@ -153,10 +155,12 @@ class TotalOrder(Guarantee):
         return draw(seed)
 
     def draws(self) -> "Mapping[str, Callable[[int], Scenario]]":
-        """Return how to draw scenarios of chains that keep causal order, and that don't."""
+        """Return how to draw scenarios: causal order, order that is not, and by content."""
+        from ensue.simulation.swarms import total_content
         from ensue.simulation.swarms.total import draw_noncausal
 
-        return {**super().draws(), "total-noncausal": draw_noncausal}
+        draws = {"total-noncausal": draw_noncausal, "total-content": total_content.draw}
+        return {**super().draws(), **draws}
 
     def ordering_rules(self) -> "Mapping[str, OrderingRule]":
         """Return the rules for chains that keep causal order, and that don't."""

@@ -26,6 +26,12 @@ from ensue.testing.swarm.operations import (
 from ensue.testing.swarm.program import SETTLE_S, Program
 from ensue.testing.swarm.rare_faults import long_busy_s
 from ensue.testing.swarm.topic_draw import Draw, draw_topics
+from ensue.testing.swarm.total_content import (
+    TotalContentDraw,
+    TotalContentProgram,
+    draw_total_content,
+    judge_total_content,
+)
 from ensue.testing.swarm.transactions import (
     ContentDraw,
     ContentProgram,
@@ -40,8 +46,8 @@ UNTIL_S = 600.0
 """How long a program may take, in virtual time."""
 SURE_MS = 1_000
 """Deadlines that the network never misses without a fault."""
-AnyDraw = Draw | ContentDraw | OperationsDraw
-AnyProgram = Program | ContentProgram | OperationsProgram
+AnyDraw = Draw | ContentDraw | OperationsDraw | TotalContentDraw
+AnyProgram = Program | ContentProgram | OperationsProgram | TotalContentProgram
 __all__ = ["StackRun", "draw", "run"]
 
 
@@ -66,6 +72,8 @@ def draw(seed: int, order: str, *, faults: list[str] | None = None) -> AnyDraw:
         return draw_operations(seed, faults=faults)
     if order == "transactions":
         return draw_content(seed, faults=faults)
+    if order == "total-content":
+        return draw_total_content(seed, faults=faults)
     return draw_topics(seed, order, faults=faults)
 
 
@@ -112,6 +120,8 @@ def _program(world: World, drawn: AnyDraw) -> AnyProgram:
         return Program(world, drawn)
     if isinstance(drawn, OperationsDraw):
         return OperationsProgram(world, drawn)
+    if isinstance(drawn, TotalContentDraw):
+        return TotalContentProgram(world, drawn)
     return ContentProgram(world, drawn)
 
 
@@ -120,6 +130,8 @@ def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
         return _judge_topics(program, rows)
     if isinstance(program, OperationsProgram):
         return judge_operations(program, rows)
+    if isinstance(program, TotalContentProgram):
+        return judge_total_content(program, rows)
     return judge_content(rows) + judge_moves(rows, program.moves.confirmed, program.calm_ns)
 
 

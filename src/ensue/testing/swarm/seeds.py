@@ -15,6 +15,7 @@ __all__ = ["ALL", "ORDERS", "by_order", "draw_lines", "play_seed", "quietly"]
 ORDERS = (
     "total",
     "total-noncausal",
+    "total-content",
     "causal",
     "merged",
     "deadline",
