@@ -25,6 +25,7 @@ LABELS = {
         "one broker, 10 subscribers",
         "goals: 1,000",
     ),
+    "cells": ("cells declared", "topics", "received", "in vain", "symbol/16; price<100<500"),
     "filter_index": (
         "three predicates",
         "index/s",

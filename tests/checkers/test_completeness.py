@@ -32,6 +32,15 @@ def test_discarded_event_is_lost_with_its_reason() -> None:
     ]
 
 
+def test_event_that_does_not_match_is_owed_to_others_only() -> None:
+    script = Script().subscribe("s1", "x").subscribe("s2", "x")
+    script.publish("p1", "a").publish("p1", "b")
+    script.row("s2", "discarded", event="a", topic="x", subscription="s2", verdict="unmatched")
+    rows = script.deliver("s1", "b").deliver("s2", "b").rows
+    named = [msgspec.structs.replace(row, subscription=None) for row in rows]
+    assert explained(check(named)) == [lost("a", "was subscribed to the end")]
+
+
 def test_event_published_before_subscription_is_not_owed() -> None:
     script = Script().publish("p1", "a").subscribe("s1", "x").publish("p1", "b").deliver("s1", "b")
     assert check(script.rows).verdict == Verdict.VALID

@@ -7,7 +7,7 @@ Rules, for each subscriber:
   end of the trace. If the subscription ended, an event is owed if its receipt came at least
   `settle_ns` before the end; and, if `gaps` is set, if a later event of the same publisher and
   topic was delivered. Near the start and the end of a subscription an event may or may not be
-  delivered.
+  delivered. An event that the subscription discarded as `unmatched`, by its filter, is not owed.
 - `duplicate`: an event was delivered twice.
 - `phantom`: an event was delivered that no client published, or as another one than published.
 - `uninvited`: an event was delivered without a subscription to its topic.
@@ -172,6 +172,8 @@ class _Debts:
             owed: dict[str, str] = {}
             for interval in intervals:
                 self._owe(subscriber, interval, topic, by_topic.get((subscriber, topic), []), owed)
+            for event in history.unmatched.get(subscriber, ()):
+                owed.pop(event, None)
             owed_count += len(owed)
             lost = [event for event in owed if event not in came[subscriber]]
             lost_count += len(lost)

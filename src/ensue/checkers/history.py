@@ -107,6 +107,8 @@ class History:
     """By node and event: why the node discarded it."""
     unread: dict[Subscriber, set[int]] = field(default_factory=dict)
     """By subscriber: positions of events that its application discarded unread."""
+    unmatched: dict[Subscriber, set[str]] = field(default_factory=dict)
+    """By subscriber: events that it discarded because they do not match its filter."""
     void: set[str] = field(default_factory=set)
     """Events that the node that published them discarded as void."""
     down: set[str] = field(default_factory=set)
@@ -375,6 +377,8 @@ class _Reader:
             return
         if row.position is not None:
             self._history.unread.setdefault(self._subscriber(row), set()).add(row.position)
+        if row.verdict == "unmatched":
+            self._history.unmatched.setdefault(self._subscriber(row), set()).add(row.event)
         key = (self._node, row.event)
         if self._history.discarded.get(key) != "void":
             self._history.discarded[key] = row.verdict

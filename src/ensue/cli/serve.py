@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from ensue.cli import output
 from ensue.core.errors import BadInput
 from ensue.core.units import parse_duration, parse_size
+from ensue.protocols.content.cells import Cells
 from ensue.protocols.total.config import SequencerConfig
 from ensue.server import Server, ServerConfig, config_file
 from ensue.server.brokered import BrokeredServer
@@ -157,6 +158,15 @@ CausalOption = Annotated[
         "Total(causal=False).",
     ),
 ]
+CellsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ATTRIBUTES",
+        help="How events by content are divided for total order, such as "
+        "[bold]symbol/16; price<10<100[/bold].",
+    ),
+]
+LogLevelOption = Annotated[LogLevel, typer.Option(help="Lowest level that is logged.")]
 LeaseLostOption = Annotated[
     str | None,
     typer.Option(
@@ -175,6 +185,7 @@ def serve(
     retain_bytes: RetainBytesOption = None,
     retain_age: RetainAgeOption = None,
     causal: CausalOption = None,
+    cells: CellsOption = None,
     lease: LeaseOption = None,
     lease_lost: LeaseLostOption = None,
     name: NameOption = None,
@@ -186,9 +197,7 @@ def serve(
     url: BrokerOption = None,
     accept_loss: AcceptLossOption = False,
     log_format: Annotated[LogFormat, typer.Option(help="Log format.")] = LogFormat.TEXT,
-    log_level: Annotated[
-        LogLevel, typer.Option(help="Lowest level that is logged.")
-    ] = LogLevel.INFO,
+    log_level: LogLevelOption = LogLevel.INFO,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when it is ready.")
     ] = False,
@@ -212,7 +221,7 @@ def serve(
             chosen,
             admin=admin or "",
             insecure_admin=insecure_admin_anyone,
-            sequencer=_leased(sequenced(causal=causal is not YesNo.NO), lease, lease_lost),
+            sequencer=_leased(_sequenced(causal, cells), lease, lease_lost),
             transaction_grace_s=_grace_s(transaction_grace),
         )
     else:
@@ -223,6 +232,7 @@ def serve(
             "--retain-bytes": retain_bytes,
             "--retain-age": retain_age,
             "--causal": causal,
+            "--cells": cells,
             "--lease": lease,
             "--lease-lost": lease_lost,
             "--transaction-grace": transaction_grace,
@@ -334,6 +344,13 @@ def _from_options(
         retention=Retention(bytes=size, age_s=age_s),
         insecure=insecure,
     )
+
+
+def _sequenced(causal: YesNo | None, cells: str | None) -> SequencerConfig:
+    if cells is not None:
+        with output.option("--cells"):
+            Cells.parse(cells)
+    return sequenced(causal=causal is not YesNo.NO, cells=cells or "")
 
 
 def _leased(

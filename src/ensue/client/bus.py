@@ -25,6 +25,7 @@ from typing import Any, Literal, Self, TypeVar, cast, overload
 from ensue import orders
 from ensue.client.backpressure import wait_for_room
 from ensue.client.content.attempts import Attempts
+from ensue.client.content.cells import cell_event, cell_request
 from ensue.client.content.client import ContentClient
 from ensue.client.content.plan import PlannedTransaction
 from ensue.client.content.reader import ReadOptions
@@ -50,19 +51,19 @@ from ensue.client.validation import (
     check_accept_loss,
     check_by_content,
     check_content_event,
-    check_durable_name,
     check_headers,
     check_key,
     check_order,
     check_pair,
     check_payload,
+    check_record,
     check_seconds,
     check_size,
     check_token,
+    check_topic_event,
     check_topics,
 )
 from ensue.core.errors import (
-    ConfigurationError,
     EnsueError,
     EventsInDoubt,
     LocalProtocolError,
@@ -127,14 +128,7 @@ def connect(
         check_name(name)
     check_seconds(close_timeout, "close_timeout", zero=True)
     check_order(order, options.capabilities, f"{url.partition('://')[0]}://")
-    if record is False:
-        record = None
-    if trace is not None and record is not None:
-        raise ConfigurationError("a recorded run has its trace: give record or trace, not both")
-    if record is not None and not isinstance(options, MemoryOptions):
-        raise ConfigurationError(
-            "a server keeps the events itself: give trace, and read its log with its URL"
-        )
+    record = check_record(record, trace, kept=not isinstance(options, MemoryOptions))
     return Bus(
         options,
         order=order,
@@ -242,13 +236,14 @@ class Bus:
             raise in_doubt
         log_in_doubt(in_doubt)
 
-    async def publish(
+    async def publish(  # noqa: C901 - a hot path, in one piece
         self,
         topic: str | Mapping[str, object],
         payload: Payload = b"",
         *,
         key: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        order: "Order | _Default | None" = _DEFAULT,
         receipt: bool = True,
         timeout: float | None = None,  # noqa: ASYNC109 - an event can't be taken back
     ) -> Event:
@@ -256,7 +251,8 @@ class Bus:
 
         With `receipt=False` return it as soon as it is sent, not stamped; `flush` waits for it.
         With `timeout`, wait no longer than so many seconds. Attributes instead of a topic publish
-        by content: `{"symbol": "ACME", "price": 12}`.
+        by content: `{"symbol": "ACME", "price": 12}`. With `order=ensue.Total()` such an event has
+        a place in that order, and reaches subscriptions `where=…` with the same `order`.
 
         Raises `EventVoided` if the event lost its place, which only a stall longer than the lease
         can cause: no subscriber got it, and it can be published again. Raises `EventsInDoubt` after
@@ -267,8 +263,11 @@ class Bus:
         by_s = time_after(timeout)
         if isinstance(topic, Mapping):
             check_content_event(key, headers)
-            return await self._content.publish(topic, payload, by_s=by_s)
-        if topic not in self._checked:
+            if isinstance(order, _Default):
+                return await self._content.publish(topic, payload, by_s=by_s)
+            topic, headers = cell_event(hub, order, topic)
+        elif topic not in self._checked or not isinstance(order, _Default):
+            check_topic_event(ordered=not isinstance(order, _Default))
             self._check_topic(topic)
         if type(payload) is not bytes or len(payload) > hub.payload_bytes_max:
             payload = check_payload(payload, hub.payload_bytes_max)
@@ -360,38 +359,38 @@ class Bus:
         it continues after the last acknowledged event. `start` is where a new subscription
         begins: with events published from now on (`latest`), with the first event of the server's
         log (`earliest`), or at a place in it (`event.place`); topics added later begin with
-        `latest`. `accept_loss` lets a durable one continue on a server with another log than the
-        one that it read.
+        `latest`. `accept_loss` lets a durable one continue if the server has lost events.
 
-        `where` asks by content instead of topics: a filter such as `symbol = 'ACME' and price >
-        10`. On `ensue://` such a subscription ends (`SubscriptionLost`) when it has no room for the
-        next event, or for all events of a transaction, unless it is durable: then events wait at
-        a server. `accept_loss` lets it continue if too many waited there, and some were lost.
+        `where` asks by content: a filter such as `symbol = 'ACME' and price > 10`. On `ensue://` such
+        a subscription ends (`SubscriptionLost`) without room for the next event or transaction,
+        unless it is durable: then events wait at a server. With `order=ensue.Total()` it gets
+        events published with that order, in one order with all filters that overlap.
         """
         hub, _ = self._open()
-        if where is not None:
-            check_by_content(topics, order=order is not _DEFAULT, start=start != "latest")
+        if where is not None and isinstance(order, _Default):
+            check_by_content(topics, start=start != "latest")
             check_accept_loss(accept_loss, durable=durable)
             options = ReadOptions(name=name, pending_max=pending_max, acknowledge=acknowledge)
-            if not durable:
-                return self._content.subscribe(where, options)
-            check_durable_name(name)
-            return self._content.subscribe_durably(where, options, accept_loss=accept_loss)
+            if durable:
+                return self._content.subscribe_durably(where, options, accept_loss=accept_loss)
+            return self._content.subscribe(where, options)
         chosen = self.order if isinstance(order, _Default) else order
         transport = hub.transport
+        cells = None if where is None else cell_request(hub, chosen, where, topics)
         check_order(chosen, transport.capabilities, transport.name)
         check_pair(self.order, chosen, transport.name)
         subscription = Subscription(
             hub,
             client=self._name,
             name=name,
-            topics=topics,
+            topics=topics if cells is None else cells.topics,
             order=chosen,
             pending_max=pending_max,
             acknowledge=acknowledge,
             durable=durable,
             start=start,
             accept_loss=accept_loss,
+            cells=cells,
         )
         return self._keep(subscription)
 

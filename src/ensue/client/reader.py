@@ -15,6 +15,7 @@ from ensue.client.clock_alerts import observed
 from ensue.core.event import Event
 from ensue.core.order import Order
 from ensue.orders import SubscriberNode
+from ensue.protocols.content.cells import ContentCounts
 from ensue.protocols.deadline.delivery import DeadlineCounts
 from ensue.protocols.interface import Deliver, Outcome
 from ensue.protocols.merged.counts import MergedCounts
@@ -25,7 +26,7 @@ from ensue.runtime.hub_memory import Hub
 
 __all__ = ["Counts", "NodeReader", "Reader"]
 
-Counts = MergedCounts | DeadlineCounts | UnorderedCounts
+Counts = MergedCounts | DeadlineCounts | UnorderedCounts | ContentCounts
 
 
 class Reader(ABC):
@@ -120,6 +121,7 @@ class NodeReader(Reader):
         acknowledge_each: bool,
         start: int | None,
         accept_loss: bool = False,
+        matches: Callable[[Event], bool] | None = None,
     ) -> None:
         super().__init__(name)
         self._durable = durable
@@ -131,6 +133,7 @@ class NodeReader(Reader):
             acknowledge_each=acknowledge_each,
             start=start,
             accept_loss=accept_loss,
+            matches=matches,
         )
         self._driver: Driver[Any] | None = None
         self._paused = False

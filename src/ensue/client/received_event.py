@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from ensue.core.event import Event, Stamp, shorten
+from ensue.protocols.content.cells import attributes_of, is_cell
 from ensue.protocols.content.frames import CONTENT
 
 __all__ = ["CONTENT", "ReceivedEvent"]
@@ -59,9 +60,9 @@ class ReceivedEvent(msgspec.Struct, eq=False):
     @property
     def attributes(self) -> dict[str, bool | int | float | str]:
         """The attributes it was published with by content; empty if it was published on a topic."""
-        if self.event.topic != CONTENT:
+        if self.event.topic != CONTENT and not is_cell(self.event.topic):
             return {}
-        return {name: msgspec.json.decode(text) for name, text in self.event.headers.items()}
+        return attributes_of(self.event.headers)
 
     @property
     def publisher(self) -> str:

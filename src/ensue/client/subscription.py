@@ -24,9 +24,8 @@ Other subscriptions rest at once; their driver runs until servers know that they
 hub is closed.
 
 By content (`where=…`). The subscription has one filter, and ends when a transaction withdraws it.
-Where publishers don't wait, it ends with `SubscriptionLost` if it has no room for the next event,
-or for all events of a transaction. A durable one has a mailbox at a server instead, and gets no
-more events than it has room for.
+Where publishers don't wait, it ends with `SubscriptionLost` if it has no room for the next event or
+transaction; a durable one has a mailbox instead. With an order it is one to cells (`content.cells`).
 """
 
 import asyncio
@@ -37,6 +36,7 @@ from typing import Any, Self
 
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
+from ensue.client.content.cells import CellRequest
 from ensue.client.content.durable import DurableReader, DurableRequest
 from ensue.client.content.reader import ContentReader, ContentRequest
 from ensue.client.event_queue import EventQueue
@@ -44,7 +44,7 @@ from ensue.client.failures import fail
 from ensue.client.handlers import READ_AHEAD_MAX, ReadAhead, Runner
 from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
 from ensue.client.reader import Counts, NodeReader, Reader
-from ensue.client.received_event import CONTENT, ReceivedEvent
+from ensue.client.received_event import ReceivedEvent
 from ensue.client.shared_node import SharedReader
 from ensue.client.topic_changes import Missed, TopicChanges
 from ensue.client.trace_rows import CLOSED, SubscriptionRows
@@ -92,8 +92,9 @@ class Subscription:
         start: Start = "latest",
         accept_loss: bool = False,
         content: ContentRequest | DurableRequest | None = None,
+        cells: CellRequest | None = None,
     ) -> None:
-        check_topics(topics, resumed=durable)
+        check_topics(topics, resumed=durable, cells=cells is not None)
         check_pending_max(pending_max)
         check_acknowledge(acknowledge)
         if name is not None:
@@ -112,6 +113,8 @@ class Subscription:
         self._accept_loss = accept_loss
         self._content = content
         """Its filter; None: it has topics."""
+        self._cells = cells
+        """Its filter, and the cells that are its topics, if it has an order."""
         self._automatic = acknowledge == "auto"
         self._reader: Reader | None = None
         """Made on entering."""
@@ -139,7 +142,9 @@ class Subscription:
     def __repr__(self) -> str:
         name = self.name or self._wanted_name
         who = f" {name!r}" if name else ""
-        if self._content is not None:
+        if self._cells is not None:
+            what = f"where={self._cells.where!r}, order={written(self.order)}"
+        elif self._content is not None:
             what = f"where={self._content.where!r}"
         else:
             topics = self.topics or self._topics
@@ -193,7 +198,8 @@ class Subscription:
     def counts(self) -> Counts | None:
         """Numbers of late and dropped events, by reason.
 
-        None in total and causal order, which have no such events.
+        None in total and causal order, which have no such events. By content in total order: of
+        events that match, and of those that came in vain.
         """
         return None if self._reader is None else self._reader.counts
 
@@ -350,7 +356,7 @@ class Subscription:
     async def subscribe(self, *topics: str) -> None:
         """Add topics; returns when events published from now on will be delivered."""
         self._check_content_topics(topics)
-        check_topics(topics)
+        check_topics(topics, cells=self._cells is not None)
         reader = self._open_reader()
         waiting = self._topic_changes.ask(topics, joined=self.topics)
         reader.command(lambda node, now: node.subscribe(topics, now_ns=now))
@@ -542,6 +548,7 @@ class Subscription:
             acknowledge_each=self.durable or not self._automatic,
             start=self._start,
             accept_loss=self._accept_loss,
+            matches=None if self._cells is None else self._cells.matches,
         )
 
     def _open_reader(self) -> Reader:
@@ -557,7 +564,8 @@ class Subscription:
         return LocalProtocolError(why)
 
     def _check_content_topics(self, topics: tuple[str, ...]) -> None:
-        if self._content is not None and topics != (CONTENT,):
+        by_content = self._content is not None or self._cells is not None
+        if by_content and topics != self._topics:
             raise LocalProtocolError(
                 f"a subscription by content has no topics, got {', '.join(map(repr, topics))}: "
                 "make another one, or close it"

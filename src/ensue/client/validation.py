@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ensue import orders
 from ensue.core.errors import BadInput, ConfigurationError, UnsupportedOrder
 from ensue.core.order import ORDERS, Order, spelled, written
+from ensue.protocols.content.cells import is_cell
 from ensue.protocols.content.frames import IDENTIFIER_LENGTH_MAX
 from ensue.runtime.names import check_name, check_text
 from ensue.transports import Capabilities
@@ -33,11 +34,13 @@ __all__ = [
     "check_pair",
     "check_payload",
     "check_pending_max",
+    "check_record",
     "check_resumed",
     "check_seconds",
     "check_size",
     "check_start",
     "check_token",
+    "check_topic_event",
     "check_topics",
 ]
 
@@ -52,17 +55,26 @@ _WILDCARD = re.compile(r"(?:(?<=[./])|^)(?:\*\*?|[>#+])(?=[./]|$)")
 
 
 def check_topics(
-    topics: tuple[str, ...], *, resumed: bool = False, wildcards: bool = False
+    topics: tuple[str, ...],
+    *,
+    resumed: bool = False,
+    wildcards: bool = False,
+    cells: bool = False,
 ) -> None:
     """Refuse invalid topics, and no topics unless a subscription is resumed.
 
     Wildcards of other systems are refused: they would be taken literally. `wildcards` allows them,
-    to leave topics that an earlier version accepted.
+    to leave topics that an earlier version accepted. `cells` allows those of events by content.
     """
     if not topics and not resumed:
         raise BadInput("name at least one topic")
     for topic in topics:
         check_text(topic, "a topic")
+        if is_cell(topic) and not cells:
+            raise BadInput(
+                f"topics that begin with {topic[: topic.index(':') + 1]!r} are for events by "
+                f"content, got {topic!r}: publish attributes, and subscribe with where=…"
+            )
         found = None if wildcards else _WILDCARD.search(topic)
         if found is not None:
             raise BadInput(
@@ -73,6 +85,12 @@ def check_topics(
 
 def check_resumed(name: str, had: tuple[str, ...], topics: tuple[str, ...]) -> None:
     """Refuse to resume a subscription with fewer topics: it would lose its position there."""
+    if any(map(is_cell, had)) and not set(had) <= set(topics):
+        raise BadInput(
+            f"the durable subscription {name!r} is by content, and was entered with another filter "
+            "or none, or the servers have other cells now: enter it with its where=… and order=…, "
+            "or choose another name"
+        )
     if not had and not topics:
         raise BadInput(f"the durable subscription {name!r} is new: name at least one topic")
     if topics and not set(had) <= set(topics):
@@ -183,6 +201,21 @@ def check_start(
     return 1 if start == "earliest" else start
 
 
+def check_record(
+    record: str | bool | None, trace: str | None, *, kept: bool
+) -> str | Literal[True] | None:
+    """Return where to record a run; refuse it beside a trace, and where servers keep events."""
+    if record is False or record is None:
+        return None
+    if trace is not None:
+        raise ConfigurationError("a recorded run has its trace: give record or trace, not both")
+    if kept:
+        raise ConfigurationError(
+            "a server keeps the events itself: give trace, and read its log with its URL"
+        )
+    return record
+
+
 def check_payload(payload: Payload, bytes_max: int) -> bytes:
     """Return a payload as immutable bytes."""
     if payload is None:
@@ -251,15 +284,21 @@ def check_broker_name(name: object, given_by: str) -> None:
 
 
 def check_by_content(topics: tuple[str, ...], **given: bool) -> None:
-    """Refuse options that a subscription by content can't have: those that `given` maps to True."""
+    """Refuse topics, and options without order, which `given` maps to True."""
     if topics:
         raise BadInput("subscribe to topics or by content (where=…), not both")
     wrong = ", ".join(option for option, is_given in given.items() if is_given)
     if wrong:
         raise BadInput(
             f"a subscription by content can't have {wrong}: brokers deliver events as they arrive, "
-            "and keep no log"
+            "and keep no log; with order=ensue.Total() it can"
         )
+
+
+def check_topic_event(*, ordered: bool) -> None:
+    """Refuse an order of an event on a topic."""
+    if ordered:
+        raise BadInput("order is for events by content: events on a topic have that of the bus")
 
 
 def check_content_event(key: object, headers: object) -> None:

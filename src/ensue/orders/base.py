@@ -158,6 +158,8 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     start: int | None = None
     """The place in the log to start at; None: new events."""
     accept_loss: bool = False
+    matches: Callable[[Event], bool] | None = None
+    """Whether the application gets an event, by content; None: it gets all of its topics."""
 
 
 # -- Values that an order declares -----------------------------------------------------------------
@@ -240,6 +242,9 @@ class Guarantee(ABC):
     observes_stamps: ClassVar[bool] = False
     """Whether a bus publishes after each event that its subscriptions got before its turn; then
     its node is an `ObservingNode`."""
+
+    orders_content: ClassVar[bool] = False
+    """Whether events by content have this order too, in the cells of a chain."""
 
     # -- The client --------------------------------------------------------------------------------
 

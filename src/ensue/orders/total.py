@@ -28,6 +28,7 @@ class TotalOrder(Guarantee):
     has_chain = True
     has_topic_log = True
     keeps_log = True
+    orders_content = True
     options = (
         Option(
             name="--causal",
@@ -118,6 +119,7 @@ class TotalOrder(Guarantee):
                 acknowledge_each=wanted.acknowledge_each,
                 start=wanted.start,
                 accept_loss=wanted.accept_loss,
+                matches=wanted.matches,
                 records=records,
                 # A durable name may be forgotten and created again: a later life is higher.
                 life=now_ns if wanted.durable else 0,
@@ -153,10 +155,15 @@ class TotalOrder(Guarantee):
         return draw(seed)
 
     def draws(self) -> "Mapping[str, Callable[[int], Scenario]]":
-        """Return how to draw scenarios of chains that keep causal order, and that don't."""
+        """Return how to draw scenarios: causal or not, with topics that move, and by content."""
+        from ensue.simulation.swarms import total_content
         from ensue.simulation.swarms.total import draw_moves, draw_noncausal
 
-        draws = {"total-noncausal": draw_noncausal, "total-moves": draw_moves}
+        draws = {
+            "total-noncausal": draw_noncausal,
+            "total-moves": draw_moves,
+            "total-content": total_content.draw,
+        }
         return {**super().draws(), **draws}
 
     def ordering_rules(self) -> "Mapping[str, OrderingRule]":

@@ -276,6 +276,7 @@ class MemoryHub(Hub):
             leave_out=reliable,
             carries=True,
             durable=False,
+            cells=options.cells or msgspec.UNSET,
         )
         self.registry: Registry | None = None
         """The registry that has this hub by its name, if it has one."""

@@ -42,6 +42,8 @@ import msgspec
 from ensue.core.errors import RemoteProtocolError
 from ensue.core.event import Event
 from ensue.core.order import Total
+from ensue.protocols.content.cells import is_cell
+from ensue.protocols.content.frames import CONTENT
 from ensue.protocols.content.topology import broker_of
 from ensue.protocols.interface import Frame, Persist
 from ensue.protocols.topic_log.frames import (
@@ -117,6 +119,9 @@ class Authorization:
         self._may_put = may_put
         self._config = config
         self._stamp_key = config.stamp_key
+        cells = config.sequencer.partition
+        self._stem = "" if cells is None else cells.stem
+        """How the topics of events by content begin."""
         self._write = write
         own = next(member for member in config.members if member.name == config.name)
         own_host = parse_address(own.address or config.listen, what="an address")[0]
@@ -297,6 +302,11 @@ class Authorization:
             return too_many(limits, "topic_length", "the topic has too many characters")
         if topic.count(".") >= limits.topic_depth:
             return too_many(limits, "topic_depth", "the topic has too many levels")
+        if is_cell(topic):
+            # A permission for content is one for all of its cells.
+            if not self._stem or not topic.startswith(self._stem):
+                return "these servers have other cells for events by content: connect again"
+            topic = CONTENT
         if not grants.may(action, topic):
             doing = "publish on" if action == "publish" else "subscribe to"
             return f"{grants.user!r} may not {doing} {topic!r}"

@@ -197,6 +197,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             parse_address(member.address, what=f"the address of {member.name!r}")
         if not self.sequencer.carries or not self.sequencer.durable:
             raise ConfigurationError("sequencer.carries and sequencer.durable must be true")
+        if self.closed and self.sequencer.partition is not None:
+            raise ConfigurationError(
+                "cells need topics that are placed by hash, and closed is true: set closed = false"
+            )
         if self.sync_s < 0 or self.expire_s <= 0:
             raise ConfigurationError(
                 f"sync_s must be at least 0, got {self.sync_s:g}, and expire_s above 0, got "
@@ -288,10 +292,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def sequenced(*, causal: bool, publisher_order: bool | None = None) -> SequencerConfig:
+def sequenced(
+    *, causal: bool, publisher_order: bool | None = None, cells: str = ""
+) -> SequencerConfig:
     """Return the sequencer configuration of a chain whose order is causal, or is not.
 
     Publisher order across topics is part of causal order, so by default there is neither or both.
+    `cells` divides events by content.
     """
     if publisher_order and not causal:
         raise ConfigurationError(
@@ -299,7 +306,9 @@ def sequenced(*, causal: bool, publisher_order: bool | None = None) -> Sequencer
             "keep their order across topics only where order is causal; leave it out"
         )
     kept = causal if publisher_order is None else publisher_order
-    return SequencerConfig(carries=True, groups=1 if causal else 2, publisher_order=kept)
+    return SequencerConfig(
+        carries=True, groups=1 if causal else 2, publisher_order=kept, cells=cells or msgspec.UNSET
+    )
 
 
 def leased(

@@ -102,6 +102,7 @@ class _File(_Table, frozen=True, kw_only=True):
     servers: tuple[_Server, ...]
     closed: bool = False
     causal: bool = True
+    cells: str = ""
     publisher_order: bool | None = None
     sync: Sync | None = None
     expire: Duration | None = None
@@ -226,7 +227,7 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
         beside={each.name: each.beside for each in file.servers if each.beside},
         closed=file.closed,
         sequencer=leased(
-            sequenced(causal=file.causal, publisher_order=file.publisher_order),
+            sequenced(causal=file.causal, publisher_order=file.publisher_order, cells=file.cells),
             file.lease,
             file.lease_lost,
         ),

@@ -11,6 +11,7 @@ Options, as in `memory://shop?nodes=3&jitter_ms=5`:
   lost; nodes of causal order retransmit it, and those of deadline order until its deadline.
 - `seed`: of the random numbers for the two above (0).
 - `brokers`: content brokers (1).
+- `cells`: how events by content are divided for total order, such as `symbol/16` (none).
 
 Frames are not encoded. They are delivered in the order sent, one after the other, within the call
 that caused them: without jitter, a publish returns when the event is delivered.
@@ -48,6 +49,8 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     brokers: int = 1
     """Content brokers, started on first use."""
+    cells: str = ""
+    """How events by content are divided (`SequencerConfig.cells`)."""
 
     @classmethod
     def parse(cls, url: str) -> "MemoryOptions":
@@ -63,7 +66,7 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
         if ":" in parts.netloc or "@" in parts.netloc:
             raise BadInput(f"{url}: a memory hub has no port and no user; expected memory://NAME")
         given = UrlOptions.read(
-            parts.query, ("nodes", "jitter_ms", "loss", "seed", "brokers"), shown=url
+            parts.query, ("nodes", "jitter_ms", "loss", "seed", "brokers", "cells"), shown=url
         )
         read = cls(
             hub=parts.netloc,
@@ -72,6 +75,7 @@ class MemoryOptions(msgspec.Struct, frozen=True, kw_only=True):
             loss=given.number("loss", 0.0),
             seed=given.integer("seed", 0),
             brokers=given.integer("brokers", 1),
+            cells=given.text("cells"),
         )
         for name, count in (("nodes", read.nodes), ("brokers", read.brokers)):
             if not 1 <= count <= 64:

@@ -51,8 +51,10 @@ def test_errors_name_the_mistake() -> None:
                 await a.publish({"price": 1})
             with pytest.raises(ensue.BadInput, match="not both"):
                 a.subscribe("topic", where="x = 1")
-            with pytest.raises(ensue.BadInput, match="can't have order, start: "):
-                a.subscribe(where="x = 1", order=None, durable=True, start="earliest")
+            with pytest.raises(ensue.BadInput, match="can't have start: "):
+                a.subscribe(where="x = 1", durable=True, start="earliest")
+            with pytest.raises(ensue.UnsupportedOrder, match="can't have no order: "):
+                a.subscribe(where="x = 1", order=None)
             with pytest.raises(ensue.BadInput, match="no key and no headers"):
                 await a.publish({"price": 1}, key=b"1")
             with pytest.raises(ensue.BadInput, match="attribute 'price' must be a finite number"):

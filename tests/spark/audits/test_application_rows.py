@@ -137,6 +137,19 @@ def unread_positions(named: bool) -> Application:
     return script.hand_over("s", "d", position=3).hand_over("s", "e", position=5)
 
 
+def unmatched(named: bool) -> Application:
+    """A subscription by content gets a and c; another one was owed all of them."""
+    script = Application(named=named)
+    script.subscribe("s", "x").subscribe("s", "x", subscription="other")
+    script.submit("p", "a", "b", "c").confirm("p", "a", "b", "c")
+    script.leave_unread("s", "b", position=9)
+    script.rows[-1] = msgspec.structs.replace(script.rows[-1], verdict="unmatched", position=None)
+    script.hand_over("s", "a", position=1).hand_over("s", "c", position=2)
+    return script.hand_over("s", "a", subscription="other").hand_over(
+        "s", "c", subscription="other"
+    )
+
+
 def skipped_positions(named: bool) -> Application:
     """As `unread_positions`, but nothing says what became of position 4."""
     script = Application(named=named)
@@ -208,6 +221,7 @@ MAKERS = (
     published_again_after_a_restart,
     confirmed_after_a_restart,
     unread_positions,
+    unmatched,
     skipped_positions,
     unread_at_another_subscription,
     unread_without_a_subscription,
@@ -222,6 +236,7 @@ ANOMALIES: Mapping[str, dict[str, int]] = {
     "confirmed_long_before_the_end": {"lost": 1},
     "gap_in_an_ended_subscription": {"lost": 1},
     "confirmed_after_a_restart": {"lost": 1},
+    "unmatched": {"lost": 1},
     "skipped_positions": {"position": 1},
     "unread_at_another_subscription": {"position": 1},
     "unread_without_a_subscription": {"uninvited": 2},

@@ -29,6 +29,7 @@ from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
 from ensue.client.bus import Bus
 from ensue.client.content import attempts, plan, transaction
+from ensue.client.content import cells as content_cells
 from ensue.client.content import client as content_client
 from ensue.client.content.durable import DurableMailbox
 from ensue.client.content.reader import ContentShare, ReadOptions
@@ -41,6 +42,7 @@ from ensue.client.subscription import Subscription
 from ensue.client.topic_changes import TopicChanges
 from ensue.core import clock, platform
 from ensue.core.clock import SystemClock
+from ensue.core.event import Event
 from ensue.journal.files import Files
 from ensue.journal.format import event_key
 from ensue.journal.index import EventIndex
@@ -49,13 +51,14 @@ from ensue.journal.recovery import Recovery
 from ensue.journal.segments import Segments
 from ensue.protocols.causal.reader_inquiries import ReaderInquiries
 from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.content.cells import Cells, Match
 from ensue.protocols.content.client import Notified
 from ensue.protocols.content.frames import INVITATION, Attach
 from ensue.protocols.content.leases import Leases as ContentLeases
 from ensue.protocols.content.mailboxes import Mailboxes
 from ensue.protocols.content.steps import Steps
 from ensue.protocols.content.tables import Tables
-from ensue.protocols.interface import Acknowledged, Discard, Join, Persist, Send
+from ensue.protocols.interface import Acknowledged, Deliver, Discard, Join, Persist, Send
 from ensue.protocols.membership.client import POLL_NS, MembershipClient
 from ensue.protocols.membership.registry import Registry
 from ensue.protocols.merged.publisher import MergedPublisher
@@ -1249,6 +1252,47 @@ DURABLE = (
     ),
 )
 
+# -- Events by content in total order -------------------------------------------------------------
+
+
+def want_everything(self: Match, event: Event) -> bool:
+    """The application gets every event of its cells."""
+    self.counts.delivered += 1
+    return bool(event)
+
+
+def write_as_text(attributes: dict[str, Any]) -> dict[str, str]:
+    """A number becomes the text that it is written as."""
+    return {name: f'"{value}"' for name, value in attributes.items()}
+
+
+def forget_last_attribute(self: Cells, event: dict[str, Any]) -> str:
+    """The publisher takes the last attribute for absent."""
+    classes = [axis.class_of(event.get(axis.name)) for axis in self.axes]
+    return self._topic((*classes[:-1], 0))
+
+
+def count_in_vain(self: Delivery, event: Event, slot: int, since_ns: int, now_ns: int) -> None:
+    """An event that does not match takes a position."""
+    skipped = self._skipped(event)
+    self._progress.places[event.topic] = event.place
+    self._progress.handled(event.topic, slot, count=not event.void)
+    if skipped:
+        self._effects.append(Discard(event, skipped))
+    else:
+        self._effects.append(Deliver(event, self._progress.delivered, "", now_ns - since_ns))
+
+
+CELLS = tuple(
+    Mutant(name, "total-content", (patch,))
+    for name, patch in (
+        ("events in vain reach the application", (Match, "__call__", want_everything)),
+        ("numbers become text", (content_cells, "headers_of", write_as_text)),
+        ("a publisher forgets an attribute", (Cells, "topic_of", forget_last_attribute)),
+        ("an event in vain takes a position", (Delivery, "release", count_in_vain)),
+    )
+)
+
 SEEDS = {
     "ended subscriptions get events": 1,
     "events of aborted plans stay": 2,
@@ -1380,11 +1424,15 @@ SEEDS = {
     "gaps are waited for": 12,
     "late events are dropped": 12,
     "time to live is ignored": 78,
+    "events in vain reach the application": 0,
+    "numbers become text": 0,
+    "a publisher forgets an attribute": 0,
+    "an event in vain takes a position": 0,
 }
 """By bug: a seed that finds it, and finds nothing without it."""
 
 _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, *OPERATIONS)
-_ALL = (*_COMMON, *CALLS, *RARE, *DURABLE)
+_ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS)
 MUTANTS = tuple(
     msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
 )

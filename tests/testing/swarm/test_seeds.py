@@ -45,7 +45,8 @@ def test_seeds_with_a_rare_fault_find_no_problem(fault: str) -> None:
 def test_seeds_with_rare_calls_find_no_problem(order: str) -> None:
     missing = dict.fromkeys(possible_calls(order))
     for seed in range(300):
-        if not missing.keys().isdisjoint(drawn := draw(seed, order).calls):
+        drawn = getattr(draw(seed, order), "calls", ())
+        if not missing.keys().isdisjoint(drawn):
             assert problems(order, range(seed, seed + 1)) == []
             missing = {each: None for each in missing if each not in drawn}
     assert not missing

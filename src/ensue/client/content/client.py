@@ -19,7 +19,12 @@ from ensue.client.content.transaction import (
 )
 from ensue.client.receipts import receipt_by, room_by
 from ensue.client.subscription import Subscription
-from ensue.client.validation import Payload, check_handler, check_payload
+from ensue.client.validation import (
+    Payload,
+    check_durable_name,
+    check_handler,
+    check_payload,
+)
 from ensue.core.errors import BadInput
 from ensue.core.event import Event
 from ensue.protocols.content.frames import Publication
@@ -108,6 +113,7 @@ class ContentClient:
     ) -> Subscription:
         """Return a durable subscription by content."""
         parse_unreserved(where)
+        check_durable_name(options.name)
         assert options.name is not None
         request = DurableRequest(
             where=where,

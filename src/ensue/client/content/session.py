@@ -34,6 +34,7 @@ from ensue.core.errors import (
     refused_subscription,
 )
 from ensue.core.event import NAME_LENGTH_MAX, Event
+from ensue.protocols.content.cells import headers_of
 from ensue.protocols.content.client import Answered, Notified, SessionEnded, Welcomed
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.frames import Publication
@@ -57,15 +58,12 @@ _log = logging.getLogger("ensue")
 
 def content_event(publication: Publication) -> Event:
     """Return a publication as an event; its attributes are headers, as JSON."""
-    headers = {
-        name: msgspec.json.encode(value).decode() for name, value in publication.attributes.items()
-    }
     return Event(
         topic=CONTENT,
         payload=publication.payload,
         publisher=publication.publisher.removesuffix(_SUFFIX),
         publisher_seq=publication.number,
-        headers=headers,
+        headers=headers_of(publication.attributes),
         published_at_ns=publication.published_at_ns,
     )
 

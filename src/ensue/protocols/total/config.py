@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from ensue.core.errors import ConfigurationError
+from ensue.protocols.content.cells import Cells
 
 __all__ = ["SequencerConfig"]
 
@@ -79,10 +80,20 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     Leave ample room: publishers at the limit of two nodes can wait for each other."""
     lease_lost_ns: int = SECOND_NS
     """The lease of a publisher whose connection is lost, if that is shorter."""
+    cells: str | msgspec.UnsetType = msgspec.UNSET
+    """How events by content are divided among topics (`ensue.protocols.content.cells`); unset: this
+    chain has none."""
+
+    @property
+    def partition(self) -> Cells | None:
+        """The cells for events by content; None: there are none."""
+        return Cells.parse(self.cells) if isinstance(self.cells, str) else None
 
     def __post_init__(self) -> None:
         if self.groups not in (1, 2):
             raise ConfigurationError(f"groups must be 1 or 2, got {self.groups}")
+        if isinstance(self.cells, str):
+            Cells.parse(self.cells)
         if not self.reliable and self.leave_out:
             raise ConfigurationError(
                 "leave_out needs a reliable log: an entry left out is known only from the topic's "

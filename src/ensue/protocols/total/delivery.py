@@ -4,6 +4,9 @@ Events are delivered in positions 1, 2, 3, …. With a reliable topic log an eve
 as it takes, and after a round trip to the log without progress, `gap_ns` at first, the subscriber
 requests what is missing (`gap_requests`). With a lossy one, an event is released when its time to
 live ends or the buffer is full; what arrives later is delivered at once, tagged `out_of_order`.
+
+A subscription by content steps over an event that does not match its filter, as over a void one: it
+takes its turn in the order, and no position.
 """
 
 from ensue.core.event import Event
@@ -11,7 +14,10 @@ from ensue.protocols.interface import Deliver, Discard
 from ensue.protocols.total.progress import Progress
 from ensue.protocols.total.subscription_state import SubscriptionState
 
-__all__ = ["Delivery"]
+__all__ = ["UNMATCHED", "Delivery"]
+
+UNMATCHED = "unmatched"
+"""The verdict on an event that does not match the filter of a subscription by content."""
 
 
 class Delivery:
@@ -22,6 +28,7 @@ class Delivery:
         self._queue = state.queue
         self._progress = progress
         self._effects = state.effects
+        self._matches = state.matches
         self.paused = False
         """Whether the application can't keep up: nothing is delivered until it can."""
         self.gap_due_ns: int | None = None
@@ -38,7 +45,7 @@ class Delivery:
             return  # Not stamped: no sequencer ordered it.
         queue, progress = self._queue, self._progress
         outcome = queue.offer(event, slot, now_ns)
-        if outcome == "next" and progress.volatile and not event.void:
+        if outcome == "next" and progress.volatile and not event.void and self._matches is None:
             # The fast path: almost every event of a subscription that keeps no records.
             progress.delivered += 1
             progress.places[event.topic] = event.place
@@ -56,10 +63,19 @@ class Delivery:
         elif outcome == "held":
             self.deliver_ready(now_ns)
         elif outcome == "late" and not event.void:
+            if self._skipped(event):
+                self._effects.append(Discard(event, UNMATCHED))
+                return
             progress.handled(event.topic, queue.clock[event.topic], count=True)
             self._effects.append(Deliver(event, progress.delivered, "out_of_order"))
         else:
             self._effects.append(Discard(event, outcome))
+
+    def _skipped(self, event: Event) -> str:
+        """Return why an event is not for the application; empty: it is."""
+        if event.void:
+            return "void"
+        return "" if self._matches is None or self._matches(event) else UNMATCHED
 
     def deliver_ready(self, now_ns: int, *, progress: bool = False) -> None:
         """Release held events that are next; `progress`: one was delivered before."""
@@ -70,12 +86,13 @@ class Delivery:
             self.expect_progress(now_ns)
 
     def release(self, event: Event, slot: int, since_ns: int, now_ns: int) -> None:
-        """Deliver an event that was held since a time, or discard it if it is void."""
+        """Deliver an event that was held since a time, or discard it if it is void or unmatched."""
         progress = self._progress
         progress.places[event.topic] = event.place
-        progress.handled(event.topic, slot, count=not event.void)
-        if event.void:
-            self._effects.append(Discard(event, "void"))
+        skipped = self._skipped(event)
+        progress.handled(event.topic, slot, count=not skipped)
+        if skipped:
+            self._effects.append(Discard(event, skipped))
         else:
             self._effects.append(Deliver(event, progress.delivered, "", now_ns - since_ns))
 

@@ -29,7 +29,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from ensue.core.errors import SubscriptionRefused
+from ensue.core.event import Event
 from ensue.core.lineage import ROLLED_BACK, Lineage
+from ensue.protocols.content.cells import ContentCounts
 from ensue.protocols.interface import (
     Effect,
     Frame,
@@ -77,7 +79,8 @@ class Subscriber:
     `acknowledge_each` makes the application acknowledge events; otherwise an event counts as
     handled when it is delivered. `start` is the place in the log to start at, for the topics that
     are joined first; None, and for topics that are added later: with new events. `accept_loss`
-    makes a durable subscription go on if a log is not the one that it read. `records` is what an
+    makes a durable subscription go on if a log is not the one that it read. `matches` says of each
+    event in its turn whether the application gets it; others are discarded. `records` is what an
     earlier incarnation persisted. Changes are numbered from behind `life` on: where a name is used
     again after its records were given up, it has to be higher each time, so that no node takes a
     change for one that it has seen.
@@ -92,6 +95,7 @@ class Subscriber:
         acknowledge_each: bool = False,
         start: int | None = None,
         accept_loss: bool = False,
+        matches: Callable[[Event], bool] | None = None,
         records: Mapping[str, bytes] | None = None,
         life: int = 0,
         now_ns: int = 0,
@@ -99,7 +103,11 @@ class Subscriber:
         self.name = name
         self.placement = placement
         self.config = config = config or SequencerConfig()
-        state = self._state = SubscriptionState(name=name, placement=placement, config=config)
+        state = self._state = SubscriptionState(
+            name=name, placement=placement, config=config, matches=matches
+        )
+        self.counts: ContentCounts | None = getattr(matches, "counts", None)
+        """Of a subscription by content; None for others."""
         self.queue = state.queue
         self._effects = state.effects
         self.progress = Progress(

@@ -1,7 +1,8 @@
 """The state that the parts of one subscriber share: queue and effects."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from ensue.core.event import Event
 from ensue.protocols.interface import Attach, Detach, Effect
 from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.total.config import SequencerConfig
@@ -17,10 +18,19 @@ BACKOFF_POLLS_MAX = 4
 class SubscriptionState:
     """The state that the parts of one subscriber share, and their effects."""
 
-    __slots__ = ("config", "effects", "name", "placement", "queue", "round_trips")
+    __slots__ = ("config", "effects", "matches", "name", "placement", "queue", "round_trips")
 
-    def __init__(self, *, name: str, placement: Placement, config: SequencerConfig) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        placement: Placement,
+        config: SequencerConfig,
+        matches: Callable[[Event], bool] | None = None,
+    ) -> None:
         self.name = name
+        self.matches = matches
+        """Whether the application gets an event; None: it gets all."""
         self.placement = placement
         self.config = config
         self.queue: HoldBack

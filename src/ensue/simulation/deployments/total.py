@@ -2,15 +2,24 @@
 
 Chain nodes talk to each other over numbered links; all others repeat requests. A subscriber that
 replies is two nodes, one that subscribes and one that publishes, and one name in the trace.
+
+With cells (`SequencerConfig.cells`) events are by content: the topics of publishers stand for the
+attributes of events, as in `symbol = 'a' and price = 3`, and those of subscribers for filters.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from ensue.checkers import Report, check
+import msgspec
+
+from ensue.checkers import Report, Verdict, check, content_cells
+from ensue.checkers.content_filters import attributes_of
 from ensue.core.event import Event
 from ensue.core.trace import Row
 from ensue.core.wire import Codec
+from ensue.protocols.content.cells import Match, headers_of
+from ensue.protocols.content.filters.filter import Attributes
+from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.interface import Node
 from ensue.protocols.shared.link import Linked
 from ensue.protocols.topic_log.log import TopicLog
@@ -22,7 +31,7 @@ from ensue.protocols.total.sequencer import Sequencer
 from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station
 from ensue.protocols.total.subscriber import Subscriber
 from ensue.simulation.deployments.topic_log import Records, TopicLogDeployment
-from ensue.simulation.scenario import Scenario
+from ensue.simulation.scenario import Scenario, SubscriberSpec
 from ensue.simulation.text import at_site, duration, listed
 from ensue.simulation.world.driver import Command
 from ensue.simulation.world.process import Factory
@@ -49,6 +58,15 @@ class TotalDeployment(TopicLogDeployment):
             topics={each.name: each.topics for each in scenario.chain},
         )
         super()._prepare()
+        self._cells = scenario.sequencer.partition
+        self._filters = {
+            (each.name, each.name): filters[0]
+            for each in scenario.subscribers
+            if (filters := (*each.topics, *(one for c in each.changes for one in c.subscribe)))
+        }
+        """By subscriber: its filter, or the first of its topics."""
+        self._attributes: dict[str, Attributes] = {}
+        """By event by content: its attributes."""
         self._codec = Codec(FRAMES)
         return self._codec
 
@@ -132,19 +150,58 @@ class TotalDeployment(TopicLogDeployment):
         return self._client_factory(self.roles.publisher, name)
 
     def _subscriber_factory(self, name: str) -> Factory:
-        return self._client_factory(self.roles.subscriber, name)
+        where = None if self._cells is None else self._filters.get((name, name))
+        return self._client_factory(self.roles.subscriber, name, where)
 
-    def _client_factory(self, role: type[Publisher] | type[Subscriber], name: str) -> Factory:
+    def _client_factory(
+        self, role: type[Publisher] | type[Subscriber], name: str, where: str | None = None
+    ) -> Factory:
         def build(records: Records, now_ns: int) -> Node:
+            by_content: dict[str, Any] = {} if where is None else {"matches": Match(parse(where))}
             return role(
                 name=name,
                 placement=self._own_placement(),
                 config=self.scenario.sequencer,
                 records=records,
                 now_ns=now_ns,
+                **by_content,
             )
 
         return build
+
+    # -- Events by content ----------------------------------------------------------------------
+
+    def _publishing(self, topic: str, payload: bytes) -> Command:
+        cells = self._cells
+        if cells is None:
+            return super()._publishing(topic, payload)
+        attributes = attributes_of(topic)
+
+        def publish(node: Any, now_ns: int) -> None:
+            cell, headers = cells.topic_of(attributes), headers_of(attributes)
+            event = node.publish(cell, payload, now_ns=now_ns, headers=headers)
+            self._attributes[event.id] = attributes
+
+        return publish
+
+    def _schedule_changes(self, subscriber: SubscriberSpec) -> None:
+        if self._cells is not None:
+            changes = tuple(
+                msgspec.structs.replace(
+                    each,
+                    subscribe=self._cells_of(each.subscribe),
+                    unsubscribe=self._cells_of(each.unsubscribe),
+                )
+                for each in subscriber.changes
+            )
+            subscriber = msgspec.structs.replace(
+                subscriber, topics=self._cells_of(subscriber.topics), changes=changes
+            )
+        super()._schedule_changes(subscriber)
+
+    def _cells_of(self, filters: tuple[str, ...]) -> tuple[str, ...]:
+        assert self._cells is not None
+        return tuple(topic for each in filters for topic in self._cells.topics_in(parse(each)))
 
     # -- Connections ----------------------------------------------------------------------------
 
@@ -199,11 +256,19 @@ class TotalDeployment(TopicLogDeployment):
         scenario, config = self.scenario, self.scenario.sequencer
         # All topics of a subscription are ordered, with nothing given up.
         causal = config.groups == 1 and config.reliable and config.publisher_order
-        return check(
+        report = check(
             rows,
             order=scenario.order,
             causal=causal,
             lossy=not scenario.topic_log_config.keeps_log,
+        )
+        if self._cells is None:
+            return report
+        finding = content_cells.judge(rows, self._attributes, self._filters)
+        return msgspec.structs.replace(
+            report,
+            verdict=Verdict.worst((report.verdict, finding.verdict)),
+            findings=(*report.findings, finding),
         )
 
     def events(self) -> Iterator[tuple[int, Event]]:

@@ -32,6 +32,12 @@ from ensue.testing.swarm.outsiders import judge_outsider
 from ensue.testing.swarm.program import SETTLE_S, Program
 from ensue.testing.swarm.rare_faults import long_busy_s
 from ensue.testing.swarm.topic_draw import Draw, draw_topics
+from ensue.testing.swarm.total_content import (
+    TotalContentDraw,
+    TotalContentProgram,
+    draw_total_content,
+    judge_total_content,
+)
 from ensue.testing.swarm.transactions import (
     ContentDraw,
     ContentProgram,
@@ -46,8 +52,8 @@ UNTIL_S = 600.0
 """How long a program may take, in virtual time."""
 SURE_MS = 1_000
 """Deadlines that the network never misses without a fault."""
-AnyDraw = Draw | ContentDraw | OperationsDraw
-AnyProgram = Program | ContentProgram | OperationsProgram
+AnyDraw = Draw | ContentDraw | OperationsDraw | TotalContentDraw
+AnyProgram = Program | ContentProgram | OperationsProgram | TotalContentProgram
 __all__ = ["StackRun", "draw", "run"]
 
 
@@ -72,6 +78,8 @@ def draw(seed: int, order: str, *, faults: list[str] | None = None) -> AnyDraw:
         return draw_operations(seed, faults=faults)
     if order == "transactions":
         return draw_content(seed, faults=faults)
+    if order == "total-content":
+        return draw_total_content(seed, faults=faults)
     return draw_topics(seed, order, faults=faults)
 
 
@@ -91,7 +99,7 @@ def run(drawn: AnyDraw) -> StackRun:
         # freed. Their `finally` and `except` blocks run, and may report problems of their own.
         problems.extend([*program.problems, *_judge(program, simulation.rows)])
 
-    name = "" if isinstance(drawn, OperationsDraw) else drawn.network
+    name = drawn.network if isinstance(drawn, Draw | ContentDraw) else ""
     slow = isinstance(drawn, ContentDraw) and drawn.streams
     network = network_options(name, **({"latency_ms": SLOW_MS} if slow else {}))
     where = ""
@@ -119,6 +127,8 @@ def _program(world: World, drawn: AnyDraw) -> AnyProgram:
         return Program(world, drawn)
     if isinstance(drawn, OperationsDraw):
         return OperationsProgram(world, drawn)
+    if isinstance(drawn, TotalContentDraw):
+        return TotalContentProgram(world, drawn)
     return ContentProgram(world, drawn)
 
 
@@ -127,6 +137,8 @@ def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
         return _judge_topics(program, rows)
     if isinstance(program, OperationsProgram):
         return judge_operations(program, rows)
+    if isinstance(program, TotalContentProgram):
+        return judge_total_content(program, rows)
     found = judge_content(rows) + judge_moves(rows, program.moves.confirmed, program.calm_ns)
     return found + program.denied.judge(rows)
 

@@ -188,8 +188,10 @@ def _one_life(name: str, lives: Sequence[Row], *, lost_ns: int | None = None) ->
     delivered = {row.position for row in lives if row.action == "delivered"}
     for row in lives:
         if row.action == "discarded":
-            # Its topic was left before it was read; else it comes again in the next life.
-            if row.verdict != "unread" or row.position in delivered:
+            # Its topic was left before it was read, or it does not match; else it comes again in
+            # the next life.
+            unread = row.verdict == "unread" and row.position not in delivered
+            if not unread and row.verdict != "unmatched":
                 continue
         elif row.action == "delivered":
             if row.position in seen:

@@ -39,6 +39,7 @@ _BY_ORDER = {
     "deadline": (HEADERS, COUNTS, TERMS),
     "transactions": (OFFERS,),
     "operations": (EXPIRY,),
+    "total-content": (),
 }
 
 

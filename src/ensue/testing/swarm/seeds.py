@@ -16,6 +16,7 @@ ORDERS = (
     "total",
     "total-noncausal",
     "total-moves",
+    "total-content",
     "causal",
     "merged",
     "deadline",
