@@ -361,10 +361,10 @@ class Bus:
         log (`earliest`), or at a place in it (`event.place`); topics added later begin with
         `latest`. `accept_loss` lets a durable one continue if the server has lost events.
 
-        `where` asks by content: a filter such as `symbol = 'ACME' and price > 10`. On `ensue://` such
-        a subscription ends (`SubscriptionLost`) without room for the next event or transaction,
-        unless it is durable: then events wait at a server. With `order=ensue.Total()` it gets
-        events published with that order, in one order with all filters that overlap.
+        `where` asks by content: a filter such as `symbol = 'ACME' and price > 10`. On `ensue://` it
+        ends (`SubscriptionLost`) without room for the next event or transaction, unless it is
+        durable: then events wait at a server. With `order=ensue.Total()` it gets events published
+        with that order, in one order with all filters that overlap.
         """
         hub, _ = self._open()
         if where is not None and isinstance(order, _Default):

@@ -25,7 +25,7 @@ hub is closed.
 
 By content (`where=…`). The subscription has one filter, and ends when a transaction withdraws it.
 Where publishers don't wait, it ends with `SubscriptionLost` if it has no room for the next event or
-transaction; a durable one has a mailbox instead. With an order it is one to cells (`content.cells`).
+transaction; a durable one has a mailbox. With an order it is one to cells (`content.cells`).
 """
 
 import asyncio
