@@ -153,7 +153,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"durable": True}, ConfigurationError, "needs a name"),
     ({"durable": True, "name": "a/b"}, BadInput, "must not contain '/'"),
     ({"durable": True, "name": "a", "start": "earliest"}, BadInput, "can't have start"),
-    ({"durable": True, "name": "a", "order": ensue.Total()}, BadInput, "can't have order"),
+    (
+        {"durable": True, "name": "a", "order": ensue.Total()},
+        ensue.UnsupportedOrder,
+        "publishes with no order",
+    ),
     ({"name": "a", "accept_loss": True}, ConfigurationError, "is for durable subscriptions"),
     ({"durable": True, "name": "a", "pending_max": 0}, BadInput, "pending_max must be"),
 ]

@@ -236,7 +236,7 @@ def _publish(net: TransactionNet, client: str, name: str, x: int) -> None:
 
 
 def holding_two_events(net: TransactionNet, publisher: str = "c0") -> str:
-    """Have a client publish twice in an open atomic transaction, to c1's s and t, then to t alone."""
+    """Have a client publish twice in an atomic transaction, to c1's s and t, then to t alone."""
     net.regular(publisher, adv("a", "x exists"))
     net.regular("c1", sub("s", "x = 1"))
     net.regular("c1", sub("t", "x > 0"))

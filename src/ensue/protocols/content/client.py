@@ -308,6 +308,15 @@ class ContentClient:
             self._effects.notify(None, **self._subscribed(change))
         return None
 
+    def _withdraws(self, name: str) -> bool:
+        """Return whether this client has withdrawn a subscription ahead of the answer to it."""
+        return any(
+            isinstance(asked, f.Operate)
+            and asked.change is not None
+            and asked.change == Change(f.UNSUBSCRIBE, name)
+            for asked in self.asked.values()
+        )
+
     def _subscribed(self, change: Change) -> dict[str, Any]:
         """Return the trace row of a subscription that is in effect."""
         row: dict[str, Any] = {
@@ -337,7 +346,8 @@ class ContentClient:
             )
             return
         if change is not None and change.action == f.SUBSCRIBE and not frame.refused:
-            self.positions.setdefault(change.name, 0)
+            if not self._withdraws(change.name):
+                self.positions.setdefault(change.name, 0)
             if frame.away:
                 self._ahead[frame.number] = change
             elif isinstance(asked, f.Attach) or not asked.transaction:

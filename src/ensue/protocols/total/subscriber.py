@@ -116,11 +116,7 @@ class Subscriber:
         self.delivery = Delivery(state, self.progress, now_ns=now_ns)
         self.backfill = Backfill(state, self.progress, self.delivery)
         self.gaps = GapRequests(
-            state,
-            self.delivery,
-            self.backfill,
-            on_fallen_behind=self._fell_behind,
-            now_ns=now_ns,
+            state, self.delivery, self.backfill, on_fallen_behind=self._fell_behind, now_ns=now_ns
         )
         self.logs = KnownLogs(state, self.last_place, accept_loss=accept_loss)
         self._wanted: dict[str, None] = {}
