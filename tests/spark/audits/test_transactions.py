@@ -154,8 +154,8 @@ def mixed(rows: list[Row], random: Random) -> list[Row]:
 
 
 def stale(rows: list[Row], random: Random) -> list[Row]:
-    """A client receives an event that it did not subscribe to."""
-    one = _some(rows, random, lambda row: row.action == "delivered")
+    """A client receives a regular event that it did not subscribe to."""
+    one = _some(rows, random, lambda row: row.action == "delivered" and not row.transaction)
     return _added(rows, one, subscription=f"{one.node}.nothing")
 
 
