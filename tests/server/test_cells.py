@@ -119,6 +119,21 @@ def test_durable_subscription_resumes_with_its_filter_and_no_other(tmp_path: Pat
     asyncio.run(main())
 
 
+def test_durable_subscription_is_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path, sequencer=SEQUENCER) as server,
+            ensue.connect(server.url) as bus,
+        ):
+            for where in ("price > 0", "price > 1"):
+                async with bus.subscribe(
+                    where=where, order=TOTAL, name="archive", durable=True
+                ) as events:
+                    await within(events.forget())
+
+    asyncio.run(main())
+
+
 def test_subscription_reads_matching_events_from_the_past(tmp_path: Path) -> None:
     async def main() -> None:
         async with (

@@ -475,7 +475,7 @@ def _judge_redelivery(ledger: Ledger, rows: Sequence[Row], collector: Collector)
             and attached is not None
             and (each.publisher_seq or 0) < (attached.publisher_seq or 0)
             and not any(
-                _time(each) <= at_ns <= _time(attached)
+                (_time(each) <= at_ns) != (_time(attached) <= at_ns)
                 for at_ns in ledger.forgotten.get(row.subscription or "", ())
             )
         ]

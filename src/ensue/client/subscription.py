@@ -375,7 +375,7 @@ class Subscription:
         self._check_content_topics(topics)
         if self.durable and self._content is not None:
             raise LocalProtocolError("a durable subscription by content is closed or forgotten")
-        check_topics(topics, wildcards=True)
+        check_topics(topics, wildcards=True, cells=self._cells is not None)
         reader = self._open_reader()
         self._topic_changes.leave(frozenset(topics).intersection(self.topics))
         reader.command(lambda node, now: node.unsubscribe(topics, now_ns=now))

@@ -40,7 +40,7 @@ from hmac import compare_digest
 import msgspec
 
 from ensue.core.errors import RemoteProtocolError
-from ensue.core.event import Event
+from ensue.core.event import NAME_LENGTH_MAX, Event
 from ensue.core.order import Total
 from ensue.protocols.content.cells import is_cell
 from ensue.protocols.content.frames import CONTENT
@@ -209,7 +209,7 @@ class Authorization:
 
     def durable_refusal(self, name: str) -> str:
         """Return why this server does not keep a durable subscription by content, or nothing."""
-        if not name or "/" in name or EPHEMERAL in name:
+        if not name or "/" in name or EPHEMERAL in name or len(name) > NAME_LENGTH_MAX:
             return f"a durable subscription can't be called {name[:100]!r}"
         keeper = self._placement.state_store(name)
         return "" if keeper == self._config.name else f"{name!r} is kept at {keeper}"

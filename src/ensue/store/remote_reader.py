@@ -424,7 +424,7 @@ class RemoteReader:
     def _part(self, topic: str, slot: int) -> tuple[str, int]:
         """Return the server that keeps a slot, and the last slot of its part; 0: no end."""
         parts = self._placement.parts.get(topic, ((self._placement.node(topic), 0),))
-        return next(part for part in parts if slot <= part[1] or not part[1])
+        return next((part for part in parts[:-1] if slot <= part[1]), parts[-1])
 
     def _learn_moves(self, station: str, topic: str) -> bool:
         """Ask a server again which topics were moved; return whether this one was."""

@@ -146,7 +146,7 @@ def lost(made: Net, client: str) -> list[str]:
     return [one.reason for one in made.notified[client] if isinstance(one, Superseded)]
 
 
-@pytest.mark.parametrize("limits", [{"kept_max": 8}, {"kept_bytes_max": 8 * 257}])
+@pytest.mark.parametrize("limits", [{"kept_max": 8}, {"kept_bytes_max": 8 * 277}])
 def test_overfull_mailbox_delivers_what_it_kept_and_then_ends(limits: dict[str, int]) -> None:
     made = net(config=msgspec.structs.replace(CONFIG, **limits))
     attach(made, "r")
@@ -163,6 +163,33 @@ def test_overfull_mailbox_delivers_what_it_kept_and_then_ends(limits: dict[str, 
     assert attach(made, "s", accept_loss=True) == ""
     publish(made, "y")
     assert made.payloads("s") == ["y"]
+
+
+def test_idle_reader_of_an_overfull_mailbox_is_detached() -> None:
+    """Another subscription has taken all room."""
+    made = net(config=msgspec.structs.replace(CONFIG, kept_bytes_max=3 * 277))
+    made.command("s", lambda node, now: node.attach("full", "x = 1", window=1, now_ns=now))
+    made.settle()
+    publish(made, *"123")
+    attach(made, "r")
+    publish(made, "4")
+    assert "kept_bytes_max" in lost(made, "r")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "why"),
+    [
+        ("n" * 256, "x = 1", "at most 255 characters, got 256"),
+        (NAME, "ensue.invitation exists", "ensue.invitation"),
+    ],
+)
+def test_name_or_filter_that_brokers_can_not_carry_is_refused(
+    name: str, where: str, why: str
+) -> None:
+    made = net(config=CONFIG)
+    number = made.command("r", lambda node, now: node.attach(name, where, window=1, now_ns=now))
+    made.settle()
+    assert why in made.answers("r")[number]
 
 
 def test_there_are_only_so_many() -> None:

@@ -6,11 +6,12 @@
 from collections.abc import Sequence
 
 from ensue.core.errors import BadInput
+from ensue.core.event import NAME_LENGTH_MAX
 from ensue.protocols.content import frames as f
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import Change, Publication, Routed, Step
 from ensue.protocols.content.mailboxes import Mailbox, mailbox_of, subscription_of
-from ensue.protocols.content.refusals import overfull, refusal
+from ensue.protocols.content.refusals import overfull, refusal, reserved_name
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Pending, Steps
 from ensue.protocols.content.tables import Outputs
@@ -83,9 +84,13 @@ class ContentBroker:
         if name in state.members:
             return f"the durable subscription {frame.name!r} is kept at {state.members[name][0]}"
         try:
-            parse(frame.where)
+            wanted = parse(frame.where)
         except BadInput as error:
             return str(error)
+        if any(each == f.INVITATION for box in wanted.boxes for each, _ in box):
+            return reserved_name(f.INVITATION)
+        if len(frame.name) > NAME_LENGTH_MAX:
+            return f"a durable name has at most {NAME_LENGTH_MAX} characters, got {len(frame.name)}"
         change = Change(f.SUBSCRIBE, subscription_of(name), frame.where)
         return overfull(change, name, state.tables, state.config)
 

@@ -144,6 +144,8 @@ class ContentClient:
         """The last publication."""
         self.positions: dict[str, int] = {}
         """By subscription: number of its events."""
+        self._withdrawn: set[str] = set()
+        """Subscriptions that were withdrawn ahead of the answer to them."""
         self._ahead: dict[int, Change] = {}
         """By request: subscriptions that were answered ahead of brokers that are away."""
         self._epochs: dict[str, int] = {}
@@ -249,7 +251,9 @@ class ContentClient:
         change = getattr(frame, "change", None)
         if change is not None and change.action == f.UNSUBSCRIBE and not frame.transaction:
             self._effects.notify(None, action="unsubscribed", subscription=change.name)
-            self.positions.pop(change.name, None)  # Events under way are no longer counted.
+            # Events under way are no longer counted.
+            if self.positions.pop(change.name, None) is None:
+                self._withdrawn.add(change.name)
         self._effects.send(self._home, frame)
 
     def keep_request(self, frame: Any) -> None:
@@ -308,14 +312,12 @@ class ContentClient:
             self._effects.notify(None, **self._subscribed(change))
         return None
 
-    def _withdraws(self, name: str) -> bool:
-        """Return whether this client has withdrawn a subscription ahead of the answer to it."""
-        return any(
-            isinstance(asked, f.Operate)
-            and asked.change is not None
-            and asked.change == Change(f.UNSUBSCRIBE, name)
-            for asked in self.asked.values()
-        )
+    def _count(self, name: str) -> None:
+        """Count the events of a subscription, unless it was withdrawn ahead of the answer."""
+        if name in self._withdrawn:
+            self._withdrawn.remove(name)
+        else:
+            self.positions.setdefault(name, 0)
 
     def _subscribed(self, change: Change) -> dict[str, Any]:
         """Return the trace row of a subscription that is in effect."""
@@ -346,8 +348,7 @@ class ContentClient:
             )
             return
         if change is not None and change.action == f.SUBSCRIBE and not frame.refused:
-            if not self._withdraws(change.name):
-                self.positions.setdefault(change.name, 0)
+            self._count(change.name)
             if frame.away:
                 self._ahead[frame.number] = change
             elif isinstance(asked, f.Attach) or not asked.transaction:

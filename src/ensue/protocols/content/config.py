@@ -47,7 +47,7 @@ class ContentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durable subscriptions at a broker; more are refused."""
     kept_max: int = 100_000
     """Events that a broker keeps for a durable subscription; it loses those beyond."""
-    kept_bytes_max: int = 256 * 1024 * 1024
+    kept_bytes_max: int = 128 * 1024 * 1024
     """Bytes of events that a broker keeps for all durable subscriptions; further ones are lost."""
     journal_bytes_min: int = 64 * 1024
     """A snapshot replaces the input log when it is longer than this and the state."""

@@ -87,7 +87,11 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
     @property
     def size(self) -> int:
         """What it counts among the bytes that a broker keeps."""
-        return EVENT_BYTES + len(self.publication.payload)
+        size = EVENT_BYTES + len(self.publication.payload)
+        for name, value in self.publication.attributes.items():
+            # A character has up to four bytes.
+            size += 16 + 4 * len(name) + (4 * len(value) if isinstance(value, str) else 0)
+        return size
 
 
 class Mailbox(msgspec.Struct, array_like=True):
@@ -176,6 +180,7 @@ class Mailboxes:
         if isinstance(frame, Notify):
             self._keep(mailbox, frame)
             self._push(name, mailbox)
+            self.detach_overfull(name)
         elif isinstance(frame, Done) and frame.number:
             mailbox.away = frame.away
             self._answer(mailbox)

@@ -114,6 +114,8 @@ class Publisher:
         self._unstamped: OrderedDict[int, None] = OrderedDict()
         """With an entry: the places of events without an answer, rising."""
         self._held: list[tuple[int, PendingEvent]] = []
+        self._moves: dict[str, int] = {}
+        """By topic: how many parts its log had when events were broadcast again."""
         """A heap of stamped events, by place, that wait for earlier ones."""
         self._lanes: dict[str, Lane] = {}
         self._restored: dict[Key, PendingEvent] = {}
@@ -530,9 +532,12 @@ class Publisher:
         """Request or publish events again whose topic has moved to another node."""
         self.placement.learn(topic, parts)
         self._routes.clear()
-        for stamped in list(self._stamped.values()):
-            if stamped.event.topic == topic and not number:
-                self._broadcast(stamped, self._broadcasts.timeout_ns, now_ns)
+        # Once a move: a node answers every event that it gets too late.
+        if not number and self._moves.get(topic, 0) < len(parts):
+            self._moves[topic] = len(parts)
+            for stamped in list(self._stamped.values()):
+                if stamped.event.topic == topic:
+                    self._broadcast(stamped, self._broadcasts.timeout_ns, now_ns)
         pending = self._requested_at(source, number)
         if pending is None or pending.granted_by:
             return

@@ -16,7 +16,7 @@ transaction happen in between. The home answers for a client that has left
 import re
 from collections.abc import Callable
 
-from ensue.core.errors import limit_reason
+from ensue.core.errors import BadInput, limit_reason
 from ensue.protocols.content import frames as f
 from ensue.protocols.content.broker import ContentBroker
 from ensue.protocols.content.frames import Change, Publication, Step
@@ -154,8 +154,11 @@ class Operations:
         state, context = self._state, self._context_for(frame.transaction, frame.path, client)
         refused = OVER if context is None else self._too_many(context)
         by_content = frame.client == t.ANYONE
-        if context is not None and by_content:
-            refused = refused or uncovered(frame.publication, client, context.tables, within=True)
+        if context is not None and by_content and not refused:
+            try:
+                refused = uncovered(frame.publication, client, context.tables, within=True)
+            except BadInput as error:
+                refused = str(error)
         if context is None or refused:
             state.send(client, f.Done(number=frame.number, refused=refused))
             return
