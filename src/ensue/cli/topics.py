@@ -7,6 +7,7 @@ import typer
 
 from ensue.cli import output
 from ensue.cli.pub import UrlOption
+from ensue.client.validation import check_topics
 from ensue.core.errors import BadInput
 from ensue.runtime.status import chain_status
 from ensue.runtime.topic_move import MOVE_S, move_topic
@@ -45,8 +46,11 @@ def topics(
         return _list(url, timeout, json=json)
     if action != MOVE:
         raise BadInput(f"topics: expected list or move, got {action!r}")
-    if topic is None or to is None:
-        raise BadInput("topics move needs a topic and --to SERVER")
+    if not topic or not to:
+        raise BadInput(
+            "topics move needs a topic and --to SERVER, such as: ensue topics move orders --to b"
+        )
+    check_topics((topic,), cells=True)
     asyncio.run(move_topic(url, topic, to, within_s=timeout))
     if json:
         output.print_json({"topic": topic, "server": to})
