@@ -533,7 +533,7 @@ class Subscription:
     def _make_reader(self, name: str) -> Reader:
         hub = self._hub
         if isinstance(self._content, DurableRequest):
-            return DurableReader(hub, name=name, request=self._content, queue=self._queue)
+            return DurableReader(hub, name=name, request=self._content)
         if self._content is not None:
             return ContentReader(
                 hub, name=name, request=self._content, room=self._room, queue=self._queue

@@ -101,7 +101,7 @@ def test_no_recipient_aborts_unless_none_is_needed(kind: str, tmp_path: Path) ->
                     await within(invite(2, 2))
                 assert await within(invite(0, 1)) == 0
                 assert await within(invite(1, 2)) == 1
-                await within(b.on_invitation(None, where="x = 2"))
+                await within(b.on_invitation(None, where="x=2"))
                 with pytest.raises(TransactionAborted, match="no client takes the invitation"):
                     await within(invite(1, 2))
                 assert await read(events, 2) == [b"1/0", b"2/1"]

@@ -144,7 +144,7 @@ class ContentClient:
         """Call a handler with each transaction that this bus is invited into."""
         session = self.session
         if where is not None:
-            parse_unreserved(where)
+            where = parse_unreserved(where).to_text()  # Spelled otherwise, it is the same filter.
         if handler is None:
             if where is None:
                 session.on_invited = None

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ensue.client.content.session import CONTENT, WithoutDeliveries, content_event
-from ensue.client.event_queue import EventQueue
 from ensue.client.failures import client_failure, fail
 from ensue.client.reader import Reader
 from ensue.core.errors import LocalProtocolError
@@ -84,11 +83,6 @@ class DurableMailbox:
         """The last position that the broker has dropped."""
         self.topics: tuple[str, ...] = ()
         self.held_count = 0
-
-    @property
-    def is_attached(self) -> bool:
-        """Whether this client is the reader, as far as it knows."""
-        return bool(self._epoch)
 
     def subscribe(self, topics: Iterable[str], *, now_ns: int) -> None:
         """Attach; `Join` reports that the subscription is in effect."""
@@ -172,11 +166,10 @@ class DurableReader(Reader):
 
     watches_handover = True
 
-    def __init__(self, hub: Hub, *, name: str, request: DurableRequest, queue: EventQueue) -> None:
+    def __init__(self, hub: Hub, *, name: str, request: DurableRequest) -> None:
         super().__init__(name)
         self._hub = hub
         self._request = request
-        self._queue = queue
         self._driver: Driver[ClientNode] | None = None
         self._on_outcomes: Callable[[Sequence[Outcome]], None] = lambda _outcomes: None
         self._mailbox: DurableMailbox | None = None
