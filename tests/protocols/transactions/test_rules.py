@@ -21,8 +21,10 @@ from tests.protocols.transactions.harness import (
 )
 
 from ensue.core.errors import LocalProtocolError
-from ensue.protocols.content.frames import Change, Step
+from ensue.protocols.content.client import Answered
+from ensue.protocols.content.frames import Change, Publication, Step
 from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.frames import (
     SERIALIZABLE,
@@ -524,3 +526,24 @@ def test_client_with_an_open_plan_expires_once() -> None:
     net.settle()
     assert "c2" not in node.broker.state.clients, "gone when the plan ends"
     net.at_rest()
+
+
+def test_invalid_attributes_of_an_invitation_are_refused() -> None:
+    """They would stop the broker, which the client's link would let repeat for ever."""
+    net = TransactionNet(line(2), {"c": "b0"})
+    net.regular("c", adv("a", "x exists"))
+    net.command("c", lambda node, now: node.begin("atomic", 10**11, now_ns=now))
+    net.settle()
+    (begun,) = (
+        each for each in net.notified["c"] if isinstance(each, Answered) and each.transaction
+    )
+    frame = t.Invite(
+        number=0,
+        transaction=begun.transaction,
+        path="1",
+        client=t.ANYONE,
+        publication=Publication(publisher="c", number=1, attributes={"x": float("inf")}),
+    )
+    number = net.command("c", lambda node, now: node.request(frame, now))
+    net.settle()
+    assert "finite number" in net.answers("c")[number]
