@@ -72,6 +72,9 @@ from ensue.testing.swarm import draw, run
         # The program: retention removed events that a durable subscription had got and not
         # acknowledged; it learned that, and their positions went to the next events.
         ("operations", 236),
+        # The judge: a subscription moved on from a client that was suspended until brokers had
+        # given it up, with the events that they had sent it.
+        ("transactions", 123),
         # The program: a server was suspended for 70 s, and an acknowledgement had to return in 60.
         ("total-noncausal", 41),
         # The program: a machine was suspended until servers had given a subscription up, which the

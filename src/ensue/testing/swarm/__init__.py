@@ -139,7 +139,9 @@ def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
         return judge_operations(program, rows)
     if isinstance(program, TotalContentProgram):
         return judge_total_content(program, rows)
-    found = judge_content(rows) + judge_moves(rows, program.moves.confirmed, program.calm_ns)
+    found = judge_content(rows) + judge_moves(
+        rows, program.moves.confirmed, program.calm_ns, program.world.pauses
+    )
     return found + program.denied.judge(rows)
 
 

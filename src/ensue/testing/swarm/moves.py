@@ -23,6 +23,10 @@ from ensue.core.trace import Row
 __all__ = ["Movable", "Moves", "judge_moves"]
 
 SETTLE_S = 15.0
+EXPIRE_NS = 15_000_000_000
+"""Brokers give no client up that was suspended for less: after 20 s, less what was on the way."""
+UNREAD_NS = 1_000_000_000
+"""How long before it was suspended a client has read what it got."""
 SETTLE_NS = int(SETTLE_S * 1_000_000_000)
 _NEVER = 1 << 62
 Path = tuple[int, ...]
@@ -173,9 +177,15 @@ class _Trace:
 
 
 def judge_moves(
-    rows: Sequence[Row], confirmed: Mapping[tuple[str, int], None], calm_ns: int
+    rows: Sequence[Row],
+    confirmed: Mapping[tuple[str, int], None],
+    calm_ns: int,
+    pauses: Mapping[str, Sequence[tuple[int, int]]],
 ) -> list[str]:
-    """Return what moved subscriptions lost or got twice."""
+    """Return what moved subscriptions lost or got twice.
+
+    Brokers give up a client that is suspended for long, and what they sent it is lost with it.
+    """
     trace = _Trace(sorted(rows, key=lambda row: row.true_ns or 0))
     to, strict = trace.moves()
     chains = []
@@ -195,7 +205,7 @@ def judge_moves(
     found: list[str] = []
     for chain, is_strict in sorted(chains):
         left_ns = min(trace.left_ns(each, moved=each in to) for each in chain)
-        gaps = [gap for each in chain for gap in trace.gaps(each)]
+        gaps = [gap for each in chain for gap in (*trace.gaps(each), *_absences(each, pauses))]
         for row in events:
             at_ns, event = row.true_ns or 0, row.event or ""
             if at_ns <= trace.begun_ns[chain[0]] or left_ns < max(at_ns, calm_ns) + SETTLE_NS:
@@ -209,6 +219,18 @@ def judge_moves(
                 what = ", ".join(got) or "none"
                 found.append(f"moved: {event} reached {what} of {' > '.join(chain)}")
     return found
+
+
+def _absences(
+    subscription: str, pauses: Mapping[str, Sequence[tuple[int, int]]]
+) -> list[tuple[int, int]]:
+    """Return when brokers may have given up the client of a subscription."""
+    times = pauses.get(subscription.partition(f".{CONTENT}.")[0], ())
+    return [
+        (begun_ns - UNREAD_NS, continued_ns)
+        for begun_ns, continued_ns in times
+        if continued_ns - begun_ns >= EXPIRE_NS
+    ]
 
 
 def _path(row: Row) -> Path:
