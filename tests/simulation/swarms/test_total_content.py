@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from tests.simulation.swarms.planted import Mutant, Search, patched
-from tests.simulation.swarms.seeds import CHUNK, first_seeds
+from tests.simulation.swarms.seeds import assert_valid, first_seeds
 
 from ensue.core.event import Event
 from ensue.protocols.content import cells
@@ -26,12 +26,7 @@ real_match = Match.__call__
 
 @pytest.mark.parametrize("first", first_seeds(always=300))
 def test_no_seed_loses_an_event_that_matches_or_breaks_the_order(first: int) -> None:
-    complaints = []
-    for seed in range(first, first + CHUNK):
-        outcome = play(draw(seed), seed)
-        if not outcome.valid:
-            complaints += [f"ensue replay total-content --seed {seed}", *outcome.sentences()]
-    assert not complaints, "\n" + "\n".join(complaints)
+    assert_valid("total-content", draw, first)
 
 
 def test_swarm_has_traffic_in_vain_and_every_kind_of_cells() -> None:

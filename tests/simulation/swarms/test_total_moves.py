@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.simulation.swarms.planted import Mutant, Search, patched
-from tests.simulation.swarms.seeds import CHUNK, first_seeds
+from tests.simulation.swarms.seeds import assert_valid, first_seeds
 
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.log import TopicLog
@@ -39,12 +39,7 @@ real_moved, real_on_moved = Publisher._moved, Subscriber._on_moved
 
 @pytest.mark.parametrize("first", first_seeds(always=300))
 def test_no_seed_breaks_order_or_gets_stuck(first: int) -> None:
-    complaints = []
-    for seed in range(first, first + CHUNK):
-        outcome = play(draw_moves(seed), seed)
-        if not outcome.valid:
-            complaints += [f"ensue replay total-moves --seed {seed}", *outcome.sentences()]
-    assert not complaints, "\n" + "\n".join(complaints)
+    assert_valid("total-moves", draw_moves, first)
 
 
 def test_swarm_moves_topics_up_and_down_the_chain_and_crashes_nodes() -> None:

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 from tests.simulation.swarms.planted import Mutant, Search, patched
-from tests.simulation.swarms.seeds import CHUNK, first_seeds
+from tests.simulation.swarms.seeds import assert_valid, first_seeds
 
 from ensue.core.event import Event
 from ensue.protocols.total.frames import ChangeFill, ChangeRequest
 from ensue.protocols.total.hold_back import Held, VectorQueue
 from ensue.protocols.total.subscriber import Subscriber
 from ensue.protocols.total.subscription_changes import SubscriptionChanges
-from ensue.simulation.run import play
 from ensue.simulation.swarms.total import draw_noncausal
 
 SEEDS_MAX = 2000
@@ -26,12 +25,7 @@ real_restore = Subscriber._restore
 
 @pytest.mark.parametrize("first", first_seeds(always=300))
 def test_no_seed_breaks_order_or_gets_stuck(first: int) -> None:
-    complaints = []
-    for seed in range(first, first + CHUNK):
-        outcome = play(draw_noncausal(seed), seed)
-        if not outcome.valid:
-            complaints += [f"ensue replay total-noncausal --seed {seed}", *outcome.sentences()]
-    assert not complaints, "\n" + "\n".join(complaints)
+    assert_valid("total-noncausal", draw_noncausal, first)
 
 
 def test_swarm_runs_stations_lossy_logs_and_many_changes() -> None:

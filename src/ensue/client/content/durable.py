@@ -155,7 +155,7 @@ class DurableMailbox:
 
     def _stored(self, future: "asyncio.Future[Answered]") -> None:
         if future.cancelled() or future.exception() is not None or future.result().refused:
-            return  # Another reader has come, or the session has ended: `Refuse` says so.
+            return  # Another reader attached, or the session ended: `Refuse` reports that.
         self._safe = self._asked
         self._on_outcome(Acknowledged(self._safe))
         self._send_acknowledgement()

@@ -416,7 +416,7 @@ class Sequencer:
         return MOVED in session.elsewhere.values()
 
     def _bar(self, publisher: str, session: PublisherSession, number: int, topic: str) -> None:
-        """Never take a request whose topic was moved, whatever becomes of the topic."""
+        """Refuse a request from now on: its topic was moved to another node."""
         session.elsewhere[number] = MOVED
         self.state.persist(f"elsewhere/{number}/{publisher}", INT.encode(MOVED))
         self.state.send_moved(publisher, topic, number)
