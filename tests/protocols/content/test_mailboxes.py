@@ -165,6 +165,36 @@ def test_overfull_mailbox_delivers_what_it_kept_and_then_ends(limits: dict[str, 
     assert made.payloads("s") == ["y"]
 
 
+@pytest.mark.parametrize("limits", [{"kept_max": 4}, {"kept_bytes_max": 4 * 277}])
+@pytest.mark.parametrize("isolation", [SERIALIZABLE, ATOMIC, PLANNED])
+def test_overfull_mailbox_keeps_all_events_of_a_transaction_or_none(
+    isolation: str, limits: dict[str, int]
+) -> None:
+    made = net(config=msgspec.structs.replace(CONFIG, **limits))
+    attach(made, "r")
+    assert made.run("a", pub("1", x=1), pub("2", x=2), isolation=isolation) == ""
+    assert sorted(made.payloads("r")) == ["1", "2"]
+    three = (pub("3", x=1), pub("4", x=1), pub("5", x=1))
+    assert made.run("a", *three, isolation=isolation) == ""
+    assert lost(made, "r") == []
+    publish(made, "6")
+    ask(made, "r", "acknowledge", NAME, 1, 2)
+    assert sorted(made.payloads("r")) == ["1", "2"]
+    (limit,) = limits
+    assert limit in lost(made, "r")[0]
+    made.at_rest()
+
+
+@pytest.mark.parametrize("isolation", [SERIALIZABLE, ATOMIC, PLANNED])
+def test_transaction_that_just_fits_is_kept(isolation: str) -> None:
+    made = net(config=msgspec.structs.replace(CONFIG, kept_max=3))
+    attach(made, "r")
+    publish(made, "1")
+    assert made.run("a", pub("2", x=1), pub("3", x=2), isolation=isolation) == ""
+    assert sorted(made.payloads("r")) == ["1", "2", "3"]
+    assert lost(made, "r") == []
+
+
 def test_idle_reader_of_an_overfull_mailbox_is_detached() -> None:
     """Another subscription has taken all room."""
     made = net(config=msgspec.structs.replace(CONFIG, kept_bytes_max=3 * 277))

@@ -17,12 +17,15 @@ Transactions deliver to mailboxes. They do not make, withdraw or invite them: a 
 invitation that names one is refused (`transactional_refusal`).
 
 Limits. A mailbox keeps at most `kept_max` events, all of a broker `kept_bytes_max` bytes. The event
-beyond is lost, and so are all later ones: the mailbox is *overfull*. A reader still gets what was
-kept; then it is detached, with the limit as the reason. The next one is refused unless it accepts
-the loss. A broker has at most `mailboxes_max` of them.
+beyond is lost, and so are all later ones: the mailbox is *overfull*. The events of a transaction
+are kept all or not at all. A reader still gets what was kept; then it is detached, with the limit
+as the reason. The next one is refused unless it accepts the loss. A broker has at most
+`mailboxes_max` of them.
 
 Assumptions. All clients attach a name at the same broker; servers refuse it elsewhere.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -136,6 +139,11 @@ class Mailboxes:
         self.open: dict[str, Mailbox] = {}
         self._bytes = 0
         """What all kept events count."""
+        self._arriving: dict[str, list[Notify]] = {}
+        """By mailbox: events of a transaction whose last one has not arrived.
+
+        They all arrive with one input of the broker: between two inputs there are none.
+        """
 
     def __contains__(self, client: str) -> bool:
         """Return whether a client is a mailbox."""
@@ -178,9 +186,13 @@ class Mailboxes:
         """Take a frame for a mailbox: keep an event, pass on the answer to its subscription."""
         mailbox = self.open[name]
         if isinstance(frame, Notify):
-            self._keep(mailbox, frame)
-            self._push(name, mailbox)
-            self.detach_overfull(name)
+            arriving = self._arriving.setdefault(name, [])
+            arriving.append(frame)
+            if not any(frame.following):
+                del self._arriving[name]
+                self._keep(mailbox, arriving)
+                self._push(name, mailbox)
+                self.detach_overfull(name)
         elif isinstance(frame, Done) and frame.number:
             mailbox.away = frame.away
             self._answer(mailbox)
@@ -251,24 +263,23 @@ class Mailboxes:
         mailbox.pushed = max(mailbox.pushed, end)
         mailbox.seen = max(mailbox.seen, mailbox.pushed)
 
-    def _keep(self, mailbox: Mailbox, frame: Notify) -> None:
-        """Keep an event, unless the mailbox is overfull or there is no room."""
-        following = frame.following[0] if frame.following else 0
-        one = Kept(frame.publication, frame.transaction, frame.path, following)
-        full = self._full(mailbox, one)
-        if full and not mailbox.overfull:
-            mailbox.overfull = full
+    def _keep(self, mailbox: Mailbox, frames: Sequence[Notify]) -> None:
+        """Keep an event, or all of a transaction, unless it is overfull or there is no room."""
+        those = [
+            Kept(one.publication, one.transaction, one.path, sum(one.following)) for one in frames
+        ]
+        mailbox.overfull = mailbox.overfull or self._full(mailbox, those)
         if not mailbox.overfull:
-            mailbox.kept.append(one)
-            self._bytes += one.size
+            mailbox.kept += those
+            self._bytes += sum(one.size for one in those)
 
-    def _full(self, mailbox: Mailbox, one: Kept) -> str:
-        """Return why there is no room for an event, or nothing."""
+    def _full(self, mailbox: Mailbox, those: Sequence[Kept]) -> str:
+        """Return why there is no room for events, or nothing."""
         config, how = self._config, "read it faster, and enter it with accept_loss=True"
-        if len(mailbox.kept) >= config.kept_max:
+        if len(mailbox.kept) + len(those) > config.kept_max:
             what = "it lost events: too many were not acknowledged"
             return limit_reason(what, "kept_max", config.kept_max, how)
-        if self._bytes + one.size > config.kept_bytes_max:
+        if self._bytes + sum(one.size for one in those) > config.kept_bytes_max:
             what = "it lost events: its server keeps too many bytes"
             return limit_reason(what, "kept_bytes_max", config.kept_bytes_max, how)
         return ""
