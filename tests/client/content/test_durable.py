@@ -225,7 +225,7 @@ def test_trace_has_what_was_delivered_and_acknowledged(tmp_path: Path) -> None:
 
     asyncio.run(main())
     rows = [
-        row for row in traces.read(tmp_path / "trace") if row.subscription == "durable/billing.sub"
+        row for row in traces.read(tmp_path / "trace") if row.subscription == "durable/billing.sub1"
     ]
     seen = [(row.action, row.position, row.verdict) for row in rows if row.node == "a"]
     assert seen == [

@@ -7,12 +7,12 @@ import pytest
 from tests.protocols.content.harness import Net
 from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, usub
 
-from ensue.protocols.content.client import Attachment, Notified, Superseded
+from ensue.protocols.content.client import Answered, Attachment, Notified, Superseded
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.effects import Effects
 from ensue.protocols.content.frames import Attach
 from ensue.protocols.content.mailboxes import Mailbox, Mailboxes
-from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
+from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE, Operation
 
 WINDOW = 3
 CONFIG = ContentConfig(
@@ -289,17 +289,87 @@ def test_events_of_a_transaction_are_kept_whole(isolation: str, seed: int) -> No
     made.at_rest()
 
 
+def begun(made: TransactionNet, isolation: str) -> str:
+    """Have `a` publish within a transaction; return its name."""
+    if isolation == PLANNED:
+        publication = made.client("a").planned_publication("a", {"x": 1}, b"old", now_ns=0)
+        one = Operation(path="1", client="a", publication=publication)
+        number = made.command(
+            "a", lambda node, now: node.submit([one], 10**9, hold=True, now_ns=now)
+        )
+    else:
+        number = made.command("a", lambda node, now: node.begin(isolation, 10**9, now_ns=now))
+    made.settle()
+    (name,) = [
+        one.transaction
+        for one in made.notified["a"]
+        if isinstance(one, Answered) and one.number == number
+    ]
+    if isolation != PLANNED:
+        made.command(
+            "a",
+            lambda node, now: node.act(
+                name, "pub", attributes={"x": 1}, payload=b"old", now_ns=now
+            ),
+        )
+        made.settle()
+    return name
+
+
+@pytest.mark.parametrize("where", ["x > 0", "x = 7"])
+@pytest.mark.parametrize("isolation", [SERIALIZABLE, ATOMIC, PLANNED])
+def test_subscription_made_again_gets_no_event_that_was_published_for_the_earlier_one(
+    isolation: str, where: str
+) -> None:
+    made = net()
+    attach(made, "r")
+    name = begun(made, isolation)
+    ask(made, "r", "release", NAME, 1, forget=True)
+    assert attach(made, "s", where) == ""
+    refused = ask(made, "a", "end", name, commit=True)
+    # The other isolations have no place in a sequence where the earlier one is still there.
+    assert refused.startswith("conflict") == (isolation == SERIALIZABLE), refused
+    made.regular("a", pub("new", x=7))
+    made.settle()
+    assert (made.payloads("r"), made.payloads("s")) == ([], ["new"])
+    made.at_rest()
+
+
+def test_subscriptions_made_one_after_the_other_have_names_of_their_own() -> None:
+    made = net()
+    for _ in range(2):
+        attach(made, "r")
+        ask(made, "r", "release", NAME, 1, forget=True)
+    made.broker("b2").log.write_snapshot()
+    made.drain("b2")
+    made.crash("b2")
+    attach(made, "r")
+    publish(made, "1")
+    assert made.events("r") == [(f"{NAME}.sub3", "1")]
+    made.client("r").log.write_snapshot()
+    made.drain("r")
+    made.crash("r")
+    ask(made, "r", "acknowledge", NAME, 1, 1)
+    rows = [row for row in made.rows if row["action"] in ("subscribed", "acknowledged")]
+    assert [(row["subscription"], row["publisher_seq"]) for row in rows] == [
+        (f"{NAME}.sub1", 1),
+        (f"{NAME}.sub2", 1),
+        (f"{NAME}.sub3", 1),
+        (f"{NAME}.sub3", 1),
+    ]
+
+
 def test_transactions_do_not_change_a_durable_subscription() -> None:
     made = net()
     attach(made, "r")
-    made.application.names["mine"] = f"{NAME}.sub"
+    made.application.names["mine"] = f"{NAME}.sub1"
     for isolation in (SERIALIZABLE, ATOMIC, PLANNED):
         acts = pub("1", x=1), invite(NAME, usub("mine"))
         assert made.run("a", *acts, isolation=isolation) != ""
     refused = [each for each in made.answers("a").values() if "do not change" in each]
     assert len(refused) == 3
     assert made.run("r", usub("mine")) != ""
-    assert f"'{NAME}.sub' belongs to another client" in made.answers("r").values()
+    assert f"'{NAME}.sub1' belongs to another client" in made.answers("r").values()
     publish(made, "2")
     assert made.payloads("r") == ["2"]
     made.at_rest()
@@ -324,7 +394,7 @@ def test_answer_comes_when_the_subscription_is_in_effect_and_goes_to_the_latest_
 
 def test_user_of_a_name_owns_it() -> None:
     mailboxes = Mailboxes(CONFIG, Effects())
-    mailboxes.open[NAME] = Mailbox(f"{NAME}.sub", "x > 0", owner="alice")
+    mailboxes.open[NAME] = Mailbox(f"{NAME}.sub1", "x > 0", owner="alice")
     frame = Attach(number=1, name="billing", where="x > 0", owner="bob")
     assert "belongs to another user" in mailboxes.refusal(NAME, frame)
     assert mailboxes.refusal(NAME, msgspec.structs.replace(frame, owner="alice")) == ""

@@ -179,6 +179,7 @@ class Attached(Frame, frozen=True, tag=114):
     number: Count
     mailbox: Identifier
     epoch: Count
+    subscription: Identifier = ""
 
 
 class Acknowledge(Frame, frozen=True, tag=108):

@@ -11,7 +11,9 @@ clients of the tree, a home and one subscription, so tables and transactions tre
 client. What the broker would send to it (`BrokerState.send`), the mailbox takes: events are
 numbered and kept; the answer to its subscription is passed on to its reader. Positions are 1, 2, 3,
 … over all readers. The broker sends at most `window` events beyond the last acknowledged one: that
-is the back-pressure. A mailbox ends when its reader forgets it, not with a session.
+is the back-pressure. A mailbox ends when its reader forgets it, not with a session. One that is
+made again under the name has another subscription: it gets no event that was published for the
+earlier one, also if the transaction of that event commits later.
 
 Transactions deliver to mailboxes. They do not make, withdraw or invite them: a plan or an
 invitation that names one is refused (`transactional_refusal`).
@@ -49,7 +51,6 @@ __all__ = [
     "Mailbox",
     "Mailboxes",
     "mailbox_of",
-    "subscription_of",
     "transactional_refusal",
 ]
 
@@ -64,11 +65,6 @@ EVENT_BYTES = 256
 def mailbox_of(name: str) -> str:
     """Return the client name of a mailbox."""
     return f"{PREFIX}{name}"
-
-
-def subscription_of(mailbox: str) -> str:
-    """Return the name of a mailbox's subscription."""
-    return f"{mailbox}.sub"
 
 
 def transactional_refusal(client: str) -> str:
@@ -137,6 +133,8 @@ class Mailboxes:
         self._config = config
         self._effects = effects
         self.open: dict[str, Mailbox] = {}
+        self.made = 0
+        """How many have been made: the number is part of the subscription's name."""
         self._bytes = 0
         """What all kept events count."""
         self._arriving: dict[str, list[Notify]] = {}
@@ -149,9 +147,9 @@ class Mailboxes:
         """Return whether a client is a mailbox."""
         return client in self.open
 
-    def restore(self, mailboxes: dict[str, Mailbox]) -> None:
+    def restore(self, mailboxes: dict[str, Mailbox], made: int) -> None:
         """Restore the persisted mailboxes."""
-        self.open = mailboxes
+        self.open, self.made = mailboxes, made
         self._bytes = sum(one.size for mailbox in mailboxes.values() for one in mailbox.kept)
 
     def refusal(self, name: str, frame: Attach) -> str:
@@ -167,6 +165,12 @@ class Mailboxes:
             return f"the durable subscription {frame.name!r} has the filter {mailbox.where!r}"
         return "" if mailbox.kept or frame.accept_loss else mailbox.overfull
 
+    def make(self, name: str, frame: Attach) -> Mailbox:
+        """Make a mailbox, whose subscription has a name that no other one had."""
+        self.made += 1
+        made = self.open[name] = Mailbox(f"{name}.sub{self.made}", frame.where, frame.owner)
+        return made
+
     def attach(self, name: str, frame: Attach, reader: str) -> None:
         """Begin an epoch with a reader; detach the earlier one."""
         mailbox = self.open[name]
@@ -178,7 +182,13 @@ class Mailboxes:
         mailbox.pushed = mailbox.acknowledged
         if frame.accept_loss:
             mailbox.overfull = ""
-        self._effects.send(reader, Attached(number=frame.number, mailbox=name, epoch=mailbox.epoch))
+        attached = Attached(
+            number=frame.number,
+            mailbox=name,
+            epoch=mailbox.epoch,
+            subscription=mailbox.subscription,
+        )
+        self._effects.send(reader, attached)
         self._answer(mailbox)
         self._push(name, mailbox)
 

@@ -461,6 +461,7 @@ class TransactionBroker:
                 partial=steps.partial,
                 announced=steps.announced,
                 mailboxes=state.mailboxes.open,
+                mailboxes_made=state.mailboxes.made,
             )
         )
 
@@ -478,7 +479,7 @@ class TransactionBroker:
             members=broker.members,
             disconnected=broker.disconnected,
         )
-        self.state.mailboxes.restore(broker.mailboxes)
+        self.state.mailboxes.restore(broker.mailboxes, broker.mailboxes_made)
         self.steps.restore(
             last_number=broker.last_number,
             pending=broker.pending,
