@@ -311,7 +311,7 @@ class ContentClient:
             self._answered(asked, frame)
             return asked
         change = self._ahead.pop(frame.number, None)
-        if change is not None and change.name in self.positions:
+        if change is not None and (change.name in self.positions or change.name in self._epochs):
             self._effects.notify(None, **self._subscribed(change))
         return None
 
@@ -329,9 +329,8 @@ class ContentClient:
             "subscription": change.name,
             "topic": change.where,
         }
-        epoch = dict(self._attached.values()).get(change.name)
-        if epoch is not None:
-            row["publisher_seq"] = epoch
+        if change.name in self._epochs:
+            row["publisher_seq"] = self._epochs[change.name]
         return row
 
     def _answered(self, asked: Any, frame: f.Done | f.Reached) -> None:
@@ -353,7 +352,8 @@ class ContentClient:
             )
             return
         if change is not None and change.action == f.SUBSCRIBE and not frame.refused:
-            self._count(change.name)
+            if not isinstance(asked, f.Attach):
+                self._count(change.name)  # The broker counts those of a durable one.
             if frame.away:
                 self._ahead[frame.number] = change
             elif isinstance(asked, f.Attach) or not asked.transaction:
@@ -398,6 +398,11 @@ class ContentClient:
         )
         verdict = "redelivered" if frame.redelivered else ""
         self._effects.notify(notified, **notified.row("delivered", frame.position, verdict))
+
+    @property
+    def _epochs(self) -> dict[str, int]:
+        """By durable subscription that this client reads, or has read: the last epoch."""
+        return dict(self._attached.values())
 
     def _subscription_of(self, mailbox: str) -> str:
         """Return the subscription of a mailbox, as of the last attachment; empty if none."""
