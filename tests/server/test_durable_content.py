@@ -93,6 +93,31 @@ def _screened(server: Server, frame: Any) -> None:
     screen_content(listener.authorization, connection, "bob.content", [data])
 
 
+@pytest.mark.parametrize("is_content_first", [True, False])
+def test_closed_subscription_of_the_name_by_topic_still_acknowledges(
+    tmp_path: Path, is_content_first: bool
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            ensue.connect(server.url, name="a") as a,
+        ):
+            await within(a.advertise(where=WHERE))
+            options: dict[str, Any] = {"name": "billing", "durable": True, "acknowledge": "manual"}
+            kinds = [a.subscribe(where=WHERE, **options), a.subscribe("orders", **options)]
+            first, second = kinds if is_content_first else kinds[::-1]
+            await within(first.__aenter__())
+            await within(a.publish({"x": 1}, b"by content"))
+            await within(a.publish("orders", b"by topic"))
+            event = await within(anext(first))
+            first.close()  # It still takes acknowledgements.
+            async with second:
+                await within(event.ack())
+            first.rest()
+
+    asyncio.run(main())
+
+
 def test_other_server_does_not_keep_a_name(tmp_path: Path) -> None:
     def keeps(server: Server) -> bool:
         return server.content is not None and bool(server.content.broker.state.mailboxes.open)

@@ -316,10 +316,13 @@ class ContentClient:
         return None
 
     def _count(self, name: str) -> None:
-        """Count the events of a subscription, unless it was withdrawn ahead of the answer."""
+        """Count the events of a subscription, unless it was withdrawn ahead of the answer.
+
+        The broker counts those of a durable one.
+        """
         if name in self._withdrawn:
             self._withdrawn.remove(name)
-        else:
+        elif name not in self._epochs:
             self.positions.setdefault(name, 0)
 
     def _subscribed(self, change: Change) -> dict[str, Any]:
@@ -352,8 +355,7 @@ class ContentClient:
             )
             return
         if change is not None and change.action == f.SUBSCRIBE and not frame.refused:
-            if not isinstance(asked, f.Attach):
-                self._count(change.name)  # The broker counts those of a durable one.
+            self._count(change.name)
             if frame.away:
                 self._ahead[frame.number] = change
             elif isinstance(asked, f.Attach) or not asked.transaction:
