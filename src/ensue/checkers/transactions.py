@@ -32,9 +32,9 @@ not if it ended before or took effect later. Between two serializable transactio
 the sequence of commits and the operations' places decide. Otherwise time decides, if one ended
 before the other began; if they were concurrent, both outcomes are right, and nothing is judged.
 
-*Durable subscriptions* are called `durable/NAME.sub` and a number, whatever bus reads them; one that
-is made again after it was forgotten has another number. Each reader records `subscribed` when it
-attaches, and `unsubscribed` when it leaves; `acknowledged` has a position up to which no later
+*Durable subscriptions* are called `durable/NAME.sub` and a number, whatever bus reads them; one
+that is made again after it was forgotten has another number. Each reader records `subscribed` when
+it attaches, and `unsubscribed` when it leaves; `acknowledged` has a position up to which no later
 reader gets events. `publisher_seq` of both is the number of the attachment. Other
 events may be delivered to the next reader again. Events are owed to a subscription that was never
 forgotten, and whose last reader stays until the end.

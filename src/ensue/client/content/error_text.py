@@ -13,7 +13,14 @@ from ensue.client.received_event import CONTENT
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.filters.parser import parse
 
-__all__ = ["RefusedRequest", "display_name", "explained", "failure_of", "in_words"]
+__all__ = [
+    "RefusedRequest",
+    "display_name",
+    "explained",
+    "failure_of",
+    "in_words",
+    "too_few_reached",
+]
 
 SHOWN_MAX = 200
 """Maximum characters shown of an event or a list of filters."""
@@ -60,6 +67,16 @@ def explained(reason: str, situation: RefusedRequest) -> str:
 def failure_of(error: BaseException) -> str:
     """Return the type and the text of an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def too_few_reached(event: Mapping[str, object], found: int, at_least: int) -> str:
+    """Return why an invitation by content aborts: it found fewer clients than it needs."""
+    clients = {0: "no client", 1: "1 client"}.get(found, f"{found} clients")
+    return (
+        f"the invitation {_cut(repr(dict(event)))} found {clients}, of at_least={at_least}: have "
+        "other buses call `await bus.on_invitation(handler, where=…)` with a filter that matches "
+        "it, or lower at_least; clients without a connection do not count"
+    )
 
 
 def _unknown(name: str, situation: RefusedRequest) -> str:

@@ -17,7 +17,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ensue.client.content.error_text import RefusedRequest, explained, in_words
+from ensue.client.content.error_text import (
+    RefusedRequest,
+    explained,
+    in_words,
+    too_few_reached,
+)
 from ensue.client.content.reader import ContentRequest, ContentShare, ReadOptions
 from ensue.client.content.session import CONTENT, ContentSession
 from ensue.client.subscription import Subscription
@@ -239,7 +244,8 @@ class _Participant:
         `client` is the name of a bus, whose handler gets `attributes` and `payload`. Attributes
         instead of a name invite by content: all other buses that take such invitations with
         `bus.on_invitation(…, where=…)`. This bus must have advertised them. Returns the number of
-        invited buses. If there are fewer than `at_least`, the transaction is aborted.
+        invited buses, without those that left or lost their connections before they acted. If
+        there are fewer than `at_least`, the transaction is aborted.
         """
         checked = check_payload(payload, self._session.payload_bytes_max)
         if isinstance(client, Mapping):
@@ -332,15 +338,7 @@ class _Participant:
         )
         self._check(answer, asked)
         if answer.reached < at_least:
-            found = (
-                f"{answer.reached} of at least {at_least} clients take"
-                if answer.reached
-                else ("no client takes")
-            )
-            raise self._refused(
-                f"{found} the invitation {dict(event)!r}: have it call "
-                "`await bus.on_invitation(…, where=…)` first"
-            )
+            raise self._refused(too_few_reached(event, answer.reached, at_least))
         return answer.reached
 
     async def _send_invitation(
