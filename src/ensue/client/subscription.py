@@ -666,10 +666,10 @@ class Subscription:
     def _was_refused(self, outcome: Refuse) -> None:
         if outcome.topics:
             for topic in outcome.topics:
-                text = f"{topic!r} was refused: {outcome.reason}"
-                self._topic_changes.give_up(
-                    topic, refused_subscription(text, reason=outcome.reason)
-                )
+                what = repr(topic) if self._content is None else f"the subscription {self.name!r}"
+                text = f"{what} was refused: {outcome.reason}"
+                error = refused_subscription(text, reason=outcome.reason)
+                self._topic_changes.give_up(topic, error)
         elif self._dismissed is not None and outcome.reason == DISMISSED:
             self._acknowledgements.forget()
             if not self._dismissed.done():

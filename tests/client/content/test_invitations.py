@@ -245,6 +245,31 @@ def test_recipients_invite_others(kind: str, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_recipient_that_hangs_is_named_at_the_timeout() -> None:
+    async def main() -> None:
+        async with (
+            ensue.connect("memory://hangs", order=None, name="a") as a,
+            ensue.connect("memory://hangs", order=None, name="b") as b,
+        ):
+            await a.advertise(where="x exists")
+
+            async def hang(_: ensue.InvitedTransaction) -> None:
+                await asyncio.Event().wait()
+
+            await b.on_invitation(hang, where="x exists")
+
+            async def invite() -> None:
+                async with a.transaction(timeout=0.2) as tx:
+                    await tx.invite({"x": 1})
+
+            waited = "0.2 s passed while it waited for a handler that takes the invitation {'x': 1}"
+            with pytest.raises(TransactionAborted, match=waited) as caught:
+                await within(invite())
+            assert caught.value.reason == "timeout"
+
+    asyncio.run(main())
+
+
 def test_mistakes_are_named() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", order=None, name="a") as a:

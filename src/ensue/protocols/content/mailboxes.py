@@ -162,7 +162,11 @@ class Mailboxes:
         if mailbox.owner and frame.owner and mailbox.owner != frame.owner:
             return f"the durable subscription {frame.name!r} belongs to another user"
         if mailbox.where != frame.where:
-            return f"the durable subscription {frame.name!r} has the filter {mailbox.where!r}"
+            return (
+                f"the durable subscription {frame.name!r} has the filter {mailbox.where!r}, got "
+                f"{frame.where!r}: enter it with its own filter, forget it first, or choose "
+                "another name"
+            )
         return "" if mailbox.kept or frame.accept_loss else mailbox.overfull
 
     def make(self, name: str, frame: Attach) -> Mailbox:

@@ -38,6 +38,7 @@ from ensue.protocols.transactions.invitations import marked, unmarked
 __all__ = [
     "ABORTED",
     "OVER",
+    "TIMEOUT",
     "UNDER_WAY",
     "Operations",
     "lost_connection",
@@ -49,6 +50,8 @@ __all__ = [
 OVER = "the transaction is over"
 ABORTED = "aborted"
 """The reason when its own client aborts a transaction."""
+TIMEOUT = "timeout"
+"""The reason when it was not ended in time."""
 UNDER_WAY = "operations of it are still under way"
 """The reason when a client ends its part before its operations are answered."""
 _RANDOM = re.compile(r"~[^.]*")
