@@ -74,7 +74,9 @@ def test_order_total_publishes_and_reads_in_total_order(tmp_path: Path) -> None:
             pub = await started(server, "pub", "--where", "price > 10", "--order", "total")
             code, _, err = await ended(pub, b'{"price": 11}\n{"price": 1}\n')
             assert code == 2
-            assert "line 2: {'price': 1} does not match --where 'price > 10'; 1 was published" in err
+            assert (
+                "line 2: {'price': 1} does not match --where 'price > 10'; 1 was published" in err
+            )
 
     asyncio.run(main())
 
