@@ -7,10 +7,11 @@ import pytest
 from tests.protocols.content.harness import Net
 from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, usub
 
+from ensue.core.errors import limit_in
 from ensue.protocols.content.client import Answered, Attachment, Notified, Superseded
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.effects import Effects
-from ensue.protocols.content.frames import Attach
+from ensue.protocols.content.frames import Attach, Discard
 from ensue.protocols.content.mailboxes import Mailbox, Mailboxes
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE, Operation
 
@@ -390,6 +391,110 @@ def test_answer_comes_when_the_subscription_is_in_effect_and_goes_to_the_latest_
     )
     made.settle()
     assert (made.answers("r")[first], made.answers("s")[second]) == ("superseded", "")
+
+
+EXPIRE_NS = 10**9
+EXPIRING = msgspec.structs.replace(
+    CONFIG, mailbox_expire_ns=EXPIRE_NS, lease_ns=10**8, beat_ns=10**7
+)
+
+
+def test_mailbox_without_a_reader_expires_and_its_name_says_so() -> None:
+    made = net(config=msgspec.structs.replace(EXPIRING, lease_ns=10**15, beat_ns=10**14))
+    made.broker("b2")._expire_from_ns = 0  # It started long ago.
+    attach(made, "r")
+    made.elapse(10 * EXPIRE_NS)
+    publish(made, "1")
+    assert made.payloads("r") == ["1"], "it has a reader"
+    ask(made, "r", "release", NAME, 1)
+    publish(made, "2")
+    made.elapse(EXPIRE_NS - 10**6)
+    assert attach(made, "s") == "", "a reader begins the time anew"
+    ask(made, "s", "release", NAME, 2)
+    made.elapse(EXPIRE_NS - 10**6)
+    assert made.broker("b2").state.mailboxes.open
+    made.elapse(2 * 10**6)
+    assert not made.broker("b2").state.mailboxes.open
+    assert all(not made.broker(name).tables.subscriptions for name in made.tree)
+    made.at_rest()
+    for restart in (False, True):
+        if restart:
+            made.broker("b2").log.write_snapshot()
+            made.drain("b2")
+            made.crash("b2")
+            made.settle()
+        refused = attach(made, "r")
+        assert "'billing' has expired, with the events that it kept" in refused
+        assert "accept_loss=True" in refused
+    assert attach(made, "r", accept_loss=True) == ""
+    publish(made, "3")
+    assert made.payloads("r")[-1] == "3"
+
+
+def test_readers_have_time_to_return_after_a_restart() -> None:
+    made = net(config=EXPIRING)
+    attach(made, "r")
+    made.command("r", lambda node, now: node.leave(now_ns=now))
+    made.settle()
+    made.now_ns += 10 * EXPIRE_NS  # The broker is down.
+    made.crash("b2")
+    made.settle()
+    assert made.broker("b2").state.mailboxes.open
+    assert made.broker("b2").next_timer_ns() >= made.now_ns
+    made.elapse(EXPIRING.lease_ns)
+    assert not made.broker("b2").state.mailboxes.open
+
+
+def test_crash_does_not_begin_the_time_anew() -> None:
+    made = net(config=EXPIRING)
+    attach(made, "r")
+    made.command("r", lambda node, now: node.leave(now_ns=now))
+    made.settle()
+    for _ in range(3):
+        made.elapse(EXPIRE_NS // 3)
+        made.broker("b2").log.write_snapshot()
+        made.drain("b2")
+        made.crash("b2")
+        made.settle()
+    made.elapse(EXPIRING.lease_ns)
+    assert not made.broker("b2").state.mailboxes.open
+
+
+def test_mailboxes_of_one_user_are_limited() -> None:
+    mailboxes = Mailboxes(msgspec.structs.replace(CONFIG, mailboxes_per_user=2), Effects())
+
+    def asked(name: str, owner: str) -> str:
+        frame = Attach(number=1, name=name, where="x > 0", owner=owner)
+        refused = mailboxes.refusal(f"durable/{name}", frame)
+        if not refused:
+            mailboxes.make(f"durable/{name}", frame)
+        return refused
+
+    assert [asked(name, "alice") for name in "ab"] == ["", ""]
+    assert limit_in(asked("c", "alice")) == ("mailboxes_per_user", 2)
+    frame = Attach(number=1, name="a", where="x > 0", owner="alice")
+    assert mailboxes.refusal("durable/a", frame) == "", "it is there"
+    assert asked("c", "bob") == ""
+    assert [asked(name, "") for name in "def"] == [""] * 3, "without users there is no limit"
+    mailboxes.remove("durable/a")
+    assert asked("g", "alice") == ""
+
+
+def test_client_that_does_not_read_it_ends_it() -> None:
+    made = net()
+    attach(made, "r")
+    assert ask(made, "s", "discard", "billing") == ""
+    assert lost(made, "r") == ["forgotten"]
+    assert "there is no durable subscription 'billing'" in ask(made, "s", "discard", "billing")
+    publish(made, "1")
+    assert made.payloads("r") == []
+    assert all(not made.broker(name).tables.subscriptions for name in made.tree)
+    made.at_rest()
+    mailboxes = Mailboxes(CONFIG, Effects())
+    mailboxes.open[NAME] = Mailbox(f"{NAME}.sub1", "x > 0", owner="alice")
+    for owner, refused in (("bob", True), ("alice", False), ("", False)):
+        why = mailboxes.refuse_discard(NAME, Discard(number=1, name="billing", owner=owner))
+        assert ("belongs to another user" in why) == refused
 
 
 def test_user_of_a_name_owns_it() -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "Beat",
     "Change",
     "Detached",
+    "Discard",
     "Disconnected",
     "Done",
     "Expire",
@@ -200,6 +201,15 @@ class Release(Frame, frozen=True, tag=109):
     forget: bool = False
 
 
+class Discard(Frame, frozen=True, tag=118):
+    """A client that need not be its reader ends a durable subscription."""
+
+    number: Count
+    name: Identifier
+    owner: Identifier = ""
+    """The user whose it must be, as the server knows it; clients leave it empty: anyone's."""
+
+
 class Mailed(Frame, frozen=True, tag=116):
     """An event of a durable subscription, for its reader."""
 
@@ -353,6 +363,7 @@ FRAMES: tuple[type[Frame], ...] = (
     Attached,
     Acknowledge,
     Release,
+    Discard,
     Mailed,
     Detached,
     Routed,

@@ -22,7 +22,11 @@ Limits. A mailbox keeps at most `kept_max` events, all of a broker `kept_bytes_m
 beyond is lost, and so are all later ones: the mailbox is *overfull*. The events of a transaction
 are kept all or not at all. A reader still gets what was kept; then it is detached, with the limit
 as the reason. The next one is refused unless it accepts the loss. A broker has at most
-`mailboxes_max` of them.
+`mailboxes_max` of them, and `mailboxes_per_user` of one user.
+
+A mailbox that has had no reader for `mailbox_expire_ns` ends, if that is not 0: what it kept is
+gone, and its name is refused until a client accepts the loss. Time while the broker is down counts,
+but none ends within `lease_ns` of its start: readers need time to return.
 
 Assumptions. All clients attach a name at the same broker; servers refuse it elsewhere.
 """
@@ -38,6 +42,7 @@ from ensue.protocols.content.frames import (
     Attach,
     Attached,
     Detached,
+    Discard,
     Done,
     Mailed,
     Notify,
@@ -46,6 +51,7 @@ from ensue.protocols.content.frames import (
 from ensue.protocols.interface import Frame
 
 __all__ = [
+    "FORGOTTEN",
     "SUPERSEDED",
     "Kept",
     "Mailbox",
@@ -56,8 +62,11 @@ __all__ = [
 
 SUPERSEDED = "superseded"
 """The reason when another client has attached."""
+FORGOTTEN = "forgotten"
+"""The reason when a client that does not read it has ended it."""
 PREFIX = "durable/"
 """How names of mailboxes begin; no other client's name has a slash."""
+HOUR_NS = 3_600 * 1_000_000_000
 EVENT_BYTES = 256
 """What an event without a payload counts."""
 
@@ -119,6 +128,8 @@ class Mailbox(msgspec.Struct, array_like=True):
     kept: list[Kept] = msgspec.field(default_factory=list)
     overfull: str = ""
     """Why it keeps nothing more; empty: it does."""
+    idle_since_ns: int = 0
+    """When its last reader left; 0: it has one."""
 
     @property
     def last(self) -> int:
@@ -133,6 +144,12 @@ class Mailboxes:
         self._config = config
         self._effects = effects
         self.open: dict[str, Mailbox] = {}
+        self.now_ns = 0
+        """The time of the input that is being handled."""
+        self.expired: dict[str, str] = {}
+        """By mailbox that has expired, and that no client has entered since: the refusal."""
+        self._idle: dict[str, int] = {}
+        """Mailboxes without a reader, by when it left, earliest first."""
         self.made = 0
         """How many have been made: the number is part of the subscription's name."""
         self._bytes = 0
@@ -147,18 +164,18 @@ class Mailboxes:
         """Return whether a client is a mailbox."""
         return client in self.open
 
-    def restore(self, mailboxes: dict[str, Mailbox], made: int) -> None:
+    def restore(self, mailboxes: dict[str, Mailbox], made: int, expired: dict[str, str]) -> None:
         """Restore the persisted mailboxes."""
-        self.open, self.made = mailboxes, made
+        self.open, self.made, self.expired = mailboxes, made, expired
+        idle = sorted((one.idle_since_ns, name) for name, one in mailboxes.items())
+        self._idle = {name: since_ns for since_ns, name in idle if since_ns}
         self._bytes = sum(one.size for mailbox in mailboxes.values() for one in mailbox.kept)
 
     def refusal(self, name: str, frame: Attach) -> str:
         """Return why a client can't attach, or nothing."""
         mailbox = self.open.get(name)
         if mailbox is None:
-            limit, what = self._config.mailboxes_max, "there are too many durable subscriptions"
-            full = limit_reason(what, "mailboxes_max", limit, "forget some")
-            return full if len(self.open) >= limit else ""
+            return self._refusal_of_new(name, frame)
         if mailbox.owner and frame.owner and mailbox.owner != frame.owner:
             return f"the durable subscription {frame.name!r} belongs to another user"
         if mailbox.where != frame.where:
@@ -169,9 +186,25 @@ class Mailboxes:
             )
         return "" if mailbox.kept or frame.accept_loss else mailbox.overfull
 
+    def _refusal_of_new(self, name: str, frame: Attach) -> str:
+        """Return why a client can't make a mailbox, or nothing."""
+        if name in self.expired and not frame.accept_loss:
+            return self.expired[name]
+        limit = self._config.mailboxes_max
+        if len(self.open) >= limit:
+            what = "there are too many durable subscriptions"
+            return limit_reason(what, "mailboxes_max", limit, "forget some")
+        limit = self._config.mailboxes_per_user
+        if frame.owner and sum(one.owner == frame.owner for one in self.open.values()) >= limit:
+            what = f"{frame.owner!r} has too many durable subscriptions here"
+            how = "forget some, or raise limits.mailboxes_per_user in the server's file"
+            return limit_reason(what, "mailboxes_per_user", limit, how)
+        return ""
+
     def make(self, name: str, frame: Attach) -> Mailbox:
         """Make a mailbox, whose subscription has a name that no other one had."""
         self.made += 1
+        self.expired.pop(name, None)
         made = self.open[name] = Mailbox(f"{name}.sub{self.made}", frame.where, frame.owner)
         return made
 
@@ -180,6 +213,8 @@ class Mailboxes:
         mailbox = self.open[name]
         self._detach(name, mailbox, SUPERSEDED)
         mailbox.reader, mailbox.number = reader, frame.number
+        mailbox.idle_since_ns = 0
+        self._idle.pop(name, None)
         mailbox.owner = mailbox.owner or frame.owner
         mailbox.epoch += 1
         mailbox.window = max(1, min(frame.window, self._config.window))
@@ -227,17 +262,66 @@ class Mailboxes:
 
     def release(self, name: str) -> None:
         """Detach the reader of a mailbox, at its own request."""
-        self.open[name].reader = ""
+        self._lose_reader(name, self.open[name])
 
     def detach_all_of(self, reader: str) -> None:
         """Detach a reader that has left from its mailboxes."""
-        for mailbox in self.open.values():
+        for name, mailbox in self.open.items():
             if mailbox.reader == reader:
-                mailbox.reader = ""
+                self._lose_reader(name, mailbox)
 
     def remove(self, name: str) -> None:
         """Remove a mailbox, with what it keeps."""
         self._bytes -= sum(one.size for one in self.open.pop(name).kept)
+        self._idle.pop(name, None)
+
+    # -- Mailboxes without readers --------------------------------------------------------------
+
+    def _lose_reader(self, name: str, mailbox: Mailbox) -> None:
+        mailbox.reader = ""
+        # 0 stands for a mailbox with a reader.
+        mailbox.idle_since_ns = self._idle[name] = max(1, self.now_ns)
+
+    def due_ns(self) -> int | None:
+        """Return when the next mailbox expires, if one does."""
+        first_ns = next(iter(self._idle.values()), None)
+        expire_ns = self._config.mailbox_expire_ns
+        return None if first_ns is None or not expire_ns else first_ns + expire_ns
+
+    def idle(self, now_ns: int) -> list[str]:
+        """Return the mailboxes that have had no reader for too long."""
+        last_ns = now_ns - self._config.mailbox_expire_ns
+        return [name for name, since_ns in self._idle.items() if since_ns <= last_ns]
+
+    def note_expired(self, name: str) -> None:
+        """Refuse the name of a mailbox that is about to end, until a client accepts the loss."""
+        hours = self._config.mailbox_expire_ns / HOUR_NS
+        self.expired[name] = (
+            f"the durable subscription {name.removeprefix(PREFIX)!r} has expired, with the events "
+            f"that it kept: it had no reader for {hours:g} hours (mailbox_expire); enter it with "
+            "accept_loss=True"
+        )
+        if len(self.expired) > self._config.mailboxes_max:
+            del self.expired[next(iter(self.expired))]
+
+    def refuse_discard(self, name: str, frame: Discard) -> str:
+        """Return why a client can't end a mailbox that it does not read, or nothing."""
+        mailbox = self.open.get(name)
+        if mailbox is None and name not in self.expired:
+            return f"there is no durable subscription {frame.name!r} by content"
+        if mailbox is not None and frame.owner and mailbox.owner not in ("", frame.owner):
+            return f"the durable subscription {frame.name!r} belongs to another user"
+        return ""
+
+    def discard(self, name: str) -> bool:
+        """Detach the reader of a mailbox that ends; return whether there is a mailbox."""
+        self.expired.pop(name, None)
+        mailbox = self.open.get(name)
+        if mailbox is not None:
+            self._detach(name, mailbox, FORGOTTEN)
+        return mailbox is not None
+
+    # -- Events ---------------------------------------------------------------------------------
 
     def acknowledge(self, name: str, position: int) -> None:
         """Drop events up to a position, and send further ones."""
@@ -304,4 +388,4 @@ class Mailboxes:
                 self._effects.send(mailbox.reader, Done(number=mailbox.number, refused=reason))
             detached = Detached(mailbox=name, epoch=mailbox.epoch, reason=reason)
             self._effects.send(mailbox.reader, detached)
-            mailbox.reader = ""
+            self._lose_reader(name, mailbox)

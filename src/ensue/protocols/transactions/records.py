@@ -61,6 +61,7 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     announced: dict[int, tuple[str, list[Change]]] = {}
     mailboxes: dict[str, Mailbox] = {}
     mailboxes_made: int = 0
+    mailboxes_expired: dict[str, str] = {}
 
 
 class ContextsRecord(msgspec.Struct, array_like=True):
@@ -175,4 +176,4 @@ def encode_broker(record: BrokerRecord) -> bytes:
     """Return a broker's record; without durable subscriptions, as it was before there were any."""
     if record.mailboxes_made:
         return BROKER.encode(record)
-    return _FIELDS.encode(list(msgspec.structs.astuple(record)[:-2]))
+    return _FIELDS.encode(list(msgspec.structs.astuple(record)[:-3]))
