@@ -487,7 +487,7 @@ def test_operations_planned_together_may_run_in_any_order() -> None:
     assert trace.anomalies() == {"sequential": 1}
 
 
-DURABLE = {"subscription": "durable/d.sub"}
+DURABLE = {"subscription": "durable/d.sub1"}
 
 
 def read_twice() -> Trace:
@@ -543,15 +543,16 @@ def test_events_are_owed_to_the_last_reader_of_a_durable_subscription() -> None:
     assert trace.anomalies() == {}  # The third event waits for the next reader.
 
 
-def test_forgotten_durable_subscription_counts_anew() -> None:
+def test_durable_subscription_that_is_made_again_counts_anew() -> None:
+    again = {"subscription": "durable/d.sub2"}
     trace = handed(handed(read_twice(), "s", 2), "s", 3)
     trace.add("s", "acknowledged", position=3, publisher_seq=2, **DURABLE).add(
         "s", "unsubscribed", **DURABLE
     )
-    trace.add("t", "subscribed", topic="x = 1", publisher_seq=9, **DURABLE)
+    trace.add("t", "subscribed", topic="x = 1", publisher_seq=1, **again)
     trace.add("p", "published", event="p/4", topic="x = 1", publisher="p", publisher_seq=4)
     trace.add(
         "t", "delivered", event="p/4", topic="x = 1", publisher="p", publisher_seq=4, position=1,
-        **DURABLE,
+        **again,
     )  # fmt: skip
     assert trace.anomalies() == {}

@@ -32,9 +32,10 @@ not if it ended before or took effect later. Between two serializable transactio
 the sequence of commits and the operations' places decide. Otherwise time decides, if one ended
 before the other began; if they were concurrent, both outcomes are right, and nothing is judged.
 
-*Durable subscriptions* are called `durable/NAME.sub`, whatever bus reads them. Each reader records
-`subscribed` when it attaches, and `unsubscribed` when it leaves; `acknowledged` has a position up
-to which no later reader gets events. `publisher_seq` of both is the number of the attachment. Other
+*Durable subscriptions* are called `durable/NAME.sub` and a number, whatever bus reads them; one
+that is made again after it was forgotten has another number. Each reader records `subscribed` when
+it attaches, and `unsubscribed` when it leaves; `acknowledged` has a position up to which no later
+reader gets events. `publisher_seq` of both is the number of the attachment. Other
 events may be delivered to the next reader again. Events are owed to a subscription that was never
 forgotten, and whose last reader stays until the end.
 
@@ -162,8 +163,6 @@ class Ledger:
         """By durable subscription and node: when it attached to read it."""
         self.acknowledged: dict[str, list[Row]] = {}
         """By durable subscription."""
-        self.forgotten: dict[str, list[int]] = {}
-        """By durable subscription: when it ended, and its positions with it."""
         self.held: list[Row] = []
         """The tables that brokers reported."""
         self.events: list[Published] = []
@@ -234,8 +233,6 @@ class Ledger:
             self.acknowledged.setdefault(name, []).append(row)
         elif row.action == "subscribed" and name.startswith(_DURABLE):
             self.attached.setdefault((name, row.node), []).append(row)
-        elif row.action == "unsubscribed" and row.verdict not in _LEFT:
-            self.forgotten.setdefault(name, []).append(_time(row))
 
     def attachment(self, row: Row) -> Row | None:
         """Return when the reader that got an event had attached, if the trace has it."""
@@ -368,7 +365,7 @@ class Ledger:
         if begun is None or any(before is None and end.transaction for before, end in ended):
             return None
         if held.is_durable and held.ends:
-            return None  # It was forgotten, and perhaps made again.
+            return None  # It was forgotten, with events that waited for a reader.
         closed = [before for before, end in ended if not end.transaction]
         dropped = closed and (published.event, held.name) in self.dropped
         if held.is_durable and (not held.reader or held.reader in self.gone):
@@ -474,10 +471,6 @@ def _judge_redelivery(ledger: Ledger, rows: Sequence[Row], collector: Collector)
             if (each.position or 0) >= (row.position or 0)
             and attached is not None
             and (each.publisher_seq or 0) < (attached.publisher_seq or 0)
-            and not any(
-                (_time(each) <= at_ns) != (_time(attached) <= at_ns)
-                for at_ns in ledger.forgotten.get(row.subscription or "", ())
-            )
         ]
         if before:
             collector.violation(

@@ -37,7 +37,7 @@ from typing import Any, Self
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
 from ensue.client.content.cells import CellRequest
-from ensue.client.content.durable import DurableReader, DurableRequest
+from ensue.client.content.durable import DurableReader, DurableRequest, lingering_name
 from ensue.client.content.reader import ContentReader, ContentRequest
 from ensue.client.event_queue import EventQueue
 from ensue.client.failures import fail
@@ -580,7 +580,7 @@ class Subscription:
     @property
     def _lingering_name(self) -> str:
         """The name that must rest before it is entered again."""
-        return self._wanted_name or ""
+        return lingering_name(self._wanted_name or "", by_content=self._content is not None)
 
     @property
     def _lingers(self) -> bool:
@@ -666,10 +666,10 @@ class Subscription:
     def _was_refused(self, outcome: Refuse) -> None:
         if outcome.topics:
             for topic in outcome.topics:
-                text = f"{topic!r} was refused: {outcome.reason}"
-                self._topic_changes.give_up(
-                    topic, refused_subscription(text, reason=outcome.reason)
-                )
+                what = repr(topic) if self._content is None else f"the subscription {self.name!r}"
+                text = f"{what} was refused: {outcome.reason}"
+                error = refused_subscription(text, reason=outcome.reason)
+                self._topic_changes.give_up(topic, error)
         elif self._dismissed is not None and outcome.reason == DISMISSED:
             self._acknowledgements.forget()
             if not self._dismissed.done():

@@ -39,7 +39,7 @@ from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp.options import write_address
 from ensue.transports.traffic_counts import Traffic
 
-__all__ = ["Progress", "Status"]
+__all__ = ["MailboxStatus", "Progress", "Status"]
 
 FRESH_S = 1.0
 """How old the output may be."""
@@ -87,6 +87,23 @@ class _Cached(Generic[T]):
         return self._value
 
 
+class MailboxStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a durable subscription by content has beside its progress."""
+
+    server: str
+    """The server that keeps it."""
+    user: str
+    """Its owner; empty: none, or any."""
+    where: str
+    bytes: int
+    """Of the events that wait."""
+    has_reader: bool
+    idle_s: float
+    """Time without a reader; 0 if it has one."""
+    lost: str
+    """Why it has lost events; empty: it has not."""
+
+
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a durable subscription, by its records."""
 
@@ -99,6 +116,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Topics that it has begun to read, on any server."""
     elsewhere: dict[str, int]
     """Topics of other servers, and the last slot handled of each."""
+    mailbox: MailboxStatus | None = None
+    """Of a subscription by content."""
 
 
 class Status:
@@ -377,6 +396,9 @@ class Status:
                     "elsewhere": known.elsewhere if fits else {},
                     "lag_is_least": not fits,
                 }
+                if known.mailbox is not None:
+                    one["heard_s"] = known.mailbox.idle_s
+                    one["mailbox"] = msgspec.structs.asdict(known.mailbox)
             shown.append(one)
         return {"subscriptions_count": len(names), "subscriptions": shown}
 
