@@ -31,6 +31,7 @@ from ensue.protocols.interface import Persist
 from ensue.protocols.recorder import Recorder
 from ensue.protocols.topic_log.fanout import Fanout, fanout_name
 from ensue.protocols.topic_log.frames import topic_of
+from ensue.protocols.total.frames import KnownMoves
 from ensue.protocols.total.station import Station
 from ensue.runtime.driver import Driver
 from ensue.server.authorization import Authorization
@@ -289,11 +290,20 @@ class Server(StationServer):
             self._carriers.append(carrier)
             carrier.on_reconnect = partial(self._peer_connected, member)
             carrier.on_log_lost = partial(self._peer_log_lost, member, carrier)
+            self._learn_moves(member.name, welcome)
             self.listener.neighbors[member.name] = carrier
             self.listener.neighbors[broker_of(member.name)] = carrier
             _log.info("server connected name=%s address=%s", member.name, member.address)
             self._peer_connected(member)
             return
+
+    def _learn_moves(self, server: str, welcome: Welcome) -> None:
+        """Compare the moves that another server knows with those of this server's records."""
+        known = KnownMoves(parts=welcome.moves, seen=0)
+        if known.parts:
+            self._call_station(
+                lambda station, now: station.node.receive(known, source=server, now_ns=now)
+            )
 
     def _is_own_log(self, error: Exception) -> bool:
         """Stop if another server knows another or a longer log of this server.
@@ -323,7 +333,8 @@ class Server(StationServer):
         await self._connect_peer(member)
 
     def _peer_connected(self, member: Member) -> None:
-        """Let the content broker retransmit what a reconnected broker may have missed."""
+        """Tell a server which moves are known; let the content broker retransmit what it missed."""
+        self._call_station(lambda station, _now: station.regain(member.name))
         if self.content is not None:
             self.content.connected(broker_of(member.name))
 
