@@ -20,12 +20,12 @@ class MoveLog:
     def check(self) -> None:
         """Log what has happened since the last check."""
         placement, moves = self._station.placement, self._station.node.moves
-        if moves.comparing and not self._waits:
+        if placement.unsure and not self._waits:
             _log.warning(
                 "moves compared servers=%s: no request is taken before all have answered",
-                ",".join(moves.comparing),
+                ",".join(moves.unsure_of),
             )
-        self._waits = bool(moves.comparing)
+        self._waits = placement.unsure
         if placement.parts != self._known:
             for topic, parts in placement.parts.items():
                 if parts != self._known.get(topic) and topic not in moves.corrected:

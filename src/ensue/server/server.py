@@ -31,7 +31,6 @@ from ensue.protocols.interface import Persist
 from ensue.protocols.recorder import Recorder
 from ensue.protocols.topic_log.fanout import Fanout, fanout_name
 from ensue.protocols.topic_log.frames import topic_of
-from ensue.protocols.total.frames import KnownMoves
 from ensue.protocols.total.station import Station
 from ensue.runtime.driver import Driver
 from ensue.server.authorization import Authorization
@@ -290,20 +289,17 @@ class Server(StationServer):
             self._carriers.append(carrier)
             carrier.on_reconnect = partial(self._peer_connected, member)
             carrier.on_log_lost = partial(self._peer_log_lost, member, carrier)
-            self._learn_moves(member.name, welcome)
+            self._learn_moves(welcome)
             self.listener.neighbors[member.name] = carrier
             self.listener.neighbors[broker_of(member.name)] = carrier
             _log.info("server connected name=%s address=%s", member.name, member.address)
             self._peer_connected(member)
             return
 
-    def _learn_moves(self, server: str, welcome: Welcome) -> None:
+    def _learn_moves(self, welcome: Welcome) -> None:
         """Compare the moves that another server knows with those of this server's records."""
-        known = KnownMoves(parts=welcome.moves, seen=0)
-        if known.parts:
-            self._call_station(
-                lambda station, now: station.node.receive(known, source=server, now_ns=now)
-            )
+        if welcome.moves:
+            self._call_station(lambda station, _now: station.node.moves.adopt(welcome.moves))
 
     def _is_own_log(self, error: Exception) -> bool:
         """Stop if another server knows another or a longer log of this server.

@@ -310,6 +310,8 @@ class KnownMoves(Frame, frozen=True, tag=38):
     """The highest number that the node knows to be decided."""
     wanted: bool = False
     """Whether the sender asks for the same of the receiver."""
+    complete: bool = True
+    """Whether the sender has heard from all nodes, if it has to."""
 
 
 FRAMES: tuple[type[Frame], ...] = (

@@ -172,7 +172,7 @@ class MoveCoordinator:
             frame.phase == FREEZE
             and source in self._state.placement.nodes
             and frame.number > self._moves.seen
-            and not self._moves.comparing
+            and not self._state.placement.unsure
         ):
             # The record of this move is lost, so that no node has switched.
             name = self._state.name
@@ -189,8 +189,8 @@ class MoveCoordinator:
             refusal = f"{state.name} is not the first server of the chain: {placement.nodes[0]} is"
         elif not config.carries or config.fixed is not None:
             refusal = "this chain can't move topics"
-        elif self._moves.comparing:
-            missing = ", ".join(self._moves.comparing)
+        elif placement.unsure:
+            missing = ", ".join(self._moves.unsure_of)
             refusal = f"{state.name} does not know yet which moves {missing} knows: {AGAIN}"
         elif to not in placement.nodes:
             refusal = f"the chain has no server {to!r}; it has {', '.join(placement.nodes)}"

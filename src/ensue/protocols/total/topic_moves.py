@@ -42,7 +42,8 @@ subscriptions.
 Which move of a topic is the newest says the number of its parts. Nodes exchange the moves that they
 know (`KnownMoves`) when they connect. A node that is behind continues from an older state: it
 adopts what is newer, and nothing it gave for the topic since then counts. A node that may be behind
-(`comparing`) takes no requests until it has heard from all others.
+(`comparing`) takes no requests until it has heard from all others, and each of them from all: then
+none gets a request from below that it would handle as of an older placement.
 
 HAZARD: a node that continues from an older state and is not known to do so takes a topic for its
 own until another node is connected.
@@ -139,6 +140,9 @@ class TopicMoves:
         self._changes = changes
         self.config = config or MoveConfig()
         self.comparing = dict.fromkeys(comparing)
+        """Nodes that this one has to hear from."""
+        self._incomplete = dict.fromkeys(comparing)
+        """Nodes that may have to hear from others."""
         state.placement.unsure = bool(self.comparing)
         self.seen = 0
         """The highest number of a move that is known to be decided."""
@@ -161,6 +165,11 @@ class TopicMoves:
     def frozen(self) -> str:
         """The topic that moves, while this node takes no requests."""
         return self._state.placement.moving
+
+    @property
+    def unsure_of(self) -> list[str]:
+        """The nodes that have to answer before this one takes requests."""
+        return list(self.comparing | self._incomplete)
 
     @property
     def frozen_number(self) -> int:
@@ -218,7 +227,7 @@ class TopicMoves:
             state.effects += [
                 Send(node, step) for node in state.placement.nodes if node != state.name
             ]
-        for node in self.comparing:
+        for node in self.unsure_of:
             self._send_known(node, wanted=True)
 
     # -- Frames -----------------------------------------------------------------------------------
@@ -260,23 +269,31 @@ class TopicMoves:
         placement = self._state.placement
         if source not in placement.nodes:
             return
-        if self._frozen is not None and frame.seen > self._frozen.number - bool(self.comparing):
+        if self._frozen is not None and frame.seen > self._frozen.number - placement.unsure:
             # This node is behind: no other is frozen any more. Or the first one may have lost it.
             self._unfreeze()
+        self.adopt(frame.parts)
         if self._frozen is None:
-            # A frozen node would miss what comes with the decision.
-            for topic, parts in frame.parts.items():
-                newer = len(parts) > max(1, len(placement.parts.get(topic, ())))
-                if newer and _names(parts, placement):
-                    self._correct(topic, parts)
             self._see(frame.seen)
+        self.comparing.pop(source, None)
         if frame.wanted:
             self._send_known(source)
-        if source in self.comparing:
-            del self.comparing[source]
-            placement.unsure = bool(self.comparing)
-            if not self.comparing and self._frozen is None:
+        if frame.complete:
+            self._incomplete.pop(source, None)
+        if placement.unsure and not self.unsure_of:
+            placement.unsure = False
+            if self._frozen is None:
                 self._due_ns = None
+
+    def adopt(self, known: Mapping[str, Parts]) -> None:
+        """Adopt those parts of moved topics that are newer than the ones known here."""
+        if self._frozen is not None:
+            return  # It would miss what comes with the decision.
+        placement = self._state.placement
+        for topic, parts in known.items():
+            newer = len(parts) > max(1, len(placement.parts.get(topic, ())))
+            if newer and _names(parts, placement):
+                self._correct(topic, parts)
 
     def take_corrected(self) -> dict[str, Parts]:
         """Remove and return the corrected topics."""
@@ -293,7 +310,12 @@ class TopicMoves:
         return move.to in placement.nodes and _names(move.parts, placement)
 
     def _send_known(self, node: str, *, wanted: bool = False) -> None:
-        known = KnownMoves(parts=dict(self._state.placement.parts), seen=self.seen, wanted=wanted)
+        known = KnownMoves(
+            parts=dict(self._state.placement.parts),
+            seen=self.seen,
+            wanted=wanted,
+            complete=not self.comparing,
+        )
         self._state.effects.append(Send(node, known))
 
     def _tell(self, move: Move) -> None:
@@ -409,7 +431,7 @@ class TopicMoves:
             self._state.persist(f"frozen/{self._frozen.topic}", None)
         self._frozen = None
         self._state.placement.moving = ""
-        if not self.comparing:
+        if not self._state.placement.unsure:
             self._due_ns = None
 
     def _switch(self, frame: Move) -> None:
