@@ -439,7 +439,7 @@ class Authorization:
         """Return why a client may not read a topic's log here; empty if it may."""
         placement = self._placement
         # The station answers where a moved topic is. A client may know it before the station.
-        moved = topic == placement.moving or topic in placement.parts
+        moved = topic == placement.moving or topic in placement.parts or placement.unsure
         why = "" if moved else self.place_refusal(topic)
         return why or self.why_not(peer, "subscribe", topic)
 
@@ -447,7 +447,8 @@ class Authorization:
         event, stamp = frame.event, frame.event.stamp
         check_event(event)
         slot = event.slot
-        if self._placement.keeper(event.topic, slot or 0) not in ("", self._config.name):
+        keeper = self._placement.keeper(event.topic, slot or 0)
+        if keeper not in ("", self._config.name) or self._placement.unsure:
             return None  # The station answers where the topic has moved.
         if slot is None or not self._may_put(event, source):
             raise RemoteProtocolError(f"event {event.id!r} was not assigned its slot")

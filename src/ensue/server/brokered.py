@@ -50,6 +50,8 @@ class BrokeredServer(StationServer):
         self._carrier: Carrier | None = None
         self._discovery: Driver[DiscoveryNode] | None = None
         self._log_monitor: LogMonitor | None = None
+        self._greeted: dict[str, Lineage] = {}
+        """By server: the incarnation of its log that was told about moves."""
 
     @property
     def url(self) -> str:
@@ -113,7 +115,11 @@ class BrokeredServer(StationServer):
         port = FramedPort(transport, name, _receive_nothing)
 
         def learn(server: str, lineage: Lineage, _number: int) -> None:
+            begun = server not in self._greeted or self._greeted[server] != lineage.last
             peers.learn(server, lineage)
+            if begun:
+                self._greeted[server] = lineage.last
+                self._greet(server)
             broker_admission.refused.discard(server)
 
         def refuse(error: LogLost) -> None:
@@ -135,6 +141,12 @@ class BrokeredServer(StationServer):
             transport, others, on_log=learn, on_lost=refuse, continues=True
         )
         await self._log_monitor.start()
+
+    def _greet(self, server: str) -> None:
+        """Tell a server that has started which moves are known."""
+        station = self.station
+        if station is not None and self._driver is not None and self._driver.takes_commands:
+            self._driver.command(lambda _node, _now: station.regain(server))
 
     def _damaged(self, error: LogDamaged) -> None:
         super()._damaged(error)

@@ -289,11 +289,17 @@ class Server(StationServer):
             self._carriers.append(carrier)
             carrier.on_reconnect = partial(self._peer_connected, member)
             carrier.on_log_lost = partial(self._peer_log_lost, member, carrier)
+            self._learn_moves(welcome)
             self.listener.neighbors[member.name] = carrier
             self.listener.neighbors[broker_of(member.name)] = carrier
             _log.info("server connected name=%s address=%s", member.name, member.address)
             self._peer_connected(member)
             return
+
+    def _learn_moves(self, welcome: Welcome) -> None:
+        """Compare the moves that another server knows with those of this server's records."""
+        if welcome.moves:
+            self._call_station(lambda station, _now: station.node.moves.adopt(welcome.moves))
 
     def _is_own_log(self, error: Exception) -> bool:
         """Stop if another server knows another or a longer log of this server.
@@ -323,7 +329,8 @@ class Server(StationServer):
         await self._connect_peer(member)
 
     def _peer_connected(self, member: Member) -> None:
-        """Let the content broker retransmit what a reconnected broker may have missed."""
+        """Tell a server which moves are known; let the content broker retransmit what it missed."""
+        self._call_station(lambda station, _now: station.regain(member.name))
         if self.content is not None:
             self.content.connected(broker_of(member.name))
 

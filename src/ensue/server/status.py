@@ -325,7 +325,7 @@ class Status:
         return "" if listener is None else write_address(listener.host, listener.port)
 
     def _topics(self, patterns: tuple[str, ...] | None, names_max: int) -> Json:
-        log = self.station.log
+        log, placement = self.station.log, self.station.placement
         bounds = log.bounds()
         names: Iterable[str] = bounds
         if patterns is not None:
@@ -341,6 +341,7 @@ class Status:
                     "next": bounds[name][1],
                     "events": bounds[name][1] - bounds[name][0],
                     "listeners": len(listeners[name]),
+                    "current": placement.knows(name) and placement.node(name) == self.config.name,
                 }
                 for name in most
             ],
@@ -407,6 +408,7 @@ class Status:
         node, listener, journal = self.station.node, self.listener, self.journal
         together, largest = node.groups.sizes()
         sync_s, lineage = self.config.sync_s, self.station.lineage
+        moving = node.coordinator.under_way()
         return {
             "pid": platform.current().usage().pid,
             "events": self.events,
@@ -416,6 +418,8 @@ class Status:
                 "mean": 1 + node.groups.pairs / together if together else 1.0,
                 "merged_by": [msgspec.structs.asdict(each) for each in node.group_merges()],
             },
+            "move": None if moving is None else msgspec.structs.asdict(moving),
+            "holds_for": node.moves.frozen,
             "open_stamps": node.open_count,
             "early_requests": node.early_count,
             "voids": node.voids,

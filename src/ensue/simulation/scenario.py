@@ -14,6 +14,7 @@ from ensue.protocols.merged.config import MergedConfig
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.topic_moves import MoveConfig
 from ensue.simulation.content_spec import ContentSpec
 from ensue.simulation.world.clocks import ClockConfig
 from ensue.simulation.world.disks import DiskConfig
@@ -247,7 +248,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults = Faults()
     vanish: tuple[Vanish, ...] = ()
     moves: tuple[TopicMove, ...] = ()
-    """For order `total`."""
+    """For order `total`, as `move`."""
+    move: MoveConfig = MoveConfig()
     encode: bool = False
     """Send every frame as bytes, which exercises the wire and gives sizes to the trace."""
 

@@ -14,6 +14,7 @@ import msgspec
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.topic_moves import MoveConfig
 from ensue.simulation.scenario import (
     Change,
     Scenario,
@@ -122,7 +123,8 @@ def draw_noncausal(seed: int, *, stations: bool = False) -> Scenario:
 def draw_moves(seed: int) -> Scenario:
     """Return the scenario of a seed on a chain whose topics move from node to node.
 
-    Nodes crash while they do, in half of the runs.
+    Nodes crash while they do, in half of the runs, and stay away for so long at times that the move
+    is given up. So does one that takes longer than it may, without a crash.
     """
     random = Random(f"swarm/moves/{seed}")
     scenario = (draw_noncausal if random.random() < 0.3 else draw)(seed, stations=True)
@@ -139,7 +141,7 @@ def draw_moves(seed: int) -> Scenario:
         moves.append(TopicMove(topic=topic, to=to, at_ns=at_ns))
         if random.random() < 0.5:
             crashed_ns = at_ns + random.randrange(random.choice((10 * MS, 100 * MS, 500 * MS)))
-            wait_ns = random.randrange(500 * MS)
+            wait_ns = random.randrange(random.choice((500 * MS, 500 * MS, 3 * SECOND)))
             node = random.choice(names)
             crashes.append(Crash(node=node, at_ns=crashed_ns, restart_after_ns=wait_ns))
     faults = msgspec.structs.replace(scenario.faults, crashes=(*scenario.faults.crashes, *crashes))
@@ -149,6 +151,13 @@ def draw_moves(seed: int) -> Scenario:
         chain=chain,
         faults=faults,
         moves=tuple(moves),
+        move=MoveConfig(
+            ask_ns=random.choice((300 * MS, SECOND)),
+            freeze_ns=random.choice((20 * MS, 100 * MS, 500 * MS, 500 * MS)),
+            retry_ns=random.choice((10 * MS, 100 * MS)),
+            retry_ns_max=random.choice((100 * MS, 2 * SECOND)),
+            bytes_max=400 if random.random() < 0.1 else MoveConfig().bytes_max,
+        ),
     )
 
 

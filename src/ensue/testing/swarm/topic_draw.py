@@ -111,7 +111,7 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
         stranger=random.random() < 0.5,
         faults=draw_faults(random, allowed=allowed),
     )
-    if not drawn.mishap and faults is None and order != "total-moves":
+    if (not drawn.mishap or order == "total-moves") and faults is None:
         rare = add_rare_faults(drawn.faults, seed, order)
         drawn = msgspec.structs.replace(drawn, faults=rare, network=draw_network(seed, order))
     # Clients that reconnect would be refused while their old connection is not given up.
