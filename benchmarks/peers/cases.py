@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.peers.clients import RECEIPTS
 from benchmarks.peers.processes import Failed, Process, find_server, python, spare_port, started
 
 __all__ = ["CASES", "Case", "Site", "versions"]
@@ -55,6 +56,11 @@ class Case:
     def is_ours(self) -> bool:
         """Whether a lost event or a different order is an error."""
         return self.client == "ensue"
+
+    @property
+    def has_receipts(self) -> bool:
+        """Whether a publisher can wait for the receipt of each event."""
+        return self.client in RECEIPTS
 
     @property
     def missing(self) -> bool:

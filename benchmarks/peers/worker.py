@@ -5,8 +5,9 @@ line back.
 
 | command | to | effect |
 |---|---|---|
-| publish: start, stop, rate, batch | publisher | publish events with these numbers, at this rate |
-| expect: count, timed | subscriber | start a phase |
+| publish: start, stop, payload_bytes, rate, batch | publisher | publish events with these numbers |
+| await: start, stop, payload_bytes, tasks | publisher | the same, waiting for each receipt |
+| expect: count, timed, payload_bytes | subscriber | start a phase |
 | wait: seconds | subscriber | wait for all events |
 | result: publishers, start, stop | subscriber | return the results of the phase |
 
@@ -22,8 +23,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.peers.clients import Sender, find_client
-from benchmarks.peers.tally import Tally, make_batch
+from benchmarks.peers.clients import AwaitedSender, Lane, Sender, find_client
+from benchmarks.peers.tally import Tally, make_batch, sampled
 
 __all__: list[str] = []
 
@@ -33,8 +34,9 @@ SECOND_NS = 1_000_000_000
 async def publish(
     sender: Sender, topics: Sequence[str], number: int, order: dict[str, Any]
 ) -> dict[str, Any]:
-    """Publish events; return when the first was sent, and when all were settled."""
+    """Publish events at a rate, or without one as fast as possible; return the times."""
     start, stop, batch_max = order["start"], order["stop"], order["batch"]
+    payload_bytes: int = order["payload_bytes"]
     rate: float | None = order["rate"]
     clock = time.monotonic_ns
     first_ns = clock()
@@ -49,12 +51,43 @@ async def publish(
                 await asyncio.sleep((next_ns - passed_ns) / SECOND_NS)
                 continue
         upto = min(due, sent + batch_max)
-        await sender.send(make_batch(topics, number, sent, upto))
+        await sender.send(make_batch(topics, number, sent, upto, payload_bytes))
         sent = upto
         await asyncio.sleep(0)
     sent_ns = clock()
     await sender.settle()
     return {"first_ns": first_ns, "sent_ns": sent_ns, "settled_ns": clock()}
+
+
+async def publish_awaited(
+    sender: Sender, topics: Sequence[str], number: int, order: dict[str, Any]
+) -> dict[str, Any]:
+    """Publish events from tasks that each wait for a receipt before they publish again."""
+    assert isinstance(sender, AwaitedSender)
+    lanes = await sender.lanes(order["tasks"])
+    payload_bytes: int = order["payload_bytes"]
+    numbers = iter(range(order["start"], order["stop"]))
+    clock = time.monotonic_ns
+    taken_ns: list[int] = []
+
+    async def run(lane: Lane) -> None:
+        for each in numbers:
+            begun_ns = clock()
+            ((topic, payload),) = make_batch(topics, number, each, each + 1, payload_bytes)
+            await lane(topic, payload)
+            taken_ns.append(clock() - begun_ns)
+
+    first_ns = clock()
+    async with asyncio.TaskGroup() as tasks:
+        for lane in lanes:
+            tasks.create_task(run(lane))
+    settled_ns = clock()
+    return {
+        "first_ns": first_ns,
+        "sent_ns": settled_ns,
+        "settled_ns": settled_ns,
+        "receipts_ns": sampled(taken_ns),
+    }
 
 
 async def main(role: str, client: str, url: str, number: int, topics: Sequence[str]) -> None:
@@ -72,9 +105,10 @@ async def main(role: str, client: str, url: str, number: int, topics: Sequence[s
     while line := await asyncio.to_thread(sys.stdin.readline):
         order: dict[str, Any] = json.loads(line)
         what = order.pop("do")
-        if what == "publish":
+        if what in ("publish", "await"):
             assert sender is not None
-            _say(await publish(sender, topics, number, order))
+            publishing = publish if what == "publish" else publish_awaited
+            _say(await publishing(sender, topics, number, order))
         elif what == "expect":
             tally.expect(**order)
             _say({})
