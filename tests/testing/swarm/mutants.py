@@ -25,7 +25,7 @@ from tests.simulation.swarms.test_mutants_transactions import (
 from tests.testing.swarm.move_mutants import MOVES
 
 import ensue
-from ensue.client import bus as bus_module
+from ensue.client import publications
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
 from ensue.client.bus import Bus
@@ -1130,8 +1130,10 @@ real_delivery_notify = Delivery.notify
 real_subscriber_config = Hub.subscriber_config
 
 CALLS = (
-    Mutant("headers are dropped", "total", ((bus_module, "check_headers", drop_headers),)),
-    Mutant("headers are dropped, causal", "causal", ((bus_module, "check_headers", drop_headers),)),
+    Mutant("headers are dropped", "total", ((publications, "check_headers", drop_headers),)),
+    Mutant(
+        "headers are dropped, causal", "causal", ((publications, "check_headers", drop_headers),)
+    ),
     Mutant("unread events count", "deadline", ((Share, "check", keep_unread_as_delivered),)),
     Mutant(
         "late events go uncounted", "merged", ((MergedSubscriber, "_refuse", refuse_uncounted),)
