@@ -1,6 +1,8 @@
 """The bus on a broker: the behavior of every transport, and failures of the broker."""
 
 import asyncio
+from functools import partial
+from pathlib import Path
 from secrets import token_hex
 from typing import ClassVar
 
@@ -8,12 +10,14 @@ import pytest
 from tests.brokers.deadlines import until
 from tests.brokers.proxy import UP, Proxy
 from tests.brokers.servers import Server
+from tests.transports.noncausal_suite import chain_of_two
 from tests.transports.remote_suite import RemoteSuite, fresh
 from tests.transports.stations import StationThread, broker_station
 from tests.transports.suite import take
 
 import ensue
 from ensue.core.order import order_name
+from ensue.server.brokered import BrokeredServer
 from ensue.transports.brokers import base
 
 
@@ -33,6 +37,15 @@ class BusSuite(RemoteSuite):
         cls.server.ensure()
         cls.asked = "&".join(filter(None, (cls.options, f"prefix=bus-{token_hex(4)}")))
         return broker_station(tmp_path_factory.mktemp("station"), cls.server.url(cls.asked))
+
+    @classmethod
+    def noncausal_chain(
+        cls, request: pytest.FixtureRequest, data: Path
+    ) -> tuple[list[StationThread], str]:
+        del request
+        url = cls.server.url("&".join(filter(None, (cls.options, f"prefix=n-{token_hex(4)}"))))
+        configs = chain_of_two(data)
+        return [StationThread(partial(BrokeredServer, config, url)) for config in configs], url
 
     def address(self) -> str:
         return self.server.url(self.asked)
