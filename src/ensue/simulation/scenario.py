@@ -23,6 +23,7 @@ from ensue.simulation.world.load_model import QueueConfig
 from ensue.simulation.world.network import NetworkConfig
 
 __all__ = [
+    "PROBE_NS",
     "RETRY_NS_MIN",
     "Change",
     "Corruption",
@@ -44,6 +45,8 @@ __all__ = [
 SECOND_NS = 1_000_000_000
 RETRY_NS_MIN = 10_000_000
 """The shortest wait for an answer, unless a scenario says otherwise: messages may get lost."""
+PROBE_NS = 25_000_000
+"""How long a topic is silent before its log probes for a lost event, unless it says otherwise."""
 
 
 class SequencerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +226,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     publishers: tuple[PublisherSpec, ...] = ()
     subscribers: tuple[SubscriberSpec, ...] = ()
     sequencer: SequencerConfig = SequencerConfig(retry_ns_min=RETRY_NS_MIN)
-    topic_log_config: TopicLogConfig = TopicLogConfig()
+    topic_log_config: TopicLogConfig = TopicLogConfig(probe_ns=PROBE_NS)
     hypercube: CausalConfig = CausalConfig(retry_ns_min=RETRY_NS_MIN)
     """For order `causal`, which has no chain and no notification service."""
     merge: MergeSpec = MergeSpec()

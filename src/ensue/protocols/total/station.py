@@ -209,6 +209,7 @@ class Station:
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Pass a frame to the part that handles it."""
         self._now_ns = now_ns
+        self.log.advance(now_ns)
         if not self._admits(frame, source, now_ns):
             return
         if isinstance(frame, _FOR_LOG):
@@ -315,6 +316,7 @@ class Station:
     def handle_timer(self, *, now_ns: int) -> None:
         """Run the sequencer's timers; look for vanished subscribers."""
         self._now_ns = now_ns
+        self.log.handle_timer(now_ns=now_ns)
         self.node.handle_timer(now_ns=now_ns)
         expire_ns, late_ns = self.config.expire_ns, now_ns - self._sweep_due_ns
         if expire_ns is not None and late_ns >= 0:
@@ -326,10 +328,10 @@ class Station:
 
     def next_timer_ns(self) -> int | None:
         """Return when something is due."""
-        node = self.node.next_timer_ns()
-        if self.config.expire_ns is None or not self._seen:
-            return node
-        return self._sweep_due_ns if node is None else min(node, self._sweep_due_ns)
+        dues = [self.node.next_timer_ns(), self.log.next_timer_ns()]
+        if self.config.expire_ns is not None and self._seen:
+            dues.append(self._sweep_due_ns)
+        return min((due_ns for due_ns in dues if due_ns is not None), default=None)
 
     def publishers(self) -> tuple[str, ...]:
         """Return the publishers whose slots subscribers may wait for."""
