@@ -225,7 +225,12 @@ def test_decided_move_holds_up_only_the_server_that_is_down(tmp_path: Path) -> N
         moves = station(servers[1]).node.moves
         try:
             async with ensue.connect(servers[2].url) as bus, bus.subscribe("t2") as events:
-                with mock.patch.object(moves, "decide", lambda move: decided.append(move) or True):
+
+                def stop_before(move: Move) -> bool:
+                    decided.append(move)
+                    return True
+
+                with mock.patch.object(moves, "decide", stop_before):
                     moving = asyncio.create_task(move_topic(servers[0].url, "t0", "s2"))
                     await until(lambda: decided)
                     await servers[1].stop()

@@ -7,18 +7,17 @@ from typing import Any
 
 import msgspec
 
-from ensue.protocols.interface import Send
-from ensue.protocols.total.frames import Move, MoveDecision, Registered
+from ensue.protocols.total.frames import Move, Registered
 from ensue.protocols.total.move_coordinator import MoveCoordinator
 from ensue.protocols.total.placement import Parts, Placement
 from ensue.protocols.total.station import Station
-from ensue.protocols.total.topic_moves import ABORT, SWITCH, TopicMoves
+from ensue.protocols.total.topic_moves import SWITCH, TopicMoves
 
 __all__ = ["MOVES"]
 
 real_restore, real_decide = TopicMoves.restore, TopicMoves.decide
-real_timer, real_freeze = MoveCoordinator.handle_timer, MoveCoordinator._freeze
-real_switched, real_keeper = Station._switched, Placement.keeper
+real_freeze = MoveCoordinator._freeze
+real_switched = Station._switched
 
 
 def forget_moves(self: TopicMoves, kind: str, topic: str, value: bytes, now_ns: int) -> None:
@@ -37,17 +36,6 @@ def decide_at_once(self: MoveCoordinator, asked: Move, now_ns: int) -> None:
     real_freeze(self, asked, now_ns)
     if self.active is not None:
         self._decide(self.active, SWITCH, "", now_ns)
-
-
-def give_up_after_the_switch(self: MoveCoordinator, now_ns: int) -> None:
-    """The first server gives a move up that takes too long, although it has switched."""
-    effects = self._state.effects
-    count = len(effects)
-    real_timer(self, now_ns)
-    for index, effect in enumerate(effects[count:], count):
-        if isinstance(effect, Send) and isinstance(effect.frame, MoveDecision):
-            given_up = msgspec.structs.replace(effect.frame.move, phase=ABORT)
-            effects[index] = Send(effect.peer, MoveDecision(move=given_up))
 
 
 def begin_no_log(self: Station, topic: str, count: int, registered: tuple[Registered, ...]) -> None:
@@ -71,15 +59,9 @@ def know_the_last_part_alone(self: Placement, topic: str, parts: Parts) -> bool:
 
 
 MOVES = (
-    ("servers forget moves", "total-moves", ((TopicMoves, "restore", forget_moves),), 0),
+    ("servers forget moves", "total-moves", ((TopicMoves, "restore", forget_moves),), 29),
     ("moves are never given up", "total-moves", ((TopicMoves, "decide", switch_in_any_case),), 0),
     ("moves wait for no server", "total-moves", ((MoveCoordinator, "_freeze", decide_at_once),), 0),
-    (
-        "moves are given up too late",
-        "total-moves",
-        ((MoveCoordinator, "handle_timer", give_up_after_the_switch),),
-        0,
-    ),
     ("moved logs begin anew", "total-moves", ((Station, "_switched", begin_no_log),), 0),
     ("moved logs are whole", "total-moves", ((Placement, "learn", know_the_last_part_alone),), 0),
 )

@@ -117,7 +117,7 @@ class MoveConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait before asking for a decision, or repeating one; doubled each time."""
     retry_ns_max: int = 2000 * MILLISECOND_NS
     """The longest wait."""
-    bytes_max: int = 8 * 1024 * 1024
+    bytes_max: int = 4 * 1024 * 1024
     """How large the state of a topic may be: its subscribers, and the counts of its group."""
 
 

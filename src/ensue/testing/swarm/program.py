@@ -35,6 +35,7 @@ from ensue.testing.swarm.brokers import make_broker
 from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
+from ensue.testing.swarm.judge import SECOND_NS
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
 from ensue.testing.swarm.networks import late_s
@@ -192,7 +193,10 @@ class Program:
     async def _move(self, random: Random) -> None:
         """Move topics from server to server."""
         for _ in range(self.drawn.moves):
-            await asyncio.sleep(random.uniform(0.0, self.busy_s / self.drawn.moves))
+            wait_s = random.uniform(0.0, self.busy_s / self.drawn.moves)
+            at_ns = self.world.now_ns + wait_s * SECOND_NS
+            while self.world.now_ns < at_ns and not self.calm:  # noqa: ASYNC110 - also ends early
+                await asyncio.sleep(1.0)
             if self.calm:
                 return
             topic, to = random.choice(self.drawn.topics), random.choice(self.cluster.names)
