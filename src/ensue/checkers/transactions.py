@@ -11,9 +11,9 @@ had closed the subscription (`not_subscribed`), or had no room (`overflow`).
 **atomic.** No transaction is committed at one node and aborted at another (`split`). No event of a
 transaction that was not committed is delivered (`dirty`). Every event of a committed transaction is
 delivered once to every subscription that must receive it (`torn`, `duplicate`), and to none that
-must not, or that does not exist (`stale`). No reader of a durable subscription gets an event that an earlier one has
-acknowledged (`again`), nor one event twice (`duplicate`). No two committed transactions withdraw
-one subscription (`withdrawn`): it would have moved to two places.
+must not, or that does not exist (`stale`). No reader of a durable subscription gets an event that
+an earlier one has acknowledged (`again`), nor one event twice (`duplicate`). No two committed
+transactions withdraw one subscription (`withdrawn`): it would have moved to two places.
 
 **sequential** (Definition 6). No broker processes an operation after one that comes later in the
 same transaction.

@@ -62,8 +62,8 @@ async def _forget(url: str, name: str, within_s: float) -> None:
             await forget_durable(bus, name)
     except TimeoutError:
         raise TransportError(
-            f"no answer within {within_s:g} s: a server of the chain is away; try again, and it may "
-            "be forgotten already"
+            f"no answer within {within_s:g} s: a server of the chain is away; try again, and it "
+            "may be forgotten already"
         ) from None
     finally:
         await bus.close()

@@ -14,9 +14,9 @@ server stops.
 Permissions. Content is one topic, `content`: a user who may publish on it may advertise and publish
 by content, a user who may subscribe to it may subscribe by content, within transactions too; a
 durable subscription belongs to the user who made it, and users who may do everything can end it; a
-user without either may not begin a transaction. A request that is not permitted gets the reason, in its
-turn (`Forbidden`). A plan may act only for clients of the same user. A frame that no client sends
-closes the connection.
+user without either may not begin a transaction. A request that is not permitted gets the reason, in
+its turn (`Forbidden`). A plan may act only for clients of the same user. A frame that no client
+sends closes the connection.
 
 HAZARD: users choose names, so two users may have clients of one name; an invitation goes to the one
 that connected last. Invite by the full name (`bus.name`) if that matters.

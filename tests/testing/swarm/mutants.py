@@ -22,6 +22,7 @@ from tests.simulation.swarms.test_mutants_transactions import (
     invites_without_waiting,
     keeps_for_readers_alone,
 )
+from tests.testing.swarm import mailbox_mutants
 
 import ensue
 from ensue.client import bus as bus_module
@@ -1436,6 +1437,7 @@ _ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS)
 MUTANTS = tuple(
     msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
 )
+MUTANTS += tuple(Mutant(*each) for each in mailbox_mutants.BUGS)
 UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)
 """Bugs that no program reaches yet, or that harm nothing that is judged."""
 
