@@ -11,7 +11,7 @@ from tests.server.helpers import People, read, serving, until, within
 from tests.server.test_content_broker import SYNC_S, connected, tree
 
 import ensue
-from ensue.client.content.discard import forget_durable
+from ensue.client.content.dismissal import forget_durable
 from ensue.core.errors import (
     BadInput,
     LimitReached,
@@ -20,7 +20,7 @@ from ensue.core.errors import (
     SubscriptionRefused,
 )
 from ensue.protocols.content.config import ContentConfig
-from ensue.protocols.content.frames import Acknowledge, Attach, Discard
+from ensue.protocols.content.frames import Acknowledge, Attach, Dismiss
 from ensue.protocols.shared.link import LinkData, packed
 from ensue.server import Server, content_broker
 from ensue.server.config import Limits
@@ -158,7 +158,7 @@ def test_owner_and_operators_forget_what_no_program_reads(tmp_path: Path) -> Non
             with pytest.raises(BadInput, match="there is no durable subscription 'billing'"):
                 await within(forget_durable(bob, "billing"))
             assert server.listener is not None
-            frame = Discard(number=1, name="billing", owner="alice")
+            frame = Dismiss(number=1, name="billing", owner="alice")
             with pytest.raises(RemoteProtocolError, match="must not set owner"):
                 _screened(server, frame)
 

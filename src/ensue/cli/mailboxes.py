@@ -7,7 +7,7 @@ import typer
 
 from ensue.cli import output
 from ensue.cli.pub import UrlOption, connect_with_retry
-from ensue.client.content.discard import forget_durable
+from ensue.client.content.dismissal import forget_durable
 from ensue.core.errors import BadInput, TransportError
 from ensue.protocols.content.frames import CONTENT
 from ensue.runtime.status import ANSWER_S, chain_status

@@ -513,7 +513,7 @@ MUTANTS = (
         1,
         patches=((ContentClient, "notify", delivers_where_none_subscribed),),
     ),
-    Mutant("mailboxes keep names", 0, patches=((Mailboxes, "make", makes_under_one_name),)),
+    Mutant("mailboxes keep names", 194, patches=((Mailboxes, "make", makes_under_one_name),)),
 )
 
 
