@@ -104,7 +104,7 @@ def _annotation(option: orders.Option) -> Any:
     return Annotated[kind | None, typer.Option(option.name, metavar=option.metavar, help=text)]
 
 
-def chosen_order(name: OrderOption, given: OrderOptions, where: str | None) -> Order | None:
+def chosen_order(name: OrderOption, given: OrderOptions, where: str | None = None) -> Order | None:
     """Return the order that the options name; raise `BadInput` if they are wrong.
 
     Events by content have no order by default: brokers route them.

@@ -6,7 +6,7 @@ in production code fails. The seed that found a bug last time is tried first.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -411,10 +411,10 @@ def journals_no_acknowledgements(self: InputLog, frame: Frame, *, source: str, n
         real_take(self, frame, source=source, now_ns=now_ns)
 
 
-def keeps_for_readers_alone(self: Mailboxes, mailbox: Mailbox, frame: Notify) -> None:
+def keeps_for_readers_alone(self: Mailboxes, mailbox: Mailbox, frames: Sequence[Notify]) -> None:
     """Events that come while no client reads are lost."""
     if mailbox.reader:
-        real_keep(self, mailbox, frame)
+        real_keep(self, mailbox, frames)
 
 
 def delivers_where_none_subscribed(self: ContentClient, frame: Notify) -> None:
