@@ -86,6 +86,23 @@ def test_event_reaches_exactly_its_subscriptions(
     assert delivered(moved(), *pairs).anomalies() == {anomaly: 1}
 
 
+@pytest.mark.parametrize("subscription", ["c2.t", "c9.s", "c4.s"])
+def test_event_must_not_reach_a_subscription_that_does_not_exist(subscription: str) -> None:
+    """Of a client with others, of an unknown one, or made by an aborted transaction."""
+    trace = moved().add("b", "began", transaction="2-b", topic="serializable")
+    trace.add(
+        "b", "subscribed", event="2-b#1", subscription="c4.s", topic="x = 1", transaction="2-b"
+    )
+    trace.add("b", "aborted", transaction="2-b")
+    assert delivered(trace, *GOOD).anomalies() == {}
+    assert delivered(trace, ("1-b#4", subscription)).anomalies() == {"stale": 1}
+    if subscription != "c4.s":
+        # It left before it learned that it had subscribed.
+        owner = subscription.partition(".")[0]
+        trace.add("b", "unsubscribed", publisher=owner, verdict="gone")
+        assert trace.anomalies() == {}
+
+
 def test_uncommitted_event_must_not_be_delivered() -> None:
     trace = Trace().add("b", "began", transaction="1-b", topic="atomic")
     trace.add("c", "subscribed", subscription="c.s", topic="x = 1")

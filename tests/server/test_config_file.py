@@ -33,7 +33,8 @@ def test_every_key_of_a_chain_is_read() -> None:
         + ONE.replace("data", 'topics = ["x", "y"]\naddress = "a.example:7400"\nsite = "Ulm"\ndata')
         + '[[servers]]\nname = "b"\nlisten = "127.0.0.1:7401"\ndata = "e"\ntopics = ["z"]\n'
         + '[retention]\nbytes = "10GB"\nage = "7d"\nsegment_bytes = "1MiB"\n'
-        + '[limits]\nconnections = 7\nmailboxes_per_user = 5\npending_bytes = "1MB"\nsilence = "90s"\n'
+        + "[limits]\nconnections = 7\nmailboxes_per_user = 5\n"
+        + 'pending_bytes = "1MB"\nsilence = "90s"\n'
     )
     config = config_file.loads(text, name="a")
     assert config.chain == (

@@ -11,7 +11,7 @@ from tests.server.helpers import People, read, serving, until, within
 from tests.server.test_content_broker import SYNC_S, connected, tree
 
 import ensue
-from ensue.client.content.discard import forget_durable
+from ensue.client.content.dismissal import forget_durable
 from ensue.core.errors import (
     BadInput,
     LimitReached,
@@ -20,7 +20,7 @@ from ensue.core.errors import (
     SubscriptionRefused,
 )
 from ensue.protocols.content.config import ContentConfig
-from ensue.protocols.content.frames import Acknowledge, Attach, Discard
+from ensue.protocols.content.frames import Acknowledge, Attach, Dismiss
 from ensue.protocols.shared.link import LinkData, packed
 from ensue.server import Server, content_broker
 from ensue.server.config import Limits
@@ -158,7 +158,7 @@ def test_owner_and_operators_forget_what_no_program_reads(tmp_path: Path) -> Non
             with pytest.raises(BadInput, match="there is no durable subscription 'billing'"):
                 await within(forget_durable(bob, "billing"))
             assert server.listener is not None
-            frame = Discard(number=1, name="billing", owner="alice")
+            frame = Dismiss(number=1, name="billing", owner="alice")
             with pytest.raises(RemoteProtocolError, match="must not set owner"):
                 _screened(server, frame)
 
@@ -212,10 +212,9 @@ def test_owner_lasts_while_users_come_and_go(tmp_path: Path) -> None:
 def test_mailbox_that_no_client_reads_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = partial(ContentConfig, beat_ns=1_000_000)
 
     def quick(**options: Any) -> ContentConfig:
-        return config(**{**options, "mailbox_expire_ns": 10_000_000, "lease_ns": 50_000_000})
+        return ContentConfig(**{**options, "mailbox_expire_ns": 10_000_000})
 
     monkeypatch.setattr(content_broker, "ContentConfig", quick)
 
@@ -225,6 +224,7 @@ def test_mailbox_that_no_client_reads_expires(
             connected(server, "a") as a,
         ):
             assert server.content is not None
+            server.content.broker._expire_from_ns = 0  # It started long ago.
             mailboxes = server.content.broker.state.mailboxes
             async with durable(a):
                 pass

@@ -7,7 +7,7 @@ import typer
 
 from ensue.cli import output
 from ensue.cli.pub import UrlOption, connect_with_retry
-from ensue.client.content.discard import forget_durable
+from ensue.client.content.dismissal import forget_durable
 from ensue.core.errors import BadInput, TransportError
 from ensue.protocols.content.frames import CONTENT
 from ensue.runtime.status import ANSWER_S, chain_status
@@ -62,8 +62,8 @@ async def _forget(url: str, name: str, within_s: float) -> None:
             await forget_durable(bus, name)
     except TimeoutError:
         raise TransportError(
-            f"no answer within {within_s:g} s: a server of the chain is away; try again, and it may "
-            "be forgotten already"
+            f"no answer within {within_s:g} s: a server of the chain is away; try again, and it "
+            "may be forgotten already"
         ) from None
     finally:
         await bus.close()

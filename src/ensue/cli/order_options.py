@@ -35,8 +35,8 @@ WhereOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILTER",
-        help="By content instead of by topic, such as \"symbol = 'ACME' and price > 10\": by brokers, "
-        "or in total order with --order total.",
+        help="By content instead of by topic, such as \"symbol = 'ACME' and price > 10\": by "
+        "brokers, or in total order with --order total.",
     ),
 ]
 
@@ -104,7 +104,7 @@ def _annotation(option: orders.Option) -> Any:
     return Annotated[kind | None, typer.Option(option.name, metavar=option.metavar, help=text)]
 
 
-def chosen_order(name: OrderOption, given: OrderOptions, where: str | None) -> Order | None:
+def chosen_order(name: OrderOption, given: OrderOptions, where: str | None = None) -> Order | None:
     """Return the order that the options name; raise `BadInput` if they are wrong.
 
     Events by content have no order by default: brokers route them.
@@ -133,7 +133,7 @@ def check_content(topic: str | None, order: Order | None, given: Mapping[str, ob
     """Raise if an argument or option does not apply to events by content."""
     if topic is not None:
         raise BadInput(f"--where and the topic {topic!r} exclude each other: leave one of them out")
-    if order is not None and not isinstance(order, Total):
+    if order is not None and not orders.of(order).orders_content:
         raise BadInput(
             f"--order {order.name} does not apply to --where: leave it out, or use "
             f"--order {Total.name}"

@@ -122,7 +122,7 @@ def pub(
     time, prints the events in doubt, and exits with 2; after SIGTERM or Ctrl-C, within 5 s.
 
     With `--where` there is no topic: each line is a JSON object with the attributes of an event,
-    which must match the filter. Brokers route it; with `--order total` it has a place in total order.
+    which must match the filter. Brokers route it; with `--order total` it has a place in the order.
 
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """

@@ -229,8 +229,8 @@ class SubscriptionLost(EnsueError):
     """The server or transport ended a subscription; `reason` says why.
 
     `superseded`: another process uses the durable name. `expired`: the client was away too long.
-    `forgotten`: the server has no record of it. `replaced`, `rolled back`, `damaged`: as for
-    `LogLost`, which is the cause.
+    `forgotten`: the server has no record of it, or another client ended it. `replaced`, `rolled
+    back`, `damaged`: as for `LogLost`, which is the cause.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:

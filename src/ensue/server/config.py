@@ -221,8 +221,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
         expire_s = self.mailbox_expire_s
         if expire_s is not None and not MAILBOX_EXPIRE_S_MIN <= expire_s <= MAILBOX_EXPIRE_S_MAX:
             raise ConfigurationError(
-                f"mailbox_expire must be from 1m to 3650d, got {expire_s:g} s; leave it out to keep "
-                "mailboxes for ever"
+                f"mailbox_expire must be from 1m to 3650d, got {expire_s:g} s; leave it out to "
+                "keep mailboxes for ever"
             )
         grace_s = self.transaction_grace_s
         if not TRANSACTION_GRACE_S_MIN <= grace_s <= TRANSACTION_GRACE_S_MAX:

@@ -14,9 +14,9 @@ server stops.
 Permissions. Content is one topic, `content`: a user who may publish on it may advertise and publish
 by content, a user who may subscribe to it may subscribe by content, within transactions too; a
 durable subscription belongs to the user who made it, and users who may do everything can end it; a
-user without either may not begin a transaction. A request that is not permitted gets the reason, in its
-turn (`Forbidden`). A plan may act only for clients of the same user. A frame that no client sends
-closes the connection.
+user without either may not begin a transaction. A request that is not permitted gets the reason, in
+its turn (`Forbidden`). A plan may act only for clients of the same user. A frame that no client
+sends closes the connection.
 
 HAZARD: users choose names, so two users may have clients of one name; an invitation goes to the one
 that connected last. Invite by the full name (`bus.name`) if that matters.
@@ -74,7 +74,7 @@ Request = (
     | f.Attach
     | f.Acknowledge
     | f.Release
-    | f.Discard
+    | f.Dismiss
     | t.Begin
     | t.Invite
     | t.Finish
@@ -325,15 +325,15 @@ def _screen_one(
         raise RemoteProtocolError(f"request number must be at least 1, got {frame.number}")
     why = next((why for why in _refusals(authorization, connection, source, frame) if why), "")
     if not why:
-        return _owned(connection, frame) if isinstance(frame, f.Attach | f.Discard) else encoded
+        return _owned(connection, frame) if isinstance(frame, f.Attach | f.Dismiss) else encoded
     connection.server.fault(connection, "permission", why)
     return _CODEC.encode(f.Forbidden(number=frame.number, reason=why))
 
 
-def _owned(connection: Connection, frame: f.Attach | f.Discard) -> bytes:
+def _owned(connection: Connection, frame: f.Attach | f.Dismiss) -> bytes:
     """Return a request about a durable subscription, with the user whose it must be."""
     grants = connection.grants
-    owner = "" if isinstance(frame, f.Discard) and grants.may_all else grants.user
+    owner = "" if isinstance(frame, f.Dismiss) and grants.may_all else grants.user
     return _CODEC.encode(msgspec.structs.replace(frame, owner=owner))
 
 
@@ -347,7 +347,7 @@ def _refusals(
         if (frame.change is None) == (frame.publication is None):
             raise RemoteProtocolError("an operation needs exactly one of change, publication")
         yield from _operation(authorization, connection, source, frame.change, frame.publication)
-    elif isinstance(frame, f.Attach | f.Discard):
+    elif isinstance(frame, f.Attach | f.Dismiss):
         yield from _attachment(authorization, connection, frame)
     elif isinstance(frame, t.Begin):
         yield _transaction_refusal(authorization, connection)
@@ -376,7 +376,7 @@ def _invitation(
 
 
 def _attachment(
-    authorization: Authorization, connection: Connection, frame: f.Attach | f.Discard
+    authorization: Authorization, connection: Connection, frame: f.Attach | f.Dismiss
 ) -> Iterator[str]:
     if frame.owner:
         raise RemoteProtocolError(f"a client must not set owner, got {frame.owner[:100]!r}")

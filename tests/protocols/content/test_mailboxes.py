@@ -11,7 +11,7 @@ from ensue.core.errors import limit_in
 from ensue.protocols.content.client import Answered, Attachment, Notified, Superseded
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.effects import Effects
-from ensue.protocols.content.frames import Attach, Discard
+from ensue.protocols.content.frames import Attach, Dismiss
 from ensue.protocols.content.mailboxes import Mailbox, Mailboxes
 from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE, Operation
 
@@ -483,9 +483,9 @@ def test_mailboxes_of_one_user_are_limited() -> None:
 def test_client_that_does_not_read_it_ends_it() -> None:
     made = net()
     attach(made, "r")
-    assert ask(made, "s", "discard", "billing") == ""
+    assert ask(made, "s", "dismiss", "billing") == ""
     assert lost(made, "r") == ["forgotten"]
-    assert "there is no durable subscription 'billing'" in ask(made, "s", "discard", "billing")
+    assert "there is no durable subscription 'billing'" in ask(made, "s", "dismiss", "billing")
     publish(made, "1")
     assert made.payloads("r") == []
     assert all(not made.broker(name).tables.subscriptions for name in made.tree)
@@ -493,7 +493,7 @@ def test_client_that_does_not_read_it_ends_it() -> None:
     mailboxes = Mailboxes(CONFIG, Effects())
     mailboxes.open[NAME] = Mailbox(f"{NAME}.sub1", "x > 0", owner="alice")
     for owner, refused in (("bob", True), ("alice", False), ("", False)):
-        why = mailboxes.refuse_discard(NAME, Discard(number=1, name="billing", owner=owner))
+        why = mailboxes.refuse_dismissal(NAME, Dismiss(number=1, name="billing", owner=owner))
         assert ("belongs to another user" in why) == refused
 
 

@@ -72,9 +72,9 @@ def failure_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def timed_out(timeout_s: float | None, waiting: str) -> str:
+def timed_out(timeout_s: float, waiting: str) -> str:
     """Return why a transaction aborted at its deadline, and what it was waiting for, if known."""
-    passed = "its timeout" if timeout_s is None else f"its timeout of {timeout_s:g} s"
+    passed = f"its timeout of {timeout_s:g} s" if timeout_s else "its timeout"
     if waiting:
         return (
             f"{passed} passed while it waited for {waiting}: have it return sooner, or pass a "

@@ -175,8 +175,8 @@ class Operations:
 class _Participant:
     """Operations within a transaction, of the client that coordinates it or of an invited one."""
 
-    _timeout_s: float | None = None
-    """Its timeout, as far as known."""
+    _timeout_s: float = 0.0
+    """Its timeout; 0: an invited client does not know it."""
 
     def __init__(self, session: ContentSession, subscribe: Subscribe) -> None:
         self._session = session

@@ -112,12 +112,12 @@ class ContentBroker:
         self._state.send(client, f.Done(number=frame.number, refused=refused))
         return frame.forget and not refused
 
-    def discard(self, frame: f.Discard, client: str) -> str:
+    def dismiss(self, frame: f.Dismiss, client: str) -> str:
         """End a durable subscription for a client that need not read it; return its mailbox."""
         mailboxes, name = self._state.mailboxes, mailbox_of(frame.name)
-        refused = mailboxes.refuse_discard(name, frame)
+        refused = mailboxes.refuse_dismissal(name, frame)
         self._state.send(client, f.Done(number=frame.number, refused=refused))
-        return name if not refused and mailboxes.discard(name) else ""
+        return name if not refused and mailboxes.dismiss(name) else ""
 
     def _introduce(self, pending: Pending, client: str, home: str, *, but: str) -> None:
         """Announce to neighbors that a client joined or left."""

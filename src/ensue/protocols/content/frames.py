@@ -35,8 +35,8 @@ __all__ = [
     "Beat",
     "Change",
     "Detached",
-    "Discard",
     "Disconnected",
+    "Dismiss",
     "Done",
     "Expire",
     "Expired",
@@ -201,7 +201,7 @@ class Release(Frame, frozen=True, tag=109):
     forget: bool = False
 
 
-class Discard(Frame, frozen=True, tag=118):
+class Dismiss(Frame, frozen=True, tag=118):
     """A client that need not be its reader ends a durable subscription."""
 
     number: Count
@@ -363,7 +363,7 @@ FRAMES: tuple[type[Frame], ...] = (
     Attached,
     Acknowledge,
     Release,
-    Discard,
+    Dismiss,
     Mailed,
     Detached,
     Routed,

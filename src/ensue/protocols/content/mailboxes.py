@@ -42,7 +42,7 @@ from ensue.protocols.content.frames import (
     Attach,
     Attached,
     Detached,
-    Discard,
+    Dismiss,
     Done,
     Mailed,
     Notify,
@@ -304,7 +304,7 @@ class Mailboxes:
         if len(self.expired) > self._config.mailboxes_max:
             del self.expired[next(iter(self.expired))]
 
-    def refuse_discard(self, name: str, frame: Discard) -> str:
+    def refuse_dismissal(self, name: str, frame: Dismiss) -> str:
         """Return why a client can't end a mailbox that it does not read, or nothing."""
         mailbox = self.open.get(name)
         if mailbox is None and name not in self.expired:
@@ -313,7 +313,7 @@ class Mailboxes:
             return f"the durable subscription {frame.name!r} belongs to another user"
         return ""
 
-    def discard(self, name: str) -> bool:
+    def dismiss(self, name: str) -> bool:
         """Detach the reader of a mailbox that ends; return whether there is a mailbox."""
         self.expired.pop(name, None)
         mailbox = self.open.get(name)

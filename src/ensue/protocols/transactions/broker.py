@@ -297,7 +297,7 @@ class TransactionBroker:
             f.Attach: lambda frame, client, _now: self.content.attach(frame, client),
             f.Acknowledge: lambda frame, client, _now: self.content.acknowledge(frame, client),
             f.Release: self._release,
-            f.Discard: self._discard,
+            f.Dismiss: self._dismiss,
             f.Forbidden: self._forbid,
             f.Routed: self._route,
             f.Step: self._step,
@@ -337,8 +337,8 @@ class TransactionBroker:
         if self.content.release(frame, client):
             self._depart(frame.mailbox, now_ns)
 
-    def _discard(self, frame: f.Discard, client: str, now_ns: int) -> None:
-        mailbox = self.content.discard(frame, client)
+    def _dismiss(self, frame: f.Dismiss, client: str, now_ns: int) -> None:
+        mailbox = self.content.dismiss(frame, client)
         if mailbox:
             self._depart(mailbox, now_ns)
 

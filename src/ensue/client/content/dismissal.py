@@ -30,7 +30,7 @@ async def forget_durable(bus: "Bus", name: str) -> None:
     session = ContentSession(hub, hub.unique("operator"), durable=name)
     try:
         await session.open()
-        answer = await session.request(lambda client, now: client.discard(name, now_ns=now))
+        answer = await session.request(lambda client, now: client.dismiss(name, now_ns=now))
     finally:
         session.close()
     if answer.refused:
