@@ -58,7 +58,8 @@ class Run:
 
     def layouts(self, part: str) -> list[Layout]:
         """Return the layouts of a part, smallest first."""
-        found = {each.layout for each in (*self.measured, *self.failures) if each.part == part}
+        found = {each.layout for each in self.measured if each.part == part}
+        found |= {each.layout for each in self.failures if each.part == part}
         return sorted(found, key=lambda each: (each.topics, each.subscribers, each.run))
 
     def of(self, part: str, layout: Layout) -> list[Figures]:
