@@ -60,8 +60,20 @@ def _cpu() -> str:
 
 
 def write(record: object, path: Path) -> None:
-    """Write a run to a file."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    """Write a run to a file, each of its measurements on a line of its own."""
+    fields: dict[str, object] = msgspec.to_builtins(record)
+    lines = [f"{_json(name)}: {_lines(value)}" for name, value in fields.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _lines(value: object) -> str:
+    if isinstance(value, list | tuple) and value:
+        return "[\n" + ",\n".join(map(_json, value)) + "\n]"
+    return _json(value)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def read(path: Path, kind: type[Record], command: str) -> Record:

@@ -43,7 +43,7 @@ class Panel:
 PANELS = (
     Panel("events/s", "to all subscribers; longer is better", RATE, LEFT, 506.0, ",.0f"),
     Panel("CPU µs per event", "all processes; shorter is better", CPU, 526.0, 706.0, ".1f"),
-    Panel("p50 ms at 1,000 events/s", "shorter is better", LOW_P50, 726.0, 890.0, ".2f"),
+    Panel("p50 ms at 1,000/s", "shorter is better", LOW_P50, 726.0, 890.0, ".2f"),
 )
 GROUPS = (
     "Ensue: one order across topics",

@@ -174,8 +174,15 @@ class Crew:
         start, self._number = self._number, self._number + each
         patience_s = PATIENCE_S + 10 * seconds
         size = {"payload_bytes": self._payload_bytes}
-        timed = rate is not None
-        await self._ask(self._subscribers, do="expect", count=total, timed=timed, **size)
+        await self._ask(
+            self._subscribers,
+            do="expect",
+            count=total,
+            start=start,
+            stop=start + each,
+            timed=rate is not None,
+            **size,
+        )
         before = self._cpu_s()
         for process in self._subscribers:
             process.command(do="wait", seconds=patience_s)
@@ -196,9 +203,11 @@ class Crew:
             self._hear(self._subscribers, patience_s + PATIENCE_S),
         )
         after = self._cpu_s()
-        short = [each["arrived"] for each in arrived if each["arrived"] < total]
-        if short:
-            raise Failed(f"of {total:,} events {min(short):,} arrived within {patience_s:.0f} s")
+        missing = max(each["missing"] for each in arrived)
+        if missing:
+            raise Failed(
+                f"{missing:,} deliveries of {total:,} events missing after {patience_s:.0f} s"
+            )
         results = await self._ask(
             self._subscribers,
             do="result",

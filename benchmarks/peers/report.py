@@ -151,7 +151,7 @@ def ratios(run: Run) -> list[str]:
 def goals(run: Run) -> list[str]:
     """Return the table of goals."""
     judged = [judge(goal, run) for goal in GOALS]
-    judged += [judge_shape(shape, run) for shape in EVEN_SHAPES]
+    judged += [each for shape in EVEN_SHAPES for each in judge_shape(shape, run)]
     heads = ("goal", "wanted", "measured", "single rounds", "met")
     return _rows(heads, [_judged(each) for each in judged])
 

@@ -48,7 +48,8 @@ class Run:
     @property
     def shapes(self) -> list[Shape]:
         """The shapes in the order of the run."""
-        return list(dict.fromkeys(each.shape for each in (*self.measured, *self.failures)))
+        found = [each.shape for each in self.measured]
+        return list(dict.fromkeys([*found, *(each.shape for each in self.failures)]))
 
     def of(self, case: str, shape: Shape) -> dict[int, Figures]:
         """Return the results of a case, by round."""

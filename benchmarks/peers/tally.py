@@ -11,7 +11,7 @@ import hashlib
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 __all__ = ["HEAD_BYTES", "PAYLOAD_BYTES", "Tally", "make_batch", "sampled"]
@@ -89,22 +89,24 @@ class Tally:
             self._finish()
 
     async def wait(self, seconds: float) -> dict[str, Any]:
-        """Wait for all events or the timeout; return their number and the time of the last."""
+        """Wait for all events or the timeout; return how many are missing, and when it ended."""
         try:
             await asyncio.wait_for(self._over.wait(), seconds)
         except TimeoutError:
             self._last_ns = time.monotonic_ns()
-        return {"last_ns": self._last_ns, "arrived": len(self._payloads)}
+        missing = max(0, self._expected - len(self._payloads))
+        return {"last_ns": self._last_ns, "missing": missing}
 
     def result(self, *, publishers: int, start: int, stop: int) -> dict[str, Any]:
-        """Return the order, the missing events and the latencies."""
+        """Return the order, the missing events and the latencies, if it has all topics."""
+        return self.compare(
+            (publisher, number) for publisher in range(publishers) for number in range(start, stop)
+        )
+
+    def compare(self, wanted: Iterable[tuple[int, int]]) -> dict[str, Any]:
+        """Return the same, given the publishers and numbers of its events."""
         heads = [payload[8:HEAD_BYTES] for payload in self._payloads]
         counted = Counter(heads)
-        wanted = [
-            HEAD.pack(0, publisher, number)[8:]
-            for publisher in range(publishers)
-            for number in range(start, stop)
-        ]
         reached: dict[bytes, bytes] = {}
         overtaken = 0
         for head in heads:
@@ -119,7 +121,7 @@ class Tally:
         ]
         return {
             "order": hashlib.sha256(b"".join(heads)).hexdigest(),
-            "missing": sum(head not in counted for head in wanted),
+            "missing": sum(HEAD.pack(0, *each)[8:] not in counted for each in wanted),
             "repeated": len(heads) - len(counted),
             "overtaken": overtaken,
             "latencies_ns": sampled(taken_ns),

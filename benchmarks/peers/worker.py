@@ -7,7 +7,7 @@ line back.
 |---|---|---|
 | publish: start, stop, payload_bytes, rate, batch | publisher | publish events with these numbers |
 | await: start, stop, payload_bytes, tasks | publisher | the same, waiting for each receipt |
-| expect: count, timed, payload_bytes | subscriber | start a phase |
+| expect: count, start, stop, timed, payload_bytes | subscriber | start a phase |
 | wait: seconds | subscriber | wait for all events |
 | result: publishers, start, stop | subscriber | return the results of the phase |
 
@@ -20,13 +20,13 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.peers.clients import AwaitedSender, Lane, Sender, find_client
 from benchmarks.peers.tally import Tally, make_batch, sampled
 
-__all__: list[str] = []
+__all__ = ["obey", "publish"]
 
 SECOND_NS = 1_000_000_000
 
@@ -101,25 +101,49 @@ async def main(role: str, client: str, url: str, number: int, topics: Sequence[s
     else:
         receiver = make_receiver(url, topics)
         await receiver.open(tally)
-    _say({"ready": True})
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        order: dict[str, Any] = json.loads(line)
-        what = order.pop("do")
-        if what in ("publish", "await"):
-            assert sender is not None
-            publishing = publish if what == "publish" else publish_awaited
-            _say(await publishing(sender, topics, number, order))
-        elif what == "expect":
-            tally.expect(**order)
-            _say({})
-        elif what == "wait":
-            _say(await tally.wait(**order))
-        else:
-            _say(tally.result(**order))
+
+    async def send(order: dict[str, Any]) -> dict[str, Any]:
+        assert sender is not None
+        return await publish(sender, topics, number, order)
+
+    async def send_awaited(order: dict[str, Any]) -> dict[str, Any]:
+        assert sender is not None
+        return await publish_awaited(sender, topics, number, order)
+
+    async def expect(order: dict[str, Any]) -> dict[str, Any]:
+        del order["start"], order["stop"]  # This subscriber has all topics.
+        tally.expect(**order)
+        return {}
+
+    async def wait(order: dict[str, Any]) -> dict[str, Any]:
+        return await tally.wait(**order)
+
+    async def result(order: dict[str, Any]) -> dict[str, Any]:
+        return tally.result(**order)
+
+    await obey(
+        {
+            "publish": send,
+            "await": send_awaited,
+            "expect": expect,
+            "wait": wait,
+            "result": result,
+        }
+    )
     if sender is not None:
         await sender.close()
     if receiver is not None:
         await receiver.close()
+
+
+async def obey(
+    commands: Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]],
+) -> None:
+    """Say that the process is ready, and run commands until the end of stdin."""
+    _say({"ready": True})
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order: dict[str, Any] = json.loads(line)
+        _say(await commands[order.pop("do")](order))
 
 
 def _say(answer: dict[str, Any]) -> None:

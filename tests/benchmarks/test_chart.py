@@ -34,7 +34,7 @@ def test_the_chart_has_a_bar_of_the_right_length_for_each_figure() -> None:
     assert rates[0] / rates[1] == pytest.approx(0.5, abs=0.01)
     assert rates[2] / rates[1] == pytest.approx(0.25, abs=0.01)
     latency = [
-        widths[f"{name} p50 ms at 1,000 events/s"]
+        widths[f"{name} p50 ms at 1,000/s"]
         for name in ("Ensue, synced each second: 0.50", "NATS: 2.00")
     ]
     assert latency[0] / latency[1] == pytest.approx(0.25, abs=0.01)
