@@ -22,6 +22,7 @@ from tests.simulation.swarms.test_mutants_transactions import (
     invites_without_waiting,
     keeps_for_readers_alone,
 )
+from tests.testing.swarm.many_mutants import MANY
 from tests.testing.swarm.move_mutants import MOVES
 
 import ensue
@@ -1438,7 +1439,7 @@ _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, 
 _ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS)
 MUTANTS = tuple(
     msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
-) + tuple(Mutant(*each) for each in MOVES)
+) + tuple(Mutant(*each) for each in (*MOVES, *MANY))
 UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)
 """Bugs that no program reaches yet, or that harm nothing that is judged."""
 
