@@ -11,6 +11,7 @@ from tests.brokers.deadlines import until
 from tests.transports.causal_suite import CausalSuite
 from tests.transports.clocked_suite import RemoteClockedSuite
 from tests.transports.deadline_suite import DeadlineSuite
+from tests.transports.many_suite import ManySuite
 from tests.transports.noncausal_suite import RemoteNoncausalSuite
 from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, take
@@ -37,7 +38,12 @@ def fresh(stem: str) -> str:
 
 
 class RemoteSuite(
-    CausalSuite, DeadlineSuite, RemoteNoncausalSuite, RemoteClockedSuite, TransportSuite
+    CausalSuite,
+    DeadlineSuite,
+    RemoteNoncausalSuite,
+    RemoteClockedSuite,
+    ManySuite,
+    TransportSuite,
 ):
     """The behavior of transports with stations. Each class has one station."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.transports.clocked_suite import ClockedSuite
+from tests.transports.many_suite import ManySuite
 from tests.transports.noncausal_suite import NoncausalSuite
 from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, Unheard, take
@@ -18,12 +19,12 @@ from ensue.transports import MemoryOptions, MemoryTransport
 _hubs = count(1)
 
 
-class TestMemory(ClockedSuite, TransportSuite):
+class TestMemory(ClockedSuite, ManySuite, TransportSuite):
     def url(self) -> str:
         return f"memory://hub-{next(_hubs)}"
 
 
-class TestMemoryChain(NoncausalSuite, TransportSuite):
+class TestMemoryChain(NoncausalSuite, ManySuite, TransportSuite):
     def url(self) -> str:
         return f"memory://hub-{next(_hubs)}?nodes=3"
 
@@ -35,7 +36,7 @@ class TestMemoryChain(NoncausalSuite, TransportSuite):
         return [], f"memory://hub-{next(_hubs)}?nodes=2"
 
 
-class TestMemoryJitter(ClockedSuite, TransportSuite):
+class TestMemoryJitter(ClockedSuite, ManySuite, TransportSuite):
     def url(self) -> str:
         return f"memory://hub-{next(_hubs)}?nodes=2&jitter_ms=3&seed=7"
 

@@ -16,8 +16,9 @@ logged, with the name of the subscription.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast, overload
@@ -31,7 +32,7 @@ from ensue.client.content.reader import ReadOptions
 from ensue.client.content.transaction import InvitationHandler, Transaction, share_of
 from ensue.client.failures import client_failure, fail
 from ensue.client.membership import settle_in
-from ensue.client.publications import Publications
+from ensue.client.publications import Pair, Publications
 from ensue.client.receipts import (
     Receipts,
     events_in_doubt,
@@ -265,6 +266,32 @@ class Bus:
         return await self._publications.publish(
             topic, payload, key=key, headers=headers, wanted=receipt, by_s=by_s
         )
+
+    async def publish_many(
+        self,
+        pairs: Iterable[Pair],
+        *,
+        order: "Order | _Default | None" = _DEFAULT,
+        receipt: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> list[Event]:
+        """Publish events; return them, stamped, once the places of all are certain.
+
+        This is the fast path for many events. Each is a tuple as `publish` takes it: topic and
+        payload, and a key and headers if it has any. All are checked first: if one is wrong,
+        nothing is published, and the error names its index. Then they are published in sequence, in
+        parts; between parts it waits for room, and other calls may publish. `order`, `receipt` and
+        `timeout` are those of `publish`, for all of them. Cancelling takes nothing back.
+
+        Raises `EventsInDoubt` for events without a receipt after the timeout, or when the bus was
+        closed. Raises `PublishedInPart` if events lost their place or were refused, and if there
+        was no room for all in time: then it is the cause of `EventsInDoubt`, if there are both.
+        """
+        hub, _ = self._open()
+        by_s = time_after(timeout)
+        by_content = None if isinstance(order, _Default) else partial(cell_event, hub, order)
+        events = self._publications.check_pairs(pairs, by_content)
+        return await self._publications.publish_many(events, wanted=receipt, by_s=by_s)
 
     def _record_receipt(self, event: Event) -> None:
         """Record in the trace that a receipt came."""

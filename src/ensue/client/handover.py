@@ -1,9 +1,13 @@
 """Handing events to the application of a subscription, and taking its acknowledgements.
 
+One by one, or in batches of what has arrived; an application may do both in turns. If
+acknowledgements are automatic, asking for more acknowledges everything handed out before.
+
 Nothing is awaited between taking an event and returning it: a cancelled task has taken none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, Self
 
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
@@ -14,7 +18,10 @@ from ensue.client.trace_rows import SubscriptionRows
 from ensue.core.errors import LocalProtocolError
 from ensue.protocols.interface import Deliver
 
-__all__ = ["Handover"]
+__all__ = ["BATCH_MAX", "Batches", "Handover"]
+
+BATCH_MAX = 1_000
+"""Default for the events of a batch."""
 
 
 class Handover:
@@ -78,9 +85,7 @@ class Handover:
     async def next_event(self) -> ReceivedEvent:
         """Return the next event, and acknowledge the last one if that is automatic."""
         queue, acknowledgements = self._queue, self._acknowledgements
-        self._check_alone()
-        if self.automatic and acknowledgements.open:
-            self.acknowledge_last()
+        self._take_turn()
         delivery = None
         while delivery is None:
             while not queue.unread:
@@ -95,6 +100,30 @@ class Handover:
             delivery.event, delivery.position, delivery.verdict, self._subscription
         )
 
+    async def next_batch(self, size_max: int) -> list[ReceivedEvent]:
+        """Return the next events that are there, at least one, as `next_event` does one."""
+        queue, rows, subscription = self._queue, self._rows, self._subscription
+        hand_out = self._acknowledgements.hand_out
+        self._take_turn()
+        batch: list[ReceivedEvent] = []
+        while not batch:
+            while not queue.unread:
+                await self._until_woken()
+            unread = queue.unread
+            while unread and len(batch) < size_max:
+                delivery: Deliver | None = unread.popleft()
+                if self._watches and delivery is not None:
+                    delivery = self._hand_over(delivery)
+                if delivery is None:
+                    continue
+                hand_out(delivery.position)
+                if rows is not None:
+                    rows.read(delivery)
+                batch.append(
+                    ReceivedEvent(delivery.event, delivery.position, delivery.verdict, subscription)
+                )
+        return batch
+
     def check_late(self, event: ReceivedEvent) -> ReceivedEvent | None:
         """Return an event as its handler gets it; None: its deadline has passed, drop it."""
         reader = self._reader
@@ -104,15 +133,16 @@ class Handover:
         return event if verdict == event.verdict else event.with_verdict(verdict)
 
     def acknowledge_last(self) -> None:
-        """Acknowledge what was handed out, if the application has not done so."""
+        """Acknowledge everything that was handed out."""
         acknowledgements = self._acknowledgements
+        if not acknowledgements.open:
+            return
         if self._durable:
-            for position in tuple(acknowledgements.open):
-                self.acknowledge(position)
+            self._command_acknowledgement(acknowledgements.acknowledge_all())
         else:
             acknowledgements.open.clear()
-            if self._backpressure.full:
-                self.relieve()
+        if self._backpressure.full:
+            self.relieve()
 
     def acknowledge(self, position: int) -> None:
         """Acknowledge the event at a position, once."""
@@ -120,9 +150,7 @@ class Handover:
             return
         reached = self._acknowledgements.acknowledge(position)
         if reached is not None and (self._durable or not self.automatic):
-            reader = self._working_reader()
-            if reader is not None:
-                reader.command(lambda node, _now: node.acknowledge(reached))
+            self._command_acknowledgement(reached)
         self.relieve()
 
     def relieve(self) -> None:
@@ -130,12 +158,20 @@ class Handover:
         if self._backpressure.full and not self._is_closed():
             self._backpressure.relieve(self.pending, self._working_reader())
 
-    def _check_alone(self) -> None:
+    def _command_acknowledgement(self, reached: int) -> None:
+        reader = self._working_reader()
+        if reader is not None:
+            reader.command(lambda node, _now: node.acknowledge(reached))
+
+    def _take_turn(self) -> None:
+        """Begin to read; asking for more acknowledges what was handed out before."""
         if self._queue.has_reader:
             raise LocalProtocolError(
                 "another task is already reading this subscription: read it in one task, "
                 "or make a subscription for each"
             )
+        if self.automatic and self._acknowledgements.open:
+            self.acknowledge_last()
 
     async def _until_woken(self) -> None:
         if self._acknowledgements.lost is not None:
@@ -150,3 +186,20 @@ class Handover:
         if handed is None:
             self.relieve()
         return handed
+
+
+class Batches:
+    """The events of a subscription in batches. Made by `Subscription.batches`."""
+
+    def __init__(self, handover: Handover, size_max: int, check: Callable[[], None]) -> None:
+        self._handover = handover
+        self._size_max = size_max
+        self._check = check
+        """Raises unless the subscription can be read."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Coroutine[Any, Any, list[ReceivedEvent]]:
+        self._check()
+        return self._handover.next_batch(self._size_max)

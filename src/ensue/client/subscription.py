@@ -1,8 +1,8 @@
-"""A subscription: reads events one at a time, in order, from a bounded queue.
+"""A subscription: reads events one at a time or in batches, in order, from a bounded queue.
 
-Reading. Cancelling a task that waits for the next event loses no event.
+Reading. Cancelling a task that waits for the next event or batch loses no event.
 
-Acknowledging is automatic by default: asking for the next event acknowledges the last one. With
+Acknowledging is automatic by default: asking for more acknowledges what was handed out before. With
 `acknowledge="manual"` each event is acknowledged by `ack`, in any order; only the unbroken run from
 the start counts.
 
@@ -42,7 +42,7 @@ from ensue.client.content.reader import ContentReader, ContentRequest
 from ensue.client.event_queue import EventQueue
 from ensue.client.failures import fail
 from ensue.client.handlers import READ_AHEAD_MAX, ReadAhead, Runner
-from ensue.client.handover import Handover
+from ensue.client.handover import BATCH_MAX, Batches, Handover
 from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
 from ensue.client.reader import Counts, NodeReader, Reader
 from ensue.client.received_event import ReceivedEvent
@@ -54,6 +54,7 @@ from ensue.client.validation import (
     Start,
     check_accept_loss,
     check_acknowledge,
+    check_count,
     check_durable,
     check_pending_max,
     check_resumed,
@@ -76,7 +77,8 @@ _log = logging.getLogger("ensue")
 class Subscription:
     """A subscription. Made by `Bus.subscribe`.
 
-    Enter it with `async with`, and read it with `async for`, or handle its events with `run`.
+    Enter it with `async with`, and read it with `async for`, in `batches`, or handle its events
+    with `run`.
     """
 
     def __init__(
@@ -408,6 +410,18 @@ class Subscription:
         if self._reader is None or asyncio.get_running_loop() is not self._hub.loop:
             self._check_readable()
         return self._handover.next_event()
+
+    def batches(self, *, max: int = BATCH_MAX) -> Batches:  # noqa: A002 - its limit, as in words
+        """Return an async iterator over batches: lists of the events that are there.
+
+        This is the fast path for many events. A batch has at least one event and at most `max`, in
+        order. Asking for the next batch, or event, acknowledges the last batch, unless
+        acknowledging is manual. A batch that a block did not finish, because it raised, is
+        not acknowledged at all. Deadlines are checked when a batch is handed over. Cancelling a
+        task that waits for a batch loses no event.
+        """
+        check_count(max, "max")
+        return Batches(self._handover, max, self._check_readable)
 
     def _check_readable(self) -> None:
         if self._reader is None:

@@ -4,6 +4,7 @@
 """
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar
 
 from ensue.core.event import Event
@@ -30,6 +31,7 @@ __all__ = [
     "MissingExtra",
     "OffsetsGone",
     "PublishTimeout",
+    "PublishedInPart",
     "RemoteProtocolError",
     "SubscriptionLimitReached",
     "SubscriptionLost",
@@ -168,6 +170,19 @@ class PublishTimeout(EnsueError, TimeoutError):
     """No room for an event within its timeout; nothing was published."""
 
     retriable = True
+
+
+class PublishedInPart(EnsueError):
+    """`publish_many` published some of its events and not others.
+
+    The first `published` pairs were published. `failures` has the errors of those among them that
+    reached no subscriber, by index. No pair from index `published` on was published.
+    """
+
+    def __init__(self, message: str, *, published: int, failures: Mapping[int, EnsueError]) -> None:
+        super().__init__(message)
+        self.published = published
+        self.failures = dict(failures)
 
 
 class EventRefused(EnsueError):

@@ -39,7 +39,7 @@ from ensue.core.wire import Records
 from ensue.protocols.interface import Broadcast, Effect, Frame, Persist, Publish, Settle
 from ensue.protocols.merged.config import MergedConfig
 from ensue.protocols.merged.terms import TermsClient
-from ensue.protocols.merged.timestamps import INDEX, MARK, Timeline, timestamps_for
+from ensue.protocols.merged.timestamps import INDEX, Timeline, timestamps_for, topic_refusal
 from ensue.protocols.shared.event_numbers import EventNumbers
 from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.topic_log.fanout import Agreed, Declined
@@ -145,8 +145,8 @@ class MergedPublisher:
     ) -> tuple[Event, ...]:
         """Publish events with one timestamp; each is topic, payload, key, headers."""
         for topic, *_ in items:
-            if topic.startswith(MARK):
-                raise BadInput(f"a topic in merged order must not begin with {MARK!r}: {topic!r}")
+            if (why := topic_refusal(topic)) is not None:
+                raise BadInput(why)
         if self._waiting_count + len(items) > self.config.outgoing_max:
             self._waiting_count = self._count_waiting()  # A fault may have changed it.
         if self._waiting_count + len(items) > self.config.outgoing_max:

@@ -37,6 +37,7 @@ from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.judge import SECOND_NS
 from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.many_calls import KEEPER, ManyCalls
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
 from ensue.testing.swarm.networks import late_s
 from ensue.testing.swarm.outsiders import Outsider
@@ -121,6 +122,16 @@ class Program:
         self._hands: dict[str, DurableReader] = {}
         self.taken = Taken(world.generator("cancelled reads"))
         self._calls = TopicCalls(world, drawn, self.problems, phase=self, url=self._url)
+        self._many = ManyCalls(
+            world,
+            drawn,
+            self.problems,
+            phase=self,
+            taken=self.taken,
+            url=self._url,
+            lost_ns=lambda: self.mishap.lost_ns,
+            broken=self.broken,
+        )
         self._closed: list[str] = []
         """Buses of the guest that it closed long after healing."""
         self.outsider = Outsider(drawn.topics, drawn.outsider, self.problems)
@@ -183,7 +194,10 @@ class Program:
             self._start(f"closer-{number}", self._close, self._generator())
         if drawn.users:
             self._start("guest", self._trespass, self._generator())
-        for name, main in self._calls.mains():
+        if self._many.hands is not None:
+            self.durable.append(KEEPER)
+            self._hands[KEEPER] = self._many.hands
+        for name, main in (*self._calls.mains(), *self._many.mains()):
             self._start(name, main)
         if drawn.outsider:
             self._start("outsider", self._visit, self._generator())
