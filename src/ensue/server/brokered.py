@@ -34,6 +34,10 @@ from ensue.transports.schemes import BROKERED, BrokerOptions, parse_url
 
 __all__ = ["BrokeredServer"]
 
+PROBE_NS = 100_000_000
+"""A topic that is silent for this long is probed for a lost event: most brokers may lose what they
+multicast, and one probe is one message."""
+
 _log = logging.getLogger("ensue")
 
 
@@ -82,6 +86,7 @@ class BrokeredServer(StationServer):
             commit,
             broker_admission=broker_admission,
             message_bytes_max=bytes_max,
+            probe_ns=PROBE_NS,
         )
         await self._open_admin()
         if len(placement.nodes) > 1:

@@ -205,11 +205,15 @@ def build_station(
     now_ns: int,
     *,
     message_bytes_max: int = FRAME_BYTES_MAX,
+    probe_ns: int = 0,
 ) -> BuiltStation:
-    """Restore a station from its journal; it sends messages up to `message_bytes_max`."""
+    """Restore a station from its journal; it sends messages up to `message_bytes_max`.
+
+    `probe_ns`: see `TopicLogConfig`.
+    """
     # Half: the limits below don't count the names and lengths around the content.
     answer_bytes_max = max(1, message_bytes_max // 2)
-    topic_log_config = TopicLogConfig(gives_places=True)
+    topic_log_config = TopicLogConfig(gives_places=True, probe_ns=probe_ns)
     topic_log_config = msgspec.structs.replace(
         topic_log_config, batch_bytes_max=min(topic_log_config.batch_bytes_max, answer_bytes_max)
     )

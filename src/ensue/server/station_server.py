@@ -150,11 +150,17 @@ class StationServer(ABC):
         listener: Listener | None = None,
         broker_admission: BrokerAdmission | None = None,
         message_bytes_max: int = FRAME_BYTES_MAX,
+        probe_ns: int = 0,
     ) -> None:
         """Start the station; the transport has entered its name."""
         now_ns = self._clock.now_ns()
         built = build_station(
-            self.config, self.placement, journal, now_ns, message_bytes_max=message_bytes_max
+            self.config,
+            self.placement,
+            journal,
+            now_ns,
+            message_bytes_max=message_bytes_max,
+            probe_ns=probe_ns,
         )
         self.station = built.station
         self.lineage = built.station.lineage = begin_incarnation(journal, built.station.log.placed)
