@@ -160,7 +160,7 @@ class Submit(Frame, frozen=True, tag=136):
 
 
 class Open(Frame, frozen=True, tag=140):
-    """A transaction begins (`initMsg`): flooded, and not answered."""
+    """A transaction begins (`initMsg`): sent ahead of the first step that a neighbor gets."""
 
     transaction: Identifier
     isolated: bool
