@@ -72,7 +72,7 @@ from ensue.protocols.transactions.contexts import (
     fixes,
     replay,
 )
-from ensue.protocols.transactions.locks import changed_filters, overlap
+from ensue.protocols.transactions.locks import overlap
 from ensue.protocols.transactions.operations import ABORTED, OVER, UNDER_WAY
 from ensue.protocols.transactions.records import (
     OPEN,
@@ -231,7 +231,6 @@ class TwoPhaseCommit:
         """Vote, or wait for transactions that come first and conflict (`locks`)."""
         refused, again = self._objection(context), False
         if context.isolated and not refused:
-            context.changed = changed_filters(context, self._state.tables)
             ahead = self.conflicting(name, context)
             if any(other > name for other in ahead):
                 refused, again = f"conflict: {max(ahead)} was voted for", True
