@@ -24,7 +24,7 @@ import msgspec
 
 from ensue.core.errors import CONFLICT
 from ensue.protocols.content.entries import Entry
-from ensue.protocols.content.filters.filter import Filter
+from ensue.protocols.content.filters.filter import Box
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.filters.spaces import Value
 from ensue.protocols.content.frames import (
@@ -88,7 +88,8 @@ class Logged(msgspec.Struct, frozen=True, array_like=True):
 class Lock(msgspec.Struct, frozen=True, gc=False):
     """What a transaction changes or depends on at a broker, to compare it with others."""
 
-    filters: list[Filter]
+    boxes: list[Box]
+    """Of all filters."""
     events: list[dict[str, Value]]
     names: set[str]
     """Subscriptions and advertisements."""

@@ -18,6 +18,7 @@ that it covers. An advertisement reads the subscriptions that overlap it and tho
 which overlap it too; an unadvertisement, also the other advertisements that overlap these.
 """
 
+from ensue.protocols.content.filters.filter import Box, inside, touch
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.filters.spaces import Value
 from ensue.protocols.transactions.contexts import Context, Lock
@@ -30,17 +31,26 @@ def overlap(one: Context, other: Context) -> bool:
     mine, its = _lock_of(one), _lock_of(other)
     if not mine.names.isdisjoint(its.names):
         return True
-    if any(here.overlaps(there) for here in mine.filters for there in its.filters):
-        return True
-    if any(there.matches(event) for event in mine.events for there in its.filters):
-        return True
-    return any(here.matches(event) for event in its.events for here in mine.filters)
+    # Loops: every vote compares its transaction with all that are voted on.
+    for here in mine.boxes:
+        for there in its.boxes:
+            if touch(here, there):
+                return True
+    return _matches(mine.events, its.boxes) or _matches(its.events, mine.boxes)
+
+
+def _matches(events: list[dict[str, Value]], boxes: list[Box]) -> bool:
+    for event in events:
+        for box in boxes:
+            if inside(box, event):
+                return True
+    return False
 
 
 def _lock_of(context: Context) -> Lock:
     if context.lock is None:
         context.lock = Lock(
-            [parse(where) for where in context.changed],
+            [box for where in context.changed for box in parse(where).boxes],
             _events(context),
             _names(context),
         )
