@@ -5,6 +5,7 @@ Definitions 1 and 2 are tested in `tests/protocols/content/filters/test_filters.
 faults in `test_errata.py` and `test_errata_planned.py`.
 """
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from ensue.protocols.content.frames import Change, Publication, Step
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import (
     SERIALIZABLE,
     Operation,
@@ -271,6 +273,65 @@ def test_home_answers_for_what_only_travels_away_from_the_client(action: str) ->
     net.settle()
     assert net.answers("c1")[number] == ""
     assert net.payloads("c3") == (["p"] if action == "pub" else [])
+    net.at_rest()
+
+
+@pytest.mark.parametrize("moment", range(0, 24, 3))
+@pytest.mark.parametrize("crashing", ["", "c1", "b0"])
+def test_operations_need_not_wait_for_the_name_of_their_transaction(
+    crashing: str, moment: int
+) -> None:
+    net = net_of(seed=moment)
+    net.regular("c1", adv("a", "x exists"))
+    net.regular("c3", sub("s", "x exists"))
+    net.settle()
+    began = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**11, now_ns=now))
+    called = t.begun_by(began)
+
+    def publish(node: TransactionClient, now_ns: int, number: int) -> str:
+        event = {"attributes": {"x": number}, "payload": b"%d" % number}
+        path = node.threads.next_path(node.threads.named(called), "")
+        node.act(called, "pub", now_ns=now_ns, **event)
+        return path
+
+    paths = []
+    for number in range(4):
+        for _ in range(moment if number == 2 else 0):
+            net.step()
+        if number == 2 and crashing:
+            net.crash(crashing)
+        elif number == 3:
+            net.settle()
+        paths.append(net.command("c1", partial(publish, number=number)))
+    net.settle()
+    ended = net.command("c1", lambda node, now: node.end(called, commit=True, now_ns=now))
+    net.settle()
+    assert paths == ["1", "2", "3", "4"]
+    assert net.answers("c1")[ended] == ""
+    assert net.payloads("c3") == ["0", "1", "2", "3"]
+    assert not net.client("c1").threads.open
+    net.at_rest()
+
+
+def test_operation_of_no_transaction_is_refused_by_what_it_was_called() -> None:
+    net = net_of()
+    number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**11, now_ns=now))
+    begins = net.command("c1", lambda node, now: node.begin("wrong", 10**11, now_ns=now))
+    where = {"where": "x = 1"}
+    refused = [
+        net.command(
+            client, lambda node, now, called=called: node.act(called, "sub", now_ns=now, **where)
+        )[0]
+        for client, called in (("c1", t.begun_by(begins)), ("c2", t.begun_by(number)))
+    ]
+    net.settle()
+    assert "isolation must be" in net.answers("c1")[begins]
+    for client, its in zip(("c1", "c2"), refused, strict=True):
+        assert net.answers(client)[its] == "the transaction is over"
+    assert not net.client("c2").threads.open
+    called = t.begun_by(number)
+    net.command("c1", lambda node, now: node.end(called, commit=False, now_ns=now))
+    net.settle()
     net.at_rest()
 
 

@@ -466,6 +466,19 @@ class TwoPhaseCommit:
         """Return how many open transactions a client coordinates."""
         return sum(one.client == client for one in self.coordinations.values())
 
+    def named(self, transaction: str, client: str) -> str:
+        """Return the name of a transaction that a client may call by the request that began it."""
+        if not transaction.startswith(t.BEGUN):
+            return transaction
+        return next(
+            (
+                name
+                for name, one in self.coordinations.items()
+                if one.client == client and t.begun_by(one.began) == transaction
+            ),
+            transaction,
+        )
+
     def begin(self, frame: t.Begin, client: str, now_ns: int, *, coordinated: int) -> None:
         """Begin a transaction of a client that coordinates `coordinated` others."""
         config, refused = self._state.config, ""
@@ -483,7 +496,9 @@ class TwoPhaseCommit:
         context = Context(state.tables, isolated=isolated)
         context.participants[client] = None
         self.contexts[name] = context
-        self.coordinations[name] = Coordination(client, isolated, now_ns + frame.timeout_ns, 0)
+        self.coordinations[name] = Coordination(
+            client, isolated, now_ns + frame.timeout_ns, 0, began=frame.number
+        )
         state.record(action="began", topic=frame.isolation, transaction=name)
         state.send(client, f.Done(number=frame.number, transaction=name))
 
