@@ -51,8 +51,8 @@ def test_every_bus_whose_filter_matches_takes_part(
                 await within(a.publish({"x": 1}, b"regular"))
                 assert await read(regular, 1) == [b"regular"]
                 assert len(got) == 2, "an event is no invitation"
-            async with a.transaction(isolation=isolation, timeout=60) as tx:
-                assert await within(tx.invite({"x": 5})) == 1
+                async with a.transaction(isolation=isolation, timeout=60) as tx:
+                    assert await within(tx.invite({"x": 5})) == 1
 
     asyncio.run(main())
 

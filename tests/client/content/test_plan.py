@@ -229,7 +229,8 @@ def test_concurrent_transactions_of_a_client_have_a_limit(monkeypatch: pytest.Mo
             await within(a.advertise(where="x exists"))
             async with a.transaction(isolation="atomic"), a.transaction(isolation="atomic"):
                 with pytest.raises(TransactionAborted, match="transactions_max"):
-                    await a.transaction(isolation="atomic").__aenter__()
+                    async with a.transaction(isolation="atomic"):
+                        """The answer to its begin comes with that to its end."""
                 with pytest.raises(TransactionAborted, match="transactions_max"):
                     async with a.transaction(isolation="planned") as plan:
                         await plan.publish({"x": 1})

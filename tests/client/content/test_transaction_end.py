@@ -176,7 +176,8 @@ def test_limits_of_brokers_are_named_with_their_value(monkeypatch: pytest.Monkey
                 with pytest.raises(ensue.SubscriptionRefused) as subscribed:
                     await within(a.subscribe(where="x = 1").__aenter__())
                 with pytest.raises(ensue.TransactionAborted) as begun:
-                    await within(a.transaction(timeout=LONG_S).__aenter__())
+                    async with a.transaction(timeout=LONG_S) as tx:
+                        await within(tx.publish({"x": 1}))
             for caught, limit in (
                 (advertised, "advertisements_max"),
                 (subscribed, "subscriptions_max"),

@@ -238,7 +238,8 @@ class _ReplacesItsTables(TwoPhaseCommit):
 
     def terminate(self, frame: Any, now_ns: int) -> None:
         state, name = self._state, frame.transaction
-        if frame.commit and self.contexts[name].isolated:
+        context = self.contexts.get(name)
+        if frame.commit and context is not None and context.isolated:
             state.tables = Tables(state.neighbors, self.copies[name])
         super().terminate(frame, now_ns)
 
@@ -271,6 +272,11 @@ def union_of_both_tables(
 def all_that_overlap(self: MatchIndex, wanted: Filter) -> list[str]:
     """Replace the index by a loop over `Filter.overlaps`."""
     return [key for key, held in self._filters.items() if held.overlaps(wanted)]
+
+
+def any_that_overlaps(self: MatchIndex, wanted: Filter) -> bool:
+    """Replace the index by a loop over `Filter.overlaps`."""
+    return any(held.overlaps(wanted) for held in self._filters.values())
 
 
 def one_attribute_is_enough(self: Filter, other: Filter) -> bool:

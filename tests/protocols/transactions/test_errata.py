@@ -303,6 +303,7 @@ def test_d10_filters_overlap_if_all_attributes_do() -> None:
     with (
         mock.patch.object(Filter, "overlaps", published.one_attribute_is_enough),
         mock.patch.object(MatchIndex, "overlapping", published.all_that_overlap),
+        mock.patch.object(MatchIndex, "overlaps", published.any_that_overlaps),
     ):
         theirs = overlapping(0, TransactionBroker)
         assert count(one_place_only, AlgorithmFour, range(5)) == 0, "everywhere the same"

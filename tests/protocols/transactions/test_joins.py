@@ -250,7 +250,7 @@ def test_broker_leaves_when_nothing_of_it_is_left() -> None:
     net.command("c2", lambda node, now: node.leave(now_ns=now))
     net.settle()
     assert not broker.hold_of("b2")
-    net.start("c0", pub("p", x=1), isolation="serializable", timeout_ns=10**11)
+    net.start("c0", adv("a", "y = 1"), isolation="serializable", timeout_ns=10**11)
     while not broker.open_transactions:
         net.step()
     assert "which is open" in broker.hold_of("b2")

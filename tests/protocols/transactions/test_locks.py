@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from ensue.protocols.content.frames import Change, Publication
-from ensue.protocols.content.tables import Tables, TablesRecord
+from ensue.protocols.content.tables import Layer, Tables, TablesRecord
 from ensue.protocols.transactions import contexts, locks
 from ensue.protocols.transactions.contexts import Context, Logged, run
 
@@ -33,8 +33,16 @@ def context_of(
             publication = Publication(publisher="c1", number=1, attributes=dict(step[1]))
         logged = Logged(step[0], changes, publication, {}, [], {})
         context.log.append(run(context.tables, logged))
-    context.changed = locks.changed_filters(context, tables)
+    context.changed = list(_changed(context, tables))
     return context
+
+
+def _changed(context: Context, tables: Tables) -> dict[str, None]:
+    layer, found = Layer(tables).tables, dict[str, None]()
+    for step in context.log:
+        found.update(contexts.changed_filters(step, layer))
+        run(layer, step)
+    return found
 
 
 def drawn(random: Random) -> tuple[Tables, Context, Context]:
@@ -96,23 +104,22 @@ def test_transactions_that_do_not_conflict_commute() -> None:
     assert False not in found
 
 
-def own_filters(context: Context, tables: Tables) -> list[str]:
+def own_filters(step: Logged, tables: Tables) -> dict[str, None]:
     """An advertisement does not lock the subscriptions that depend on it."""
-    changes = [change for step in context.log for change in step.changes]
-    held = [tables.table(each).get(each.name) for each in changes]
-    own = [each.where for each in changes if each.where]
-    return own + [entry.where for entry in held if entry is not None]
+    held = [tables.table(each).get(each.name) for each in step.changes]
+    own = [each.where for each in step.changes if each.where]
+    return dict.fromkeys(own + [entry.where for entry in held if entry is not None])
 
 
-def no_changes(context: Context, tables: Tables) -> list[str]:
+def no_changes(step: Logged, tables: Tables) -> dict[str, None]:
     """Nothing but events and names is locked."""
-    del context, tables
-    return []
+    del step, tables
+    return {}
 
 
 @pytest.mark.parametrize("wrong", [own_filters, no_changes])
 def test_smaller_locks_would_not_do(wrong: object) -> None:
-    with mock.patch.object(locks, "changed_filters", wrong):
+    with mock.patch.object(contexts, "changed_filters", wrong):
         assert False in [commute(seed) for seed in SEEDS]
 
 
@@ -125,7 +132,7 @@ def test_unlocked_names_would_not_do() -> None:
     """A filter that matches nothing overlaps nothing, but can be withdrawn once only."""
     tables = Tables(NEIGHBORS)
     tables.apply(Change("sub", "c1.s", "x = 1 and x = 2"), "c1")
-    one, other = (context_of(tables, ("c1", "usub", "c1.s")) for _ in range(2))
-    assert locks.overlap(one, other)
+    withdrawal = ("c1", "usub", "c1.s")
+    assert locks.overlap(context_of(tables, withdrawal), context_of(tables, withdrawal))
     with mock.patch.object(locks, "_names", return_value=set()):
-        assert not locks.overlap(one, other)
+        assert not locks.overlap(context_of(tables, withdrawal), context_of(tables, withdrawal))

@@ -5,6 +5,7 @@ Definitions 1 and 2 are tested in `tests/protocols/content/filters/test_filters.
 faults in `test_errata.py` and `test_errata_planned.py`.
 """
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from ensue.protocols.content.frames import Change, Publication, Step
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.broker import TransactionBroker
+from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import (
     SERIALIZABLE,
     Operation,
@@ -234,7 +236,7 @@ def test_algorithm_2_operation_is_answered_when_all_brokers_behind_have() -> Non
         for client in ("c2", "c3"):
             net.regular(client, adv(client, "x exists"))
         net.settle()
-        net.start("c1", sub("s", "x = 1"), isolation=SERIALIZABLE, timeout_ns=10**11)
+        net.start("c1", adv("a", "x = 1"), isolation=SERIALIZABLE, timeout_ns=10**11)
         (client,) = (net.client("c1"),)
         while not client.threads.open or any(
             thread.busy for thread in client.threads.open.values()
@@ -243,7 +245,94 @@ def test_algorithm_2_operation_is_answered_when_all_brokers_behind_have() -> Non
         (name,) = net.application.names_of
         for each in net.tree:
             layer = net.broker(each).commit.contexts[name].tables
-            assert len(layer.subscriptions) == 1, (seed, each)
+            assert len(layer.advertisements) == 3, (seed, each)
+
+
+@pytest.mark.parametrize("action", ["sub", "usub", "pub"])
+def test_home_answers_for_what_only_travels_away_from_the_client(action: str) -> None:
+    """The steps are on their way ahead of all that follows, and of the request to vote."""
+    net = net_of()
+    net.regular("c1", sub("old", "x = 2"))
+    net.regular("c1", adv("a1", "x exists"))
+    net.regular("c3", adv("a3", "x exists"))
+    net.regular("c3", sub("s", "x exists"))
+    net.settle()
+    name, options = begun(net, SERIALIZABLE), dict[str, Any]()
+    if action == "usub":
+        options["name"] = net.application.names["old"]
+    elif action == "sub":
+        options["where"] = "x = 1"
+    else:
+        options.update(attributes={"x": 1}, payload=b"p")
+    net.command("c1", lambda node, now: node.act(name, action, now_ns=now, **options))
+    arrive(net, "c1", "b0")
+    arrive(net, "b0", "c1")
+    assert not net.client("c1").threads.is_busy(name, "")
+    assert name not in net.broker("b1").commit.contexts
+    number = net.command("c1", lambda node, now: node.end(name, commit=True, now_ns=now))
+    net.settle()
+    assert net.answers("c1")[number] == ""
+    assert net.payloads("c3") == (["p"] if action == "pub" else [])
+    net.at_rest()
+
+
+@pytest.mark.parametrize("moment", range(0, 24, 3))
+@pytest.mark.parametrize("crashing", ["", "c1", "b0"])
+def test_operations_need_not_wait_for_the_name_of_their_transaction(
+    crashing: str, moment: int
+) -> None:
+    net = net_of(seed=moment)
+    net.regular("c1", adv("a", "x exists"))
+    net.regular("c3", sub("s", "x exists"))
+    net.settle()
+    began = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**11, now_ns=now))
+    called = t.begun_by(began)
+
+    def publish(node: TransactionClient, now_ns: int, number: int) -> str:
+        event = {"attributes": {"x": number}, "payload": b"%d" % number}
+        path = node.threads.next_path(node.threads.named(called), "")
+        node.act(called, "pub", now_ns=now_ns, **event)
+        return path
+
+    paths = []
+    for number in range(4):
+        for _ in range(moment if number == 2 else 0):
+            net.step()
+        if number == 2 and crashing:
+            net.crash(crashing)
+        elif number == 3:
+            net.settle()
+        paths.append(net.command("c1", partial(publish, number=number)))
+    net.settle()
+    ended = net.command("c1", lambda node, now: node.end(called, commit=True, now_ns=now))
+    net.settle()
+    assert paths == ["1", "2", "3", "4"]
+    assert net.answers("c1")[ended] == ""
+    assert net.payloads("c3") == ["0", "1", "2", "3"]
+    assert not net.client("c1").threads.open
+    net.at_rest()
+
+
+def test_operation_of_no_transaction_is_refused_by_what_it_was_called() -> None:
+    net = net_of()
+    number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**11, now_ns=now))
+    begins = net.command("c1", lambda node, now: node.begin("wrong", 10**11, now_ns=now))
+    where = {"where": "x = 1"}
+    refused = [
+        net.command(
+            client, lambda node, now, called=called: node.act(called, "sub", now_ns=now, **where)
+        )[0]
+        for client, called in (("c1", t.begun_by(begins)), ("c2", t.begun_by(number)))
+    ]
+    net.settle()
+    assert "isolation must be" in net.answers("c1")[begins]
+    for client, its in zip(("c1", "c2"), refused, strict=True):
+        assert net.answers(client)[its] == "the transaction is over"
+    assert not net.client("c2").threads.open
+    called = t.begun_by(number)
+    net.command("c1", lambda node, now: node.end(called, commit=False, now_ns=now))
+    net.settle()
+    net.at_rest()
 
 
 def two_at_once(seed: int, one: str, other: str) -> tuple[TransactionNet, int]:
@@ -463,14 +552,22 @@ def arrive(net: TransactionNet, source: str, target: str) -> None:
         net.step_on((source, target))
 
 
-@pytest.mark.parametrize("isolation", ["serializable", "atomic"])
-def test_transaction_is_not_committed_while_its_operations_are_under_way(isolation: str) -> None:
+@pytest.mark.parametrize(
+    ("isolation", "action", "what"),
+    [
+        ("serializable", "adv", {"where": "x = 1"}),  # Nothing else is answered by other brokers.
+        ("atomic", "pub", {"attributes": {"x": 1}}),
+    ],
+)
+def test_transaction_is_not_committed_while_its_operations_are_under_way(
+    isolation: str, action: str, what: dict[str, Any]
+) -> None:
     """The client ensures it, and a home does not rely on that."""
     net = net_of()
     net.regular("c3", sub("s", "x = 1"))
     net.settle()
     name = begun(net, isolation)
-    net.command("c1", lambda node, now: node.act(name, "pub", attributes={"x": 1}, now_ns=now))
+    net.command("c1", lambda node, now: node.act(name, action, now_ns=now, **what))
     with pytest.raises(LocalProtocolError, match="still under way"):
         net.command("c1", lambda node, now: node.end(name, commit=True, now_ns=now))
     net.client("c1").threads.open.clear()
@@ -491,7 +588,7 @@ def test_invitation_is_not_finished_while_its_operations_are_under_way() -> None
     invited = net.command("c1", lambda node, now: node.invite(name, "c2", now_ns=now))
     net.settle()
     net.command(
-        "c2", lambda node, now: node.act(name, "sub", within="1", where="y = 1", now_ns=now)
+        "c2", lambda node, now: node.act(name, "adv", within="1", where="y = 1", now_ns=now)
     )
     with pytest.raises(LocalProtocolError, match="still under way"):
         net.command("c2", lambda node, now: node.finish(name, "1", now_ns=now))

@@ -90,9 +90,16 @@ class UnlocksAtTheVote(TransactionBroker):
 
 class _DeliversAtOnce(Operations):
     def perform(
-        self, context: Context, pending: Any, hop: str, changes: Any, publication: Any
+        self,
+        context: Context,
+        pending: Any,
+        hop: str,
+        changes: Any,
+        publication: Any,
+        *,
+        awaited: bool,
     ) -> None:
-        super().perform(context, pending, hop, changes, publication)
+        super().perform(context, pending, hop, changes, publication, awaited=awaited)
         deliver(self._state, pending.transaction, context.deliveries)
         context.deliveries.clear()
 

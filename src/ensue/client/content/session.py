@@ -42,6 +42,7 @@ from ensue.protocols.content.topology import server_of
 from ensue.protocols.interface import Notification, Outcome, Refuse
 from ensue.protocols.recorder import AlongsideRecorder
 from ensue.protocols.transactions.client import Ceased, Concluded, Invitation, TransactionClient
+from ensue.protocols.transactions.frames import begun_by
 from ensue.protocols.transactions.nodes import ClientNode
 from ensue.runtime.content_brokers import content_brokers_of
 from ensue.runtime.driver import Driver
@@ -164,8 +165,10 @@ class ContentSession:
         """Subscriptions that the application has closed, for which events may still come."""
         self.recorded: dict[Recorded, None] = {}
         """Readers of this bus, where there is a trace."""
-        self._beginning: dict[int, None] = {}
-        """Requests for transactions that are to begin."""
+        self._beginning: dict[int, Callable[[Answered], object]] = {}
+        """Requests for transactions that are to begin, each with the callback for its answer."""
+        self._named: dict[str, str] = {}
+        """By what an open transaction was called before it had a name: its name."""
         self._concluded: dict[str, list[Callable[[bool], object]]] = {}
         """By open transaction: callbacks for its end."""
         self.reason = ""
@@ -267,15 +270,19 @@ class ContentSession:
             await asyncio.sleep(0)
         return await asyncio.shield(future)
 
-    def begin(self, isolation: str, timeout_ns: int) -> "asyncio.Future[Answered]":
-        """Begin a transaction; return the pending answer, which has its name."""
+    def begin(self, isolation: str, timeout_ns: int, begun: Callable[[Answered], object]) -> str:
+        """Begin a transaction; return what to call it until `begun` is called with the answer."""
+        numbers: list[int] = []
 
         def begin(client: TransactionClient, now_ns: int) -> int:
-            number = client.begin(isolation, timeout_ns, now_ns=now_ns)
-            self._beginning[number] = None
-            return number
+            numbers.append(client.begin(isolation, timeout_ns, now_ns=now_ns))
+            self._beginning[numbers[0]] = begun
+            self._concluded[begun_by(numbers[0])] = []
+            return numbers[0]
 
-        return self.ask(begin)
+        answer = self.ask(begin)
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return begun_by(numbers[0])
 
     def abort(self, begun: "asyncio.Future[Answered]") -> None:
         """Abort a transaction that no task awaits, or later ones would wait for it."""
@@ -421,7 +428,7 @@ class ContentSession:
 
         No transaction commits before its operations have ended: then it was aborted.
         """
-        waiting = self._concluded.get(transaction)
+        waiting = self._concluded.get(self._named.get(transaction, transaction))
         if waiting is None:
             call(False)
         else:
@@ -454,10 +461,18 @@ class ContentSession:
                 self._give_up(LocalProtocolError(why))
 
     def _answered(self, answer: Answered) -> None:
-        if answer.number in self._beginning:
-            del self._beginning[answer.number]
-            if not answer.refused:
-                self._concluded[answer.transaction] = []
+        begun = self._beginning.pop(answer.number, None)
+        if begun is not None:
+            called = begun_by(answer.number)
+            waiting = self._concluded.pop(called)
+            if answer.refused:
+                self.reason = answer.refused
+                for call in waiting:
+                    call(False)
+            else:
+                self._concluded[answer.transaction] = waiting
+                self._named[called] = answer.transaction
+            begun(answer)
         if answer.away:
             away = ",".join(server_of(each) for each in answer.away)
             _log.warning("content brokers away bus=%s away=%s", display_name(self.bus), away)
@@ -509,6 +524,9 @@ class ContentSession:
     def _conclude(self, concluded: Concluded) -> None:
         """Run the callbacks of an ended transaction, and open its subscriptions."""
         self.reason = concluded.reason
+        self._named = {
+            called: name for called, name in self._named.items() if name != concluded.transaction
+        }
         for call in self._concluded.pop(concluded.transaction, ()):
             call(concluded.committed)
         for name, where in concluded.subscriptions:

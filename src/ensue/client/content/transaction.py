@@ -427,16 +427,17 @@ class Transaction(_Participant):
             )
         self._entered = True
         await self._session.open()
-        beginning = self._session.begin(self.isolation, int(self._timeout_s * 1_000_000_000))
-        try:
-            answer = await self._session.answer(beginning)
-        except asyncio.CancelledError:
-            beginning.add_done_callback(self._session.abort)
-            raise
-        self._check(answer)
-        self.name = answer.transaction
+        timeout_ns = int(self._timeout_s * 1_000_000_000)
+        # Its first operation does not wait for its name.
+        self.name = self._session.begin(self.isolation, timeout_ns, self._note_begin)
         self._session.when_over(self.name, self._note_end)
         return self
+
+    def _note_begin(self, answer: "Answered") -> None:
+        if answer.refused:
+            self._aborted = answer.refused
+        elif not self._over:
+            self.name = answer.transaction
 
     async def __aexit__(
         self,

@@ -72,6 +72,11 @@ class IndexedEntries(dict[str, Entry]):
         index = self._indexes.get(hop)
         return [] if index is None else index.overlapping(wanted)
 
+    def overlaps(self, wanted: Filter, hop: str = "") -> bool:
+        """Return whether there is an entry whose filter overlaps another."""
+        index = self._indexes.get(hop)
+        return index is not None and index.overlaps(wanted)
+
 
 class LayeredMap(MutableMapping[str, T], Generic[T]):
     """A map over another, which it does not change."""
@@ -151,6 +156,14 @@ class LayeredEntries(LayeredMap[Entry]):
         """Return the entries whose filters overlap another."""
         found = self.unchanged(self._below.overlapping(wanted, hop))
         return found + [name for name, where in self._added(hop) if where.overlaps(wanted)]
+
+    def overlaps(self, wanted: Filter, hop: str = "") -> bool:
+        """Return whether there is an entry whose filter overlaps another."""
+        if any(where.overlaps(wanted) for _, where in self._added(hop)):
+            return True
+        if not self.added and not self.removed:
+            return self._below.overlaps(wanted, hop)
+        return bool(self.unchanged(self._below.overlapping(wanted, hop)))
 
     def _added(self, hop: str) -> Iterator[tuple[str, Filter]]:
         for name, entry in self.added.items():

@@ -245,10 +245,10 @@ class Routed(Frame, frozen=True, tag=110):
 
 
 class Step(Frame, frozen=True, tag=111):
-    """An operation as one broker passes it on; answered when all steps it causes are."""
+    """An operation as one broker passes it on; if numbered, answered when all it causes are."""
 
     number: Count
-    """The sender's number, for the answer."""
+    """The sender's number, for the answer; 0: it is not answered."""
     transaction: Identifier = ""
     path: Identifier = ""
     changes: tuple[Change, ...] = ()
@@ -290,8 +290,6 @@ class Adopted(Frame, frozen=True, tag=113):
     """Commits, home and number, that events under way may not have seen."""
     numbered: Count = 0
     """The largest number of a transaction seen."""
-    transactions: tuple[tuple[Identifier, bool], ...] = ()
-    """Open transactions: name, and whether isolated."""
 
 
 # -- Inputs that a node gives itself, so that they are logged -------------------------------------

@@ -135,6 +135,23 @@ class Steps:
         )
         self._state.send(neighbor, step)
 
+    def tell(
+        self,
+        pending: Pending,
+        neighbor: str,
+        changes: tuple[Change, ...],
+        publication: Publication | None,
+    ) -> None:
+        """Send a neighbor a step that a pending one causes and does not wait for."""
+        step = Step(
+            number=0,
+            transaction=pending.transaction,
+            path=pending.path,
+            changes=changes,
+            publication=publication,
+        )
+        self._state.send(neighbor, step)
+
     def wait(self, pending: Pending) -> int:
         """Return a new number that a pending step waits for."""
         self.last_number += 1

@@ -268,7 +268,7 @@ class Tables:
             outputs.setdefault(neighbor, []).append(change)
 
     def _needed(self, wanted: Filter, neighbor: str) -> bool:
-        return bool(self.advertisements.overlapping(wanted, neighbor))
+        return self.advertisements.overlaps(wanted, neighbor)
 
     def _wanting(self, promised: Filter) -> list[str]:
         """Return the subscriptions that an advertisement may concern."""

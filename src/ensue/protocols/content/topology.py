@@ -1,11 +1,10 @@
 """The tree of brokers: its shape, and neighbors that join and leave while it is in use.
 
 Theory of operation. Brokers join and leave at the leaves. A broker that joins is empty. The broker
-it is attached to *adopts* it: ahead of all else it sends its version of the tables, the commits
-that events under way may not have seen, and the open transactions (`Adopted`); then, as regular
-steps, all advertisements and all clients. The new broker passes all of it on to the
-brokers behind it. Until it is adopted its own clients wait to be welcomed: its link keeps its steps
-to the broker that does not know it yet.
+it is attached to *adopts* it: ahead of all else it sends its version of the tables and the commits
+that events under way may not have seen (`Adopted`); then, as regular steps, all advertisements and
+all clients. The new broker passes all of it on to the brokers behind it. Until it is adopted its
+own clients wait to be welcomed: its link keeps its steps to the broker that does not know it yet.
 
 Transactions that are open meanwhile. A serializable transaction that has advertised something, and
 that this broker has not voted for, is refused as a conflict: the new broker does not know the

@@ -243,6 +243,8 @@ class Linked(Generic[N]):
         """Whether there is anything to be persisted."""
         self._settled: list[str] = []
         """Records of acknowledged frames, to be removed with the next record that is written."""
+        self._full: dict[str, None] = {}
+        """Peers that `unacknowledged_max` frames have become on their way to."""
         self._along: dict[str, None] = {}
         """Peers that are sent a frame, so that an acknowledgement can go along."""
         self._together: dict[str, list[bytes]] = {}
@@ -360,10 +362,15 @@ class Linked(Generic[N]):
         """Return whether there is a link to a peer."""
         return peer in self._out
 
-    def is_full(self, peer: str) -> bool:
-        """Return whether `unacknowledged_max` frames to a peer are unacknowledged."""
-        link = self._out.get(peer)
-        return link is not None and len(link.unacknowledged) >= self._config.unacknowledged_max
+    def take_full(self) -> list[str]:
+        """Return the peers that `unacknowledged_max` frames have become on their way to."""
+        full, self._full = self._full, {}
+        limit = self._config.unacknowledged_max
+        return [
+            peer
+            for peer in full
+            if peer in self._out and len(self._out[peer].unacknowledged) >= limit
+        ]
 
     def has_answered(self, peer: str) -> bool:
         """Return whether a peer has ever sent or acknowledged a numbered frame."""
@@ -602,6 +609,8 @@ class Linked(Generic[N]):
             link.since_ns = now_ns
         link.next += 1
         link.unacknowledged[data.number] = data
+        if len(link.unacknowledged) >= self._config.unacknowledged_max:
+            self._full[peer] = None
         self._persist(f"link/out/{data.number}/{peer}", payload)
         self._persist(f"link/next/{peer}", _INT.encode(link.next))
         self._effects.append(Send(peer, data))

@@ -6,6 +6,8 @@ See the packages `content` and `transactions` for its guarantees, assumptions an
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from ensue.core.wire import Codec
 from ensue.protocols.content import frames as f
 from ensue.protocols.content.broker import ContentBroker
@@ -306,7 +308,9 @@ class TransactionBroker:
                 frame.number, frame.refused, frame.clients
             ),
             f.Tick: self._tick,
-            t.Invite: lambda frame, client, _now: operations.invite(frame, client),
+            t.Invite: lambda frame, client, _now: operations.invite(
+                self._with_name(frame, client), client
+            ),
             t.Finish: lambda frame, client, _now: operations.finish(frame, client),
             t.Begin: self._begin,
             t.End: self._end,
@@ -329,7 +333,7 @@ class TransactionBroker:
     def _operate(self, frame: f.Operate, client: str, now_ns: int) -> None:
         del now_ns
         if frame.transaction:
-            self.operations.operate(frame, client)
+            self.operations.operate(self._with_name(frame, client), client)
         else:
             self.content.operate(frame, client)
 
@@ -371,7 +375,15 @@ class TransactionBroker:
         """Return how many open transactions and plans a client coordinates."""
         return self.commit.count_of(client) + self.submissions.count_of(client)
 
+    def _with_name(self, frame: Any, client: str) -> Any:
+        """Return a client's frame with the name of its transaction."""
+        name = self.commit.named(frame.transaction, client)
+        if name == frame.transaction:
+            return frame
+        return msgspec.structs.replace(frame, transaction=name)
+
     def _end(self, frame: t.End, client: str, now_ns: int) -> None:
+        frame = self._with_name(frame, client)
         if self.submissions.is_held_by(frame.transaction, client):
             self.submissions.end(frame)
         else:

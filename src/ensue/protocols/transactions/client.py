@@ -215,7 +215,10 @@ class TransactionClient:
     # -- Commands of transactions ---------------------------------------------------------------
 
     def begin(self, isolation: str, timeout_ns: int, *, now_ns: int) -> int:
-        """Begin a serializable or atomic transaction; its name comes with the answer."""
+        """Begin a serializable or atomic transaction; its name comes with the answer.
+
+        Until then it is called `begun_by` the number that this returns.
+        """
         return self.request(t.Begin(number=0, isolation=isolation, timeout_ns=timeout_ns), now_ns)
 
     def act(
@@ -235,6 +238,7 @@ class TransactionClient:
         `within` is the path of the invitation, for a client that does not coordinate. Return the
         number of the request, and the name of the advertisement or subscription.
         """
+        transaction = self.threads.named(transaction)
         change: Change | None = None
         publication: Publication | None = None
         if action == "pub":
@@ -266,6 +270,7 @@ class TransactionClient:
 
         `client` is a name, or `ANYONE`: all clients that take invitations with the attributes.
         """
+        transaction = self.threads.named(transaction)
         frame = t.Invite(
             number=0,
             transaction=transaction,
@@ -284,6 +289,7 @@ class TransactionClient:
 
     def end(self, transaction: str, *, commit: bool, now_ns: int) -> int:
         """Commit or abort; the answer is the outcome."""
+        transaction = self.threads.named(transaction)
         if commit and self.threads.is_busy(transaction, ""):
             raise LocalProtocolError("operations of this transaction are still under way")
         return self.request(t.End(number=0, transaction=transaction, commit=commit), now_ns)
@@ -383,6 +389,8 @@ class TransactionClient:
 
     def _done(self, frame: f.Done | f.Reached) -> None:
         asked = self.content.done(frame)
+        if isinstance(asked, t.Begin) and isinstance(frame, f.Done) and frame.transaction:
+            self.threads.begun(t.begun_by(asked.number), frame.transaction)
         if isinstance(asked, f.Operate | t.Invite) and asked.transaction:
             self.threads.answered(asked, frame.refused)
 

@@ -24,10 +24,14 @@ import msgspec
 
 from ensue.core.errors import CONFLICT
 from ensue.protocols.content.entries import Entry
+from ensue.protocols.content.filters.filter import Box
+from ensue.protocols.content.filters.parser import parse
+from ensue.protocols.content.filters.spaces import Value
 from ensue.protocols.content.frames import (
     ADVERTISE,
     INVITATION,
     SUBSCRIBE,
+    UNADVERTISE,
     UNSUBSCRIBE,
     Change,
     Publication,
@@ -41,7 +45,9 @@ __all__ = [
     "ContextRecord",
     "Delivery",
     "Issued",
+    "Lock",
     "Logged",
+    "changed_filters",
     "fixes",
     "replay",
     "run",
@@ -77,6 +83,16 @@ class Logged(msgspec.Struct, frozen=True, array_like=True):
     neighbors: list[str]
     """Where the publication went."""
     clients: dict[str, list[str]]
+
+
+class Lock(msgspec.Struct, frozen=True, gc=False):
+    """What a transaction changes or depends on at a broker, to compare it with others."""
+
+    boxes: list[Box]
+    """Of all filters."""
+    events: list[dict[str, Value]]
+    names: set[str]
+    """Subscriptions and advertisements."""
 
 
 class ContextRecord(msgspec.Struct, array_like=True):
@@ -121,6 +137,8 @@ class Context:
         """Neighbors that have sent or received steps of it: they vote too."""
         self.changed: list[str] = []
         """The filters that it changes or depends on here, as of the last attempt (`locks`)."""
+        self.lock: Lock | None = None
+        """The same in another form, once it was needed since that attempt."""
         self.layer = Layer(tables) if isolated else None
         self.tables = tables if self.layer is None else self.layer.tables
         """The tables that the transaction reads and changes."""
@@ -160,12 +178,19 @@ class Context:
         return context
 
     def conflict(self, tables: Tables) -> str:
-        """Return why the transaction can't be ordered after all commits, or nothing."""
+        """Return why the transaction can't be ordered after all commits, or nothing.
+
+        If it can, note the filters that it changes or depends on.
+        """
         fresh = Layer(tables).tables
+        changed: dict[str, None] = {}
+        self.lock = None
         for number, logged in enumerate(self.log, 1):
+            changed.update(changed_filters(logged, fresh))
             gone = _is_withdrawn(logged, fresh)
             if gone or _comparable(run(fresh, logged)) != _comparable(logged):
                 return f"{CONFLICT}step {number} of {len(self.log)} would have led elsewhere"
+        self.changed = list(changed)
         return ""
 
 
@@ -182,6 +207,21 @@ def run(tables: Tables, step: Logged) -> Logged:
         if INVITATION in step.publication.attributes:
             clients = recipients(step.publication, clients, tables.subscriptions)
     return Logged(step.hop, step.changes, step.publication, outputs, neighbors, clients)
+
+
+def changed_filters(step: Logged, tables: Tables) -> dict[str, None]:
+    """Return the filters that a step changes or depends on, by the tables before it (`locks`)."""
+    found: dict[str, None] = {}
+    for change in step.changes:
+        held = tables.table(change).get(change.name)
+        where = held.where if held is not None else change.where
+        if not where:
+            continue  # It withdraws what is not here.
+        found[where] = None
+        if change.action in (ADVERTISE, UNADVERTISE):
+            for name in tables.subscriptions.overlapping(parse(where)):
+                found[tables.subscriptions[name].where] = None
+    return found
 
 
 def _is_withdrawn(step: Logged, tables: Tables) -> bool:

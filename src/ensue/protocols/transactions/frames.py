@@ -18,6 +18,7 @@ from ensue.protocols.interface import Frame
 __all__ = [
     "ANYONE",
     "ATOMIC",
+    "BEGUN",
     "FRAMES",
     "PLANNED",
     "SERIALIZABLE",
@@ -43,12 +44,23 @@ __all__ = [
     "Release",
     "Submit",
     "Withdrawn",
+    "begun_by",
     "sequence_of",
 ]
 
 ANYONE = "*"
 """Stands for a client's name in an invitation by content; no client has this name."""
+BEGUN = "@"
+"""What `begun_by` starts with, and no name of a transaction."""
 SERIALIZABLE, ATOMIC, PLANNED = "serializable", "atomic", "planned"
+
+
+def begun_by(number: int) -> str:
+    """Return what a client calls the transaction that its request begins, until it has its name.
+
+    So its first operations need not wait for the answer.
+    """
+    return f"{BEGUN}{number}"
 
 
 def sequence_of(path: str) -> tuple[int, ...]:
@@ -160,7 +172,7 @@ class Submit(Frame, frozen=True, tag=136):
 
 
 class Open(Frame, frozen=True, tag=140):
-    """A transaction begins (`initMsg`): flooded, and not answered."""
+    """A transaction begins (`initMsg`): sent ahead of the first step that a neighbor gets."""
 
     transaction: Identifier
     isolated: bool

@@ -18,51 +18,47 @@ that it covers. An advertisement reads the subscriptions that overlap it and tho
 which overlap it too; an unadvertisement, also the other advertisements that overlap these.
 """
 
-from collections.abc import Iterator
-
+from ensue.protocols.content.filters.filter import Box, inside, touch
 from ensue.protocols.content.filters.parser import parse
-from ensue.protocols.content.frames import ADVERTISE, UNADVERTISE
-from ensue.protocols.content.tables import Layer, Tables
-from ensue.protocols.transactions.contexts import Context, run
+from ensue.protocols.content.filters.spaces import Value
+from ensue.protocols.transactions.contexts import Context, Lock
 
-__all__ = ["changed_filters", "overlap"]
-
-
-def changed_filters(context: Context, tables: Tables) -> list[str]:
-    """Return the filters that a transaction changes or depends on at this broker."""
-    found: dict[str, None] = {}
-    layer = Layer(tables).tables
-    for step in context.log:
-        for change in step.changes:
-            held = layer.table(change).get(change.name)
-            where = held.where if held is not None else change.where
-            if not where:
-                continue  # It withdraws what is not here.
-            found[where] = None
-            if change.action in (ADVERTISE, UNADVERTISE):
-                for name in layer.subscriptions.overlapping(parse(where)):
-                    found[layer.subscriptions[name].where] = None
-        if step.changes:
-            run(layer, step)
-    return list(found)
+__all__ = ["overlap"]
 
 
 def overlap(one: Context, other: Context) -> bool:
     """Return whether two transactions conflict at this broker."""
-    mine, its = ([parse(where) for where in each.changed] for each in (one, other))
-    if any(here.overlaps(there) for here in mine for there in its):
+    mine, its = _lock_of(one), _lock_of(other)
+    if not mine.names.isdisjoint(its.names):
         return True
-    if any(there.matches(event) for event in _events(one) for there in its):
-        return True
-    if any(here.matches(event) for event in _events(other) for here in mine):
-        return True
-    return bool(_names(one) & _names(other))
+    # Loops: every vote compares its transaction with all that are voted on.
+    for here in mine.boxes:
+        for there in its.boxes:
+            if touch(here, there):
+                return True
+    return _matches(mine.events, its.boxes) or _matches(its.events, mine.boxes)
 
 
-def _events(context: Context) -> Iterator[dict[str, bool | int | float | str]]:
-    for step in context.log:
-        if step.publication is not None:
-            yield step.publication.attributes
+def _matches(events: list[dict[str, Value]], boxes: list[Box]) -> bool:
+    for event in events:
+        for box in boxes:
+            if inside(box, event):
+                return True
+    return False
+
+
+def _lock_of(context: Context) -> Lock:
+    if context.lock is None:
+        context.lock = Lock(
+            [box for where in context.changed for box in parse(where).boxes],
+            _events(context),
+            _names(context),
+        )
+    return context.lock
+
+
+def _events(context: Context) -> list[dict[str, Value]]:
+    return [step.publication.attributes for step in context.log if step.publication is not None]
 
 
 def _names(context: Context) -> set[str]:

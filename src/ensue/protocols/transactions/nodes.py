@@ -144,8 +144,8 @@ class BrokerNode:
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the effects; close the links of departed clients."""
-        for client in self.broker.sessions:
-            if self.links.is_full(client):
+        for client in self.links.take_full():
+            if client in self.broker.sessions:
                 self.broker.expire(client, now_ns=self.links.now_ns)
         effects = list(self.links.take_effects())
         for client in self.broker.take_departed():

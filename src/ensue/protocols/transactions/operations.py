@@ -7,6 +7,13 @@ D2: a step that causes nothing is answered at once; a step that a broker trigger
 end only lets the step that triggered it continue). A client sends its next operation only then: so
 every broker processes them in sequential order (Definition 6).
 
+Steps of subscriptions and events in a serializable transaction are not answered: the client's home
+answers at once. They travel away from the client only, and a tree of FIFO links keeps causal order.
+So each broker has them before every later operation, whichever client does that, and before it is
+asked for its vote. An advertisement attracts subscriptions, which travel back to it: the answer to
+it shows that they have arrived. A transaction without isolation works on the shared tables, where
+covered subscriptions wait for the answers to others (`content.steps`).
+
 An invitation (`tcm`) goes to one client, by name, or to all that take it, by content
 (`invitations`). It is answered when these clients have finished; their operations within the
 transaction happen in between. The home answers for a client that has left
@@ -54,6 +61,7 @@ TIMEOUT = "timeout"
 """The reason when it was not ended in time."""
 UNDER_WAY = "operations of it are still under way"
 """The reason when a client ends its part before its operations are answered."""
+_FLOODED = (f.ADVERTISE, f.UNADVERTISE)
 _RANDOM = re.compile(r"~[^.]*")
 
 
@@ -149,7 +157,8 @@ class Operations:
             context.issued.append(Issued(client, frame.change, before))
             changes = (frame.change,)
         pending = Pending(client, frame.number, frame.transaction, frame.path)
-        self.perform(context, pending, client, changes, frame.publication)
+        awaited = not context.isolated or any(each.action in _FLOODED for each in changes)
+        self.perform(context, pending, client, changes, frame.publication, awaited=awaited)
 
     def invite(self, frame: t.Invite, client: str) -> None:
         """Pass a client's invitation on to the client that it names."""
@@ -244,7 +253,10 @@ class Operations:
             self.pass_invitation(context, pending, frame.invited, frame.publication)
         else:
             context.neighbors[source] = None
-            self.perform(context, pending, source, frame.changes, frame.publication)
+            awaited = frame.number > 0
+            self.perform(
+                context, pending, source, frame.changes, frame.publication, awaited=awaited
+            )
 
     def perform(
         self,
@@ -253,8 +265,10 @@ class Operations:
         hop: str,
         changes: tuple[Change, ...],
         publication: Publication | None,
+        *,
+        awaited: bool,
     ) -> None:
-        """Do one step of a transaction, and wait for the steps it causes."""
+        """Do one step of a transaction, and wait for the steps it causes if they are awaited."""
         name, path = pending.transaction, pending.path
         done = run(context.tables, Logged(hop, changes, publication, {}, [], {}))
         if context.isolated:
@@ -267,10 +281,19 @@ class Operations:
         for neighbor in sorted({*done.outputs, *done.neighbors}):
             passed_on = publication if neighbor in done.neighbors else None
             changes_there = tuple(done.outputs.get(neighbor, ()))
-            context.neighbors[neighbor] = None
-            shared = not context.isolated
-            self._steps.cause(pending, neighbor, changes_there, passed_on, shared=shared)
+            self._open_at(neighbor, context, name)
+            if awaited:
+                shared = not context.isolated
+                self._steps.cause(pending, neighbor, changes_there, passed_on, shared=shared)
+            else:
+                self._steps.tell(pending, neighbor, changes_there, passed_on)
         self._steps.settle(pending)
+
+    def _open_at(self, neighbor: str, context: Context, name: str) -> None:
+        """Open a transaction at a neighbor, ahead of the first step that it gets."""
+        if neighbor not in context.neighbors:
+            context.neighbors[neighbor] = None
+            self._state.send(neighbor, t.Open(transaction=name, isolated=context.isolated))
 
     def spread_invitation(
         self, context: Context, pending: Pending, hop: str, publication: Publication, base: str
@@ -289,7 +312,7 @@ class Operations:
                 context.idle[path] = None
                 self._invite_here(context, pending, client, publication, path, tuple(names))
         for number, neighbor in enumerate(done.neighbors, 1 + len(done.clients)):
-            context.neighbors[neighbor] = None
+            self._open_at(neighbor, context, pending.transaction)
             self._steps.cause(
                 pending,
                 neighbor,
@@ -336,7 +359,7 @@ class Operations:
         elif refused := transactional_refusal(client):
             pending.refused = refused
         elif hop != client:
-            context.neighbors[hop] = None
+            self._open_at(hop, context, pending.transaction)
             self._steps.cause(pending, hop, publication=publication, invited=client)
         elif absence := self._absence(client):
             pending.refused = absence

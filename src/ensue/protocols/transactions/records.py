@@ -103,6 +103,8 @@ class Coordination(msgspec.Struct, array_like=True):
     phase: str = OPEN
     attempts: int = 0
     retry_at_ns: int = 0
+    began: int = 0
+    """The request that began it."""
 
 
 class CoordinatorRecord(msgspec.Struct, array_like=True):

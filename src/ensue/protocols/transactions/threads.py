@@ -28,6 +28,8 @@ class _Thread(msgspec.Struct, array_like=True):
     """Whether an operation was accepted: then the home sends the end of the transaction."""
     made: list[str] = msgspec.field(default_factory=list)
     """Subscriptions that exist only if the transaction is committed."""
+    began: str = ""
+    """What the transaction was called until its name was known (`frames.begun_by`)."""
 
 
 _RECORD = Records[dict[str, _Thread]](dict[str, _Thread])
@@ -49,9 +51,22 @@ class Threads:
         """Restore the persisted threads."""
         self.open = _RECORD.decode(record)
 
+    def begun(self, transaction: str, name: str) -> None:
+        """Note the name of a transaction that has begun."""
+        thread = self.open.pop(f"{transaction}|", None) or _Thread()
+        thread.began = transaction
+        self.open[f"{name}|"] = thread
+
+    def named(self, transaction: str) -> str:
+        """Return the name of a transaction, once it is known."""
+        if not transaction.startswith(t.BEGUN):
+            return transaction
+        keys = (key for key, thread in self.open.items() if thread.began == transaction)
+        return next(keys, f"{transaction}|").removesuffix("|")
+
     def is_busy(self, transaction: str, path: str) -> bool:
         """Return whether an operation of a thread is under way."""
-        thread = self.open.get(f"{transaction}|{path}")
+        thread = self.open.get(f"{self.named(transaction)}|{path}")
         return thread is not None and thread.busy
 
     def next_path(self, transaction: str, within: str) -> str:
@@ -65,7 +80,7 @@ class Threads:
         if not frame.transaction:
             self._content.send_request(frame)
             return
-        thread = self.open.setdefault(_key_of(frame), _Thread())
+        thread = self.open.setdefault(self._key_of(frame), _Thread())
         thread.count += 1
         change = frame.change if isinstance(frame, f.Operate) else None
         makes = change is not None and change.action == f.SUBSCRIBE
@@ -80,7 +95,7 @@ class Threads:
 
     def answered(self, asked: f.Operate | t.Invite, refused: str) -> None:
         """Send the next operation of a thread after an answer."""
-        key = _key_of(asked)
+        key = self._key_of(asked)
         thread = self.open.get(key)
         if thread is None:
             return
@@ -110,6 +125,5 @@ class Threads:
         if thread.queue:
             self._content.send_kept(thread.queue.pop(0))
 
-
-def _key_of(frame: f.Operate | t.Invite) -> str:
-    return f"{frame.transaction}|{frame.path.rpartition('.')[0]}"
+    def _key_of(self, frame: f.Operate | t.Invite) -> str:
+        return f"{self.named(frame.transaction)}|{frame.path.rpartition('.')[0]}"

@@ -1,8 +1,10 @@
 """Two-phase commit of serializable and atomic transactions: participant and coordinator.
 
-A transaction is opened at all brokers, its operations are steps, one after the other, and it ends
-by two-phase commit. Messages about the transaction as a whole are flooded along the tree, and their
-answers gathered on the way back.
+A transaction is opened at each broker ahead of its first step there, its operations are steps, one
+after the other, and it ends by two-phase commit. The votes of the brokers with steps are gathered
+along the tree, and the decision is flooded to all brokers. A broker that has carried it out knows
+no steps of it any more: those on their way to it are dropped. It is never opened there again: the
+brokers with steps of it are one part of the tree, and `Open` only leads out of it.
 
 *Serializable.* All brokers with steps of the transaction vote. A broker replays the log on its
 tables (`contexts`) and refuses if a step would lead elsewhere. From its vote until it carries the
@@ -70,7 +72,7 @@ from ensue.protocols.transactions.contexts import (
     fixes,
     replay,
 )
-from ensue.protocols.transactions.locks import changed_filters, overlap
+from ensue.protocols.transactions.locks import overlap
 from ensue.protocols.transactions.operations import ABORTED, OVER, TIMEOUT, UNDER_WAY
 from ensue.protocols.transactions.records import (
     OPEN,
@@ -172,14 +174,11 @@ class TwoPhaseCommit:
             commits=self._state.commits,
             kept=tuple((undo.home, undo.number) for undo in self._state.undos),
             numbered=self.last_number,
-            transactions=tuple((name, context.isolated) for name, context in self.contexts.items()),
         )
 
     def adopted(self, frame: f.Adopted) -> None:
-        """Start with the open transactions of the other brokers."""
+        """Name transactions after those of the other brokers."""
         self.last_number = max(self.last_number, frame.numbered)
-        for name, isolated in frame.transactions:
-            self.contexts[name] = Context(self._state.tables, isolated=isolated)
 
     # -- Gathering answers ----------------------------------------------------------------------
 
@@ -208,10 +207,11 @@ class TwoPhaseCommit:
     # -- Participant: open ----------------------------------------------------------------------
 
     def open(self, frame: t.Open, source: str) -> None:
-        """Open a transaction here and behind. This arrives before all its steps."""
+        """Open a transaction here. This arrives before its first step."""
         self.note_name(frame.transaction)
-        self.contexts[frame.transaction] = Context(self._state.tables, isolated=frame.isolated)
-        self._state.flood(frame, but=source)
+        context = Context(self._state.tables, isolated=frame.isolated)
+        context.neighbors[source] = None
+        self.contexts[frame.transaction] = context
 
     # -- Participant: prepare -------------------------------------------------------------------
 
@@ -231,7 +231,6 @@ class TwoPhaseCommit:
         """Vote, or wait for transactions that come first and conflict (`locks`)."""
         refused, again = self._objection(context), False
         if context.isolated and not refused:
-            context.changed = changed_filters(context, self._state.tables)
             ahead = self.conflicting(name, context)
             if any(other > name for other in ahead):
                 refused, again = f"conflict: {max(ahead)} was voted for", True
@@ -324,6 +323,7 @@ class TwoPhaseCommit:
 
     def decide(self, frame: t.Decide, source: str, now_ns: int) -> None:
         """Carry a decision out, here and behind."""
+        self.note_name(frame.transaction)
         asked = self._ask("decide", frame, source, self._state.neighbors)
         self.terminate(frame, now_ns)
         if not asked:
@@ -359,13 +359,13 @@ class TwoPhaseCommit:
 
     def terminate(self, frame: t.Decide, now_ns: int) -> None:
         """End a transaction here."""
+        state = self._state
         name, commit, reason = frame.transaction, frame.commit, frame.reason
         self.parked.pop(name, None)
         self.gathers.pop(f"prepare/{name}", None)
         context = self.contexts.pop(name, None)
-        if context is None:
-            return
-        state = self._state
+        if context is None:  # It had no steps here.
+            context = Context(state.tables, isolated=frame.number > 0)
         self.update_settling()
         self._steps.give_up(name, reason or OVER)
         for _, number in context.invitations.values():
@@ -466,6 +466,19 @@ class TwoPhaseCommit:
         """Return how many open transactions a client coordinates."""
         return sum(one.client == client for one in self.coordinations.values())
 
+    def named(self, transaction: str, client: str) -> str:
+        """Return the name of a transaction that a client may call by the request that began it."""
+        if not transaction.startswith(t.BEGUN):
+            return transaction
+        return next(
+            (
+                name
+                for name, one in self.coordinations.items()
+                if one.client == client and t.begun_by(one.began) == transaction
+            ),
+            transaction,
+        )
+
     def begin(self, frame: t.Begin, client: str, now_ns: int, *, coordinated: int) -> None:
         """Begin a transaction of a client that coordinates `coordinated` others."""
         config, refused = self._state.config, ""
@@ -483,8 +496,9 @@ class TwoPhaseCommit:
         context = Context(state.tables, isolated=isolated)
         context.participants[client] = None
         self.contexts[name] = context
-        self.coordinations[name] = Coordination(client, isolated, now_ns + frame.timeout_ns, 0)
-        state.flood(t.Open(transaction=name, isolated=isolated), but="")
+        self.coordinations[name] = Coordination(
+            client, isolated, now_ns + frame.timeout_ns, 0, began=frame.number
+        )
         state.record(action="began", topic=frame.isolation, transaction=name)
         state.send(client, f.Done(number=frame.number, transaction=name))
 

@@ -373,7 +373,7 @@ def test_publishing_and_subscribing_test_few_advertisements(
     layer = Layer(tables).tables
     layer.apply(Change("adv", "within", "volume exists"), "me")
     layer.apply(Change("sub", "warm", "kind = 'K1' and size = 1"), "me")
-    for module, name in (("index", "inside"), ("index", "meet"), ("filter", "inside")):
+    for module, name in (("index", "inside"), ("index", "touch"), ("filter", "inside")):
         real = getattr(filters, name)
         monkeypatch.setattr(f"ensue.protocols.content.filters.{module}.{name}", counting(real))
     monkeypatch.setattr(Filter, "overlaps", counting(Filter.overlaps))

@@ -57,6 +57,7 @@ __all__ = [
     "cost_of_either",
     "event_of",
     "inside",
+    "touch",
     "where",
 ]
 
@@ -81,7 +82,7 @@ class Filter(msgspec.Struct, frozen=True, weakref=True):
 
     def overlaps(self, other: "Filter") -> bool:
         """Return whether an event could match both."""
-        return any(meet(one, two) is not None for one in self.boxes for two in other.boxes)
+        return any(touch(one, two) for one in self.boxes for two in other.boxes)
 
     def covers(self, other: "Filter") -> bool:
         """Return whether certainly all events that match the other match this."""
@@ -160,6 +161,17 @@ def inside(box: Box, event: Attributes) -> bool:
         value = event.get(name)
         if value is None or not contains(space, value):
             return False
+    return True
+
+
+def touch(one: Box, two: Box) -> bool:
+    """Return whether two boxes have an intersection that is not empty."""
+    for name, space in two:
+        for its, mine in one:
+            if its == name:
+                if not intersection(mine, space):
+                    return False
+                break
     return True
 
 

@@ -12,7 +12,8 @@ operations on numbers of n bits, and exact tests for little more than what match
 exact tests.
 
 Changes are batched: the newest `PENDING_MAX` boxes are tested one by one, then added to the trees
-together. Removed ones are masked out. When there are twice as many boxes as when the buckets were
+together. Of those that require a single value of an attribute, only the ones with the value at hand
+are tested. Removed ones are masked out. When there are twice as many boxes as when the buckets were
 chosen, or half of the slots are dead, everything is rebuilt; each change pays a constant share of
 that. The next event builds the trees; dead slots are dropped even without events.
 """
@@ -21,8 +22,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
-from ensue.protocols.content.filters.filter import Box, Filter, inside, meet
-from ensue.protocols.content.filters.spaces import Space, Value, cut_before
+from ensue.protocols.content.filters.filter import Box, Filter, inside, touch
+from ensue.protocols.content.filters.spaces import Cut, Space, Value, cut_before
 
 __all__ = ["MatchIndex"]
 
@@ -44,6 +45,7 @@ class MatchIndex:
         "_indexed",
         "_live",
         "_new",
+        "_single",
         "_slots",
     )
 
@@ -60,7 +62,9 @@ class MatchIndex:
         self._indexed = 0
         """How many slots are in the trees; the others are pending."""
         self._new: dict[int, None] = {}
-        """The slots that are pending, and in use."""
+        """The slots that are pending, in use, and require no single value."""
+        self._single: dict[str, dict[Cut, dict[int, None]]] = {}
+        """By attribute and single value that they require: the other slots that are pending."""
         self._built = 0
         """How many slots there were when the buckets were chosen."""
         self._columns: dict[str, _Column] = {}
@@ -80,13 +84,14 @@ class MatchIndex:
         self._boxes.extend((key, box) for box in wanted.boxes)
         self._slots[key] = range(first, len(self._boxes))
         self._in_use += len(self._slots[key])
-        self._new.update(dict.fromkeys(self._slots[key]))
+        self._add_new(self._slots[key])
 
     def remove(self, key: str) -> None:
         """Remove a filter, if it is there."""
-        if self._filters.pop(key, None) is None:
+        removed = self._filters.pop(key, None)
+        if removed is None:
             return
-        slots = self._slots.pop(key)
+        slots, boxes = self._slots.pop(key), removed.boxes
         self._in_use -= len(slots)
         if 2 * self._in_use + PENDING_MAX < len(self._boxes):
             self._compact()
@@ -96,7 +101,7 @@ class MatchIndex:
             if slot < self._indexed:
                 self._live &= ~(1 << slot)
             else:
-                del self._new[slot]
+                self._remove_new(slot, boxes[slot - slots.start])
 
     def match(self, event: Mapping[str, Value]) -> list[str]:
         """Return the keys of the filters that an event matches."""
@@ -117,9 +122,45 @@ class MatchIndex:
         for box in wanted.boxes:
             for slot in self._candidates_within(box):
                 held = self._boxes[slot]
-                if held is not None and slot not in found and meet(held[1], box) is not None:
+                if held is not None and slot not in found and touch(held[1], box):
                     found[slot] = held[0]
         return list(dict.fromkeys(found[slot] for slot in sorted(found)))
+
+    def overlaps(self, wanted: Filter) -> bool:
+        """Return whether there is a filter that could match an event which `wanted` matches."""
+        if len(self._boxes) - self._indexed > PENDING_MAX:
+            self._add_pending()
+        return any(
+            held is not None and touch(held[1], box)
+            for box in wanted.boxes
+            for held in map(self._boxes.__getitem__, self._candidates_within(box))
+        )
+
+    def _add_new(self, slots: Iterable[int]) -> None:
+        """Add pending slots."""
+        for slot in slots:
+            held = self._boxes[slot]
+            assert held is not None
+            single = _single_of(held[1])
+            if single is None:
+                self._new[slot] = None
+            else:
+                name, value = single
+                self._single.setdefault(name, {}).setdefault(value, {})[slot] = None
+
+    def _remove_new(self, slot: int, box: Box) -> None:
+        """Remove a pending slot."""
+        single = _single_of(box)
+        if single is None:
+            del self._new[slot]
+            return
+        name, value = single
+        by_value = self._single[name]
+        del by_value[value][slot]
+        if not by_value[value]:
+            del by_value[value]
+            if not by_value:
+                del self._single[name]
 
     def _candidates_within(self, box: Box) -> Iterator[int]:
         possible = self._live
@@ -129,6 +170,13 @@ class MatchIndex:
                 possible &= column.possible_within(space)
         yield from _slots_of(possible)
         yield from self._new
+        for attribute, by_value in self._single.items():
+            wanted = next((space for name, space in box if name == attribute), ())
+            if _is_single(wanted):
+                yield from by_value.get(wanted[0][0], ())
+            else:
+                for slots in by_value.values():
+                    yield from slots
 
     def _candidates(self, event: Mapping[str, Value]) -> Iterator[int]:
         possible = self._live
@@ -138,7 +186,12 @@ class MatchIndex:
             value = event.get(name)
             possible &= column.absent if value is None else column.possible(value)
         yield from _slots_of(possible)
-        yield from self._new
+        new: list[int] = []
+        for name, by_value in self._single.items():
+            value = event.get(name)
+            if value is not None:
+                new.extend(by_value.get(cut_before(value), ()))
+        yield from sorted((*new, *self._new)) if new else self._new
 
     def _add_pending(self) -> None:
         if len(self._boxes) > 2 * self._built or 2 * self._in_use < len(self._boxes):
@@ -154,7 +207,8 @@ class MatchIndex:
             self._boxes.extend((key, box) for box in wanted.boxes)
             self._slots[key] = range(first, len(self._boxes))
         self._built, self._indexed, self._live, self._columns = 0, 0, 0, {}
-        self._new = dict.fromkeys(range(len(self._boxes)))
+        self._new, self._single = {}, {}
+        self._add_new(range(len(self._boxes)))
 
     def _rebuild(self) -> None:
         """Choose the buckets again, without dead slots."""
@@ -191,7 +245,7 @@ class MatchIndex:
             column.add(entries, added_slots)
         self._live |= added_slots
         self._indexed = slots.stop
-        self._new.clear()
+        self._new, self._single = {}, {}
 
 
 class _Column:
@@ -270,6 +324,16 @@ class _Column:
                 yield right
             left //= 2
             right //= 2
+
+
+def _is_single(space: Space) -> bool:
+    """Return whether a space is one value."""
+    return len(space) == 1 and space[0][0][:2] == space[0][1][:2]
+
+
+def _single_of(box: Box) -> tuple[str, Cut] | None:
+    """Return the first attribute of which a box requires a single value, and the value."""
+    return next(((name, space[0][0]) for name, space in box if _is_single(space)), None)
 
 
 def _slots_of(bits: int) -> Iterator[int]:

@@ -20,6 +20,7 @@ from ensue.core.errors import BadInput
 __all__ = [
     "EVERYTHING",
     "TEXT_LENGTH_MAX",
+    "Cut",
     "Space",
     "Value",
     "above",
