@@ -365,6 +365,25 @@ def test_events_that_fail_are_told_by_index_and_the_others_have_receipts() -> No
     asyncio.run(main())
 
 
+def test_events_come_back_in_their_sequence_whatever_that_of_their_receipts() -> None:
+    async def main() -> None:
+        async with ensue.connect("memory://") as bus:
+            real, held = bus._outcomes, list[Settle]()
+
+            def reverse(outcomes: Sequence[Outcome]) -> None:
+                held.extend(each for each in outcomes if isinstance(each, Settle))
+                if len(held) == 5:
+                    real(held[::-1])
+
+            assert bus._driver is not None
+            bus._driver._on_outcomes = reverse
+            events = await within(bus.publish_many(numbered(0, 5)), 30)
+            assert [int(event.payload) for event in events] == [0, 1, 2, 3, 4]
+            assert [event.slot for event in events] == [1, 2, 3, 4, 5]
+
+    asyncio.run(main())
+
+
 def test_failures_are_the_cause_of_events_in_doubt() -> None:
     async def main() -> None:
         async with ensue.connect("memory://", close_timeout=SHORT_S) as bus:
