@@ -1,6 +1,7 @@
 """Topics that move between the servers of a chain while events flow."""
 
 import asyncio
+import logging
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -18,7 +19,7 @@ from ensue.protocols.total.station import Station
 from ensue.protocols.total.topic_moves import FREEZE, MoveConfig
 from ensue.runtime.status import chain_status
 from ensue.runtime.topic_move import move_topic
-from ensue.server import Server
+from ensue.server import Server, station_builder
 from ensue.server.config import sequenced
 from ensue.store.reader import LogReader, open_log
 
@@ -253,9 +254,18 @@ def test_decided_move_holds_up_only_the_server_that_is_down(tmp_path: Path) -> N
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("stale", ["s0", "s1", "s2"])
 def test_server_with_a_lost_or_older_directory_learns_the_moves_from_the_others(
-    tmp_path: Path, stale: str, lost: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    stale: str,
+    lost: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After --accept-loss the newest placement wins, and one server alone counts the topic."""
+    monkeypatch.setattr(station_builder, "RETAIN_EVERY_S", 0.01)
+    caplog.set_level(logging.INFO, "ensue")
+
+    def logged(start: str) -> bool:
+        return any(each.getMessage().startswith(start) for each in caplog.records)
 
     async def main() -> None:
         servers = await chain(tmp_path, 3)
@@ -266,6 +276,7 @@ def test_server_with_a_lost_or_older_directory_learns_the_moves_from_the_others(
         shutil.copytree(tmp_path / stale, tmp_path / "copy")
         servers = [await restart(server) for server in servers]
         await within(move_topic(servers[0].url, "t1", "s2"))
+        await until(lambda: logged("topic moved topic='t1' from=s1 to=s2 last=1"))
         async with ensue.connect(servers[0].url) as bus:
             await bus.publish("t1", b"1")
         for server in servers:
@@ -284,6 +295,7 @@ def test_server_with_a_lost_or_older_directory_learns_the_moves_from_the_others(
                     await named["s0"].start()
                 with pytest.raises(TransportError, match=r"does not know yet which moves .* knows"):
                     await move_topic(servers[0].url, "t1", "s1", within_s=0.3)
+                await until(lambda: logged("moves compared servers="))
                 for server in servers:
                     if server.station is None:
                         await server.start()
@@ -292,6 +304,7 @@ def test_server_with_a_lost_or_older_directory_learns_the_moves_from_the_others(
                     assert server.placement.parts == {"t1": (("s1", 1), ("s2", 0))}
                     end = station(server).log.bounds_of("t1")[1]
                     assert end > 2 if server.config.name == "s2" else end <= 2
+                await until(lambda: logged("topic corrected topic='t1' server=s2: this server"))
                 found = await chain_status(named[stale].url)
                 current = [
                     each for each in found["topics"] if each["topic"] == "t1" and each["current"]

@@ -60,7 +60,7 @@ def know_the_last_part_alone(self: Placement, topic: str, parts: Parts) -> bool:
 
 MOVES = (
     ("servers forget moves", "total-moves", ((TopicMoves, "restore", forget_moves),), 29),
-    ("moves are never given up", "total-moves", ((TopicMoves, "decide", switch_in_any_case),), 0),
+    ("moves are never given up", "total-moves", ((TopicMoves, "decide", switch_in_any_case),), 14),
     ("moves wait for no server", "total-moves", ((MoveCoordinator, "_freeze", decide_at_once),), 0),
     ("moved logs begin anew", "total-moves", ((Station, "_switched", begin_no_log),), 0),
     ("moved logs are whole", "total-moves", ((Placement, "learn", know_the_last_part_alone),), 0),
