@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ensue.core.errors import ConfigurationError
@@ -122,6 +122,7 @@ def test_wait_below_nothing_is_refused() -> None:
         TopicLogConfig(probe_ns=-1)
 
 
+@settings(derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 200)), min_size=1, max_size=40))
 def test_each_silence_is_probed_in_time_and_at_most_so_often(
     events: Sequence[tuple[str, int]],

@@ -311,7 +311,8 @@ def with_registry_faults(
 def draw_round_trips(scenario: Scenario, seed: int) -> Scenario:
     """Let waits follow round trips in half of the seeds, and be fixed in the others.
 
-    In half of those, logs probe for lost events at the end. Drawn apart from all else, so that the others stay what they were.
+    In half of those, logs probe for lost events at the end. Drawn apart from all else, so that the
+    others stay what they were.
     """
     random = Random(f"swarm/round-trips/{seed}")
     if random.random() < 0.5:
