@@ -196,7 +196,7 @@ def named_orders(source: str | Path) -> set[str]:
                 table = file.read(columns=["order", "transaction"])
         except (pa.ArrowException, OSError) as error:
             raise unreadable(path, error) from error
-        found |= set(table.column("order").unique().to_pylist())
+        found |= {str(name) for name in table.column("order").unique().to_pylist()}
         if table.column("transaction").null_count < table.num_rows:
             found.add("transactions")
     return found

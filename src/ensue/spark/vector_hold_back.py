@@ -193,8 +193,8 @@ class VectorHoldBack:
             raise LimitReached(
                 f"[HELD_MAX_REACHED] {len(rows):,} events wait for others that are missing, one of "
                 f"them is before offset {eldest.offset:,} of {eldest.topic!r}; held_max is "
-                f"{limits.held_max:,}: raise it, or set a time_to_live after which a gap is skipped "
-                "and reported",
+                f"{limits.held_max:,}: raise it, or set a time_to_live after which a gap is "
+                "skipped and reported",
                 limit="held_max",
                 value=limits.held_max,
             )

@@ -92,9 +92,9 @@ def report(
 ) -> Report:
     """Build a report of a trace, or of the traces below a directory.
 
-    Every run is judged by `order`; None: each by the one that its rows name, or by total. With `span` or `around`, the space-time diagrams show that time,
-    or the time around that event, instead of the first violation. `progress` is called with each
-    step.
+    Every run is judged by `order`; None: each by the one that its rows name, or by total. With
+    `span` or `around`, the space-time diagrams show that time, or the time around that event,
+    instead of the first violation. `progress` is called with each step.
     """
     if order is not None:
         promise_of(order)  # Raises an error for an unknown order.
