@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -74,7 +75,7 @@ def test_stations_that_differ_drop_frames_of_each_other_and_clients_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Neither has just started when it learns of the other.
-    real = BrokeredServer._compare_groups
+    real: Any = BrokeredServer._compare_groups
     monkeypatch.setattr(
         BrokeredServer, "_compare_groups", lambda self, *given: real(self, *given[:-1], 2)
     )

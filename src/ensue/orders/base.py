@@ -293,6 +293,10 @@ class Guarantee(ABC):
         """Return how many subscriptions must share topics for a chain to order them together."""
         return 1
 
+    def log_order(self, chain: "SequencerConfig") -> str:  # noqa: ARG002 - as above
+        """Return the name in traces of the order in which a chain of servers logs events."""
+        return self.name
+
     def hands_over_late(self, order: Any) -> bool:  # noqa: ARG002 - as above
         """Return whether a subscription gets late events too, tagged."""
         return True

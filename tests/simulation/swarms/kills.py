@@ -20,6 +20,7 @@ from tests.simulation.swarms import (
     test_mutants_membership,
     test_mutants_total,
     test_mutants_transactions,
+    test_total_noncausal,
 )
 
 Find = Callable[[Any, Iterable[int]], int | None]
@@ -29,6 +30,11 @@ ORDERS: dict[str, tuple[tuple[Any, ...], Find, int]] = {
         test_mutants_total.MUTANTS,
         test_mutants_total.first_seed,
         test_mutants_total.SEEDS_MAX,
+    ),
+    "total-noncausal": (
+        test_total_noncausal.MUTANTS,
+        test_total_noncausal.SEARCH.first_seed,
+        test_total_noncausal.SEEDS_MAX,
     ),
     "causal": (
         test_mutants_causal.MUTANTS,

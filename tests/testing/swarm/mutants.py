@@ -22,7 +22,7 @@ from tests.simulation.swarms.test_mutants_transactions import (
     invites_without_waiting,
     keeps_for_readers_alone,
 )
-from tests.testing.swarm import mailbox_mutants
+from tests.testing.swarm import mailbox_mutants, noncausal_mutants
 from tests.testing.swarm.many_mutants import MANY
 from tests.testing.swarm.move_mutants import MOVES
 
@@ -1298,7 +1298,12 @@ CELLS = tuple(
     )
 )
 
+NONCAUSAL = tuple(
+    Mutant(name, noncausal_mutants.ORDER, (patch,)) for name, patch in noncausal_mutants.BUGS
+)
+
 SEEDS = {
+    **noncausal_mutants.SEEDS,
     "ended subscriptions get events": 1,
     "events of aborted plans stay": 2,
     "mailboxes have no window": 171,
@@ -1437,7 +1442,7 @@ SEEDS = {
 """By bug: a seed that finds it, and finds nothing without it."""
 
 _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, *OPERATIONS)
-_ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS)
+_ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS, *NONCAUSAL)
 MUTANTS = (
     *(msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS),
     *(Mutant(*each) for each in (*MANY, *MOVES, *mailbox_mutants.BUGS)),

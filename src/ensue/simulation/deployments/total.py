@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ensue import orders
 from ensue.checkers import Report, Verdict, check, content_cells
 from ensue.checkers.content_filters import attributes_of
 from ensue.core.event import Event
@@ -268,6 +269,11 @@ class TotalDeployment(TopicLogDeployment):
         """Describe the configuration of the protocol."""
         yield _sequencer(scenario.sequencer)
 
+    @classmethod
+    def order_label(cls, scenario: Scenario) -> str:
+        """Return whether the chain keeps causal order, too."""
+        return orders.log_order(scenario.sequencer)
+
     # -- What came of it ------------------------------------------------------------------------
 
     def judge(self, rows: list[Row]) -> Report:
@@ -277,7 +283,7 @@ class TotalDeployment(TopicLogDeployment):
         causal = config.groups == 1 and config.reliable and config.publisher_order
         report = check(
             rows,
-            order=scenario.order,
+            order=self.order_label(scenario),
             causal=causal,
             lossy=not scenario.topic_log_config.keeps_log,
         )

@@ -8,6 +8,7 @@ acknowledged, no publication without permission, no wait beyond a stated bound.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 import ensue
@@ -24,7 +25,6 @@ from ensue.core.errors import (
     SubscriptionLost,
     TransportError,
 )
-from ensue.core.order import Order
 from ensue.runtime.topic_move import move_topic
 from ensue.server.config import Limits, Retention, sequenced
 from ensue.server.permissions import Access
@@ -42,6 +42,7 @@ from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
 from ensue.testing.swarm.networks import late_s
 from ensue.testing.swarm.outsiders import Outsider
 from ensue.testing.swarm.rare_faults import is_expiry, long_busy_s, long_settle_s
+from ensue.testing.swarm.strangers import join_with_other_terms
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_calls import TopicCalls, header_problems
 from ensue.testing.swarm.topic_draw import Draw
@@ -60,8 +61,6 @@ CLOSE_MARGIN_S = 3.0
 """How much longer than its `close_timeout` closing a bus may take."""
 NOTICE_NS = 5_000_000_000
 """How soon after healing: clients ask stations on a broker for their logs every 2 seconds."""
-AGREE_S = 15.0
-"""How soon a client with other terms has to be refused."""
 
 
 class Program:
@@ -224,6 +223,9 @@ class Program:
             self._start(f"reader-{number}", kind, self._topics(), self._generator())
         if drawn.is_prompt:
             self._start("watcher", self._watch)
+        for number in range(drawn.movers):
+            name = f"mover-{number}"
+            self._start(name, self._move_on, self.world.generator(name))
         for number in range(drawn.durable):
             name = f"durable-{number}"
             self.durable.append(name)
@@ -420,18 +422,7 @@ class Program:
 
     async def _differ(self, random: Random) -> None:
         """Try to join with other terms, which all others have to be spared."""
-        order = self.drawn.order
-        other: Order = ensue.Deadline(ms=777)
-        if isinstance(order, ensue.Merged):
-            other = ensue.Merged(epsilon=order.epsilon * 2, delta=order.delta)
-        try:
-            async with asyncio.timeout(AGREE_S):
-                async with ensue.connect(self._url(random), order=other, name="stranger") as bus:
-                    self.problems.append(f"terms: {bus.name} was let in with {other!r}")
-        except TimeoutError:
-            self.problems.append(f"liveness: a client with other terms waited {AGREE_S:g} s")
-        except EnsueError:
-            pass
+        await join_with_other_terms(partial(self._url, random), self.drawn.order, self.problems)
         while not self.calm:  # noqa: ASYNC110 - set by another event loop
             await asyncio.sleep(0.5)
 
@@ -522,6 +513,29 @@ class Program:
                 if random.random() < 0.3:
                     return  # Leave, and subscribe anew.
                 await self._change(events, random.choice(topics), left)
+
+    async def _move_on(self, random: Random) -> None:
+        """Read one topic after the other, beside one that stays."""
+        order = self.drawn.order
+        stays, topic, *others = random.sample(self.drawn.topics, len(self.drawn.topics))
+        async with (
+            ensue.connect(self._url(random), order=order, name="mover") as bus,
+            bus.subscribe(stays, topic) as events,
+        ):
+            self.taken.watch(events)
+            # It has not got any event of the others yet.
+            left = dict.fromkeys(others, len(self.world.rows))
+            while not self.over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(random.choice((0.05, 0.2, 1.0))):
+                        async for event in events:
+                            self.taken.take(events, event)
+                            self._check_event(events, event, left)
+                if not self.calm:
+                    await self._change(events, topic, left)
+                    topic = random.choice(others)
+                    others = [each for each in left if each != topic]
+                    await self._change(events, topic, left)
 
     def _check_event(
         self, events: ensue.Subscription, event: ensue.ReceivedEvent, left: dict[str, int]
