@@ -9,18 +9,12 @@ from typing import Any
 from ensue.core.event import Event
 from ensue.protocols.content.cells import Cells
 from ensue.protocols.content.client import Notified
-from ensue.protocols.total.progress import Progress
 
 __all__ = ["BUGS"]
 
 
-def advance_past_the_open(self: Progress, topic: str, slot: int) -> None:
-    """An event that is stepped over counts as handled, although an earlier one is not."""
-    self._advance(topic, slot)
-
-
 def is_misplaced(self: Cells, event: Event) -> bool:
-    """Servers take events of the first cell of an attribute for those of another cell."""
+    """Servers take the events of some cells for those of others."""
     return not event.topic.endswith("-1") and real_has(self, event)
 
 
@@ -35,12 +29,6 @@ def name_nothing(self: Notified, action: str, position: int, verdict: str = "") 
 real_has, real_row = Cells.has, Notified.row
 
 BUGS: tuple[tuple[str, str, tuple[tuple[object, str, object], ...], int], ...] = (
-    (
-        "an event in vain counts as handled",
-        "total-content",
-        ((Progress, "_skip", advance_past_the_open),),
-        0,
-    ),
     ("servers know other cells", "total-content", ((Cells, "has", is_misplaced),), 0),
     (
         "a transaction reaches an unmade subscription",
