@@ -41,6 +41,12 @@ def test_swarm_runs_stations_lossy_logs_and_many_changes() -> None:
     assert max(len(each.changes) for one in drawn for each in one.subscribers) > 10
 
 
+def test_links_that_keep_one_early_frame_catch_up_after_many_changes() -> None:
+    outcome = play(draw_noncausal(928), 928)
+    assert outcome.valid
+    assert outcome.healed_ns > 120_000_000_000  # The time that other runs have.
+
+
 # -- Planted bugs ----------------------------------------------------------------------------------
 
 

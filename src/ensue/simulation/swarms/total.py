@@ -42,7 +42,7 @@ from ensue.simulation.world.faults import Clog, Crash
 
 __all__ = ["draw", "draw_moves", "draw_noncausal"]
 
-NONCAUSAL_SETTLE_NS = 300 * SECOND
+NONCAUSAL_SETTLE_NS = 600 * SECOND
 """Many changes cross each link: one that keeps a single early frame takes longer to catch up."""
 
 
