@@ -76,7 +76,7 @@ async def measure(kind: str, events: int) -> Figures:
                 awake_s = AWAKE_S if kind == "slow" else 0.0
                 await stack.enter_async_context(held_up(third, awake_s))
         phase = await crew.run(events, seconds=10.0)
-        memory = _most_resident(site.servers[0])
+        memory = site.servers[0].memory_peak_bytes
         await asyncio.gather(*(worker.end(gently=True) for worker in (*publishers, *good)))
         return Figures(phase.rate, phase.cpu_s["servers"] / events * 1e6, memory)
 
@@ -101,12 +101,6 @@ async def held_up(process: Process, awake_s: float) -> AsyncIterator[None]:
         with contextlib.suppress(asyncio.CancelledError):
             await waking
         os.kill(process.pid, signal.SIGCONT)
-
-
-def _most_resident(process: Process) -> int:
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
 
 
 async def main(rounds: int, events: int) -> int:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -88,6 +89,27 @@ def test_reference_shows_every_order() -> None:
     (shown,) = (each for each in blocks(BUS, "python") if "ensue.Merged(" in each)
     orders = [eval(line) for line in shown.splitlines()]
     assert {type(order) for order in orders} == {*ORDERS, type(None)}
+
+
+@pytest.mark.parametrize(
+    ("mark", "printed"),
+    [
+        ("publish_many", "orders b'one teapot'\npayments b'12'\n"),
+        ("cells=symbol", "30 1\n"),
+    ],
+    ids=["many at once", "by content"],
+)
+def test_reference_prints_its_documented_output(mark: str, printed: str) -> None:
+    (example,) = (each for each in blocks(BUS, "python") if mark in each)
+    assert all(f"`{line}`" in BUS.read_text() for line in printed.splitlines())
+    program = (
+        f"import asyncio, ensue\nasync def main():\n{indent(example, '    ')}asyncio.run(main())"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == printed
 
 
 def test_the_reference_has_every_verdict() -> None:

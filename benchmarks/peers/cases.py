@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.peers.clients import RECEIPTS
 from benchmarks.peers.processes import Failed, Process, find_server, python, spare_port, started
 
-__all__ = ["CASES", "Case", "Site", "versions"]
+__all__ = ["CASES", "Case", "Site", "serve", "versions"]
 
 NATS_PENDING = "1GB"
 """Bytes that may wait at the server for one subscriber; it disconnects slower ones."""
@@ -55,6 +56,11 @@ class Case:
     def is_ours(self) -> bool:
         """Whether a lost event or a different order is an error."""
         return self.client == "ensue"
+
+    @property
+    def has_receipts(self) -> bool:
+        """Whether a publisher can wait for the receipt of each event."""
+        return self.client in RECEIPTS
 
     @property
     def missing(self) -> bool:
@@ -104,7 +110,7 @@ def ensue_server(sync: str) -> Callable[[Site], Awaitable[str]]:
     """Start Ensue on its own port."""
 
     async def start(site: Site) -> str:
-        return await _serve(site, sync, "--listen", "127.0.0.1:0")
+        return await serve(site, *_kept(site, sync), "--listen", "127.0.0.1:0")
 
     return start
 
@@ -116,17 +122,21 @@ def ensue_station(
 
     async def start(site: Site) -> str:
         url = await broker(site) + options
-        await _serve(site, "1", "--url", url)
+        await serve(site, *_kept(site, "1"), "--url", url)
         return url
 
     return start
 
 
-async def _serve(site: Site, sync: str, *options: str) -> str:
+def _kept(site: Site, sync: str) -> tuple[str, ...]:
+    return ("--sync", sync, "--data", str(site.directory / "ensue-data"))
+
+
+async def serve(site: Site, *options: str) -> str:
+    """Start Ensue with these options; return its URL."""
     command = python(
         # The script beside this Python, as users run it.
-        *(str(Path(sys.executable).with_name("ensue")), "serve", "--sync", sync, "--json"),
-        *("--data", str(site.directory / "ensue-data"), *options),
+        *(str(Path(sys.executable).with_name("ensue")), "serve", "--json", *options),
         profile=site.profile_of("ensue-server"),
     )
     server = await site.start("ensue-server", command)

@@ -3,13 +3,16 @@
 A sender takes events in lists and may write them together; a receiver records events in a tally.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from benchmarks.peers.tally import Tally
 
-__all__ = ["CLIENTS", "Receiver", "Sender", "find_client"]
+__all__ = ["CLIENTS", "RECEIPTS", "AwaitedSender", "Lane", "Receiver", "Sender", "find_client"]
+
+Lane = Callable[[str, bytes], Awaitable[object]]
+"""Publishes one event, and returns when its receipt has arrived."""
 
 
 class Sender(Protocol):
@@ -26,6 +29,14 @@ class Sender(Protocol):
 
     async def close(self) -> None:
         """Disconnect."""
+
+
+@runtime_checkable
+class AwaitedSender(Sender, Protocol):
+    """One publisher that can wait for the receipt of each event."""
+
+    async def lanes(self, count: int) -> Sequence[Lane]:
+        """Return a lane for each of so many tasks."""
 
 
 class Receiver(Protocol):
@@ -51,6 +62,8 @@ CLIENTS = {
     "redis-one": ("with_redis", "OneRedisSender", "OneRedisReceiver"),
 }
 """By name: the module, the sender and the receiver. Imported on use."""
+RECEIPTS = frozenset({"ensue", "jetstream", "jetstream-one", "redis", "redis-one"})
+"""Those that acknowledge each event: their senders are `AwaitedSender`s."""
 
 
 def find_client(name: str) -> tuple[SenderMaker, ReceiverMaker]:

@@ -42,7 +42,8 @@ class Framed(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.room = asyncio.Event()
         self.room.set()
-        self._rest = b""
+        self._waiting: list[bytes] = []
+        self._missing = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
@@ -60,15 +61,22 @@ class Framed(asyncio.Protocol):
 
     def cut(self, data: bytes) -> list[bytes]:
         """Return the complete messages."""
-        buffer = self._rest + data if self._rest else data
-        at, end, messages = 0, len(buffer), []
+        if self._waiting:
+            self._waiting.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return []
+            data = b"".join(self._waiting)
+        at, end, messages, after = 0, len(data), [], 4
         while end - at >= 4:
-            after = at + 4 + int.from_bytes(buffer[at : at + 4], "big")
+            after = at + 4 + int.from_bytes(data[at : at + 4], "big")
             if after > end:
                 break
-            messages.append(buffer[at + 4 : after])
+            messages.append(data[at + 4 : after])
             at = after
-        self._rest = buffer[at:]
+            after = at + 4
+        self._waiting = [data[at:]] if at < end else []
+        self._missing = after - end
         return messages
 
 

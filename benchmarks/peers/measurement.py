@@ -1,23 +1,43 @@
-"""One measurement of a case: warm-up, full load, and light load for latency."""
+"""One measurement of a case: warm-up, full load, light load for latency, and awaited receipts."""
 
 import asyncio
 import statistics
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.cases import Case, Site
 from benchmarks.peers.processes import Failed, Process, python, started
+from benchmarks.peers.tally import PAYLOAD_BYTES
 
-__all__ = ["SUBSCRIBERS", "Crew", "Figures", "Settings", "Shape", "measure", "start_workers"]
+__all__ = [
+    "FIRST",
+    "MANY_TASKS",
+    "SUBSCRIBERS",
+    "TASKS",
+    "Awaited",
+    "Crew",
+    "Figures",
+    "Settings",
+    "Shape",
+    "measure",
+    "start_workers",
+]
 
 SUBSCRIBERS = 3
 BATCH = 100
 """Events per call of a publisher under full load."""
 LOW_RATE = 1_000.0
+MANY_TASKS = 100
+TASKS = (1, MANY_TASKS)
+"""Tasks of the publisher that each wait for the receipt of an event before the next one."""
+AWAITED_GUESS = 20
+"""Events of each task from which the rate of receipts is guessed."""
+PHASE_BYTES_MAX = 512_000_000
+"""Most bytes of payloads in a phase: NATS disconnects a subscriber that is 1 GB behind."""
 PATIENCE_S = 60.0
 """Extra time limit of a phase, beyond ten times its expected duration."""
 SECOND_NS = 1_000_000_000
@@ -26,14 +46,31 @@ MS_NS = 1_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of publishers and topics."""
+    """The numbers of publishers and topics, and the size of payloads."""
 
     publishers: int
     topics: int
+    payload_bytes: int = PAYLOAD_BYTES
 
     def __str__(self) -> str:
-        plural = "" if self.publishers == 1 else "s"
-        return f"{self.publishers} publisher{plural}, {self.topics} topics"
+        publishers = "publisher" if self.publishers == 1 else "publishers"
+        topics = "topic" if self.topics == 1 else "topics"
+        counts = f"{self.publishers} {publishers}, {self.topics} {topics}"
+        if self.payload_bytes == PAYLOAD_BYTES:
+            return counts
+        if self.payload_bytes % 1_000:
+            return f"{counts}, {self.payload_bytes:,} bytes"
+        return f"{counts}, {self.payload_bytes // 1_000} kB"
+
+    @property
+    def short(self) -> str:
+        """The shape as an argument of the command line."""
+        name = f"{self.publishers}x{self.topics}"
+        return name if self.payload_bytes == PAYLOAD_BYTES else f"{name}x{self.payload_bytes}"
+
+
+FIRST = Shape(1, 2)
+"""The shape of most goals; only here publishers also wait for receipts."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +86,23 @@ class Settings:
     events_max: int = 400_000
     """Largest number of events in a phase: subscribers retain all of them until its end."""
     profile: Path | None = None
+
+    def within(self, payload_bytes: int) -> "Settings":
+        """Return settings with fewer events if payloads are large."""
+        return replace(self, events_max=min(self.events_max, PHASE_BYTES_MAX // payload_bytes))
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """The results with a receipt awaited for each event, by a number of tasks."""
+
+    tasks: int
+    rate: float
+    """Receipts per second."""
+    cpu_us: float
+    """CPU time of all processes, per event."""
+    receipt_ms: tuple[float, float]
+    """Median and 99th percentile of the time from the call to the receipt."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +125,8 @@ class Figures:
     """Whether all subscribers got the same order, in all phases."""
     overtaken: int
     """Events that a subscriber got after a later one of the same publisher, in all phases."""
+    awaited: tuple[Awaited, ...] = ()
+    """By number of tasks; empty for systems without receipts, and in other shapes."""
 
 
 @dataclass
@@ -80,6 +136,9 @@ class Phase:
     rate: float
     cpu_s: dict[str, float]
     latencies_ms: tuple[float, float]
+    receipts_ms: tuple[float, float]
+    receipt_rate: float
+    """Events per second from the first publish to the last receipt."""
     fell_behind: bool
     same_order: bool
     overtaken: int
@@ -94,40 +153,61 @@ class Crew:
         servers: Sequence[Process],
         publishers: Sequence[Process],
         subscribers: Sequence[Process],
+        payload_bytes: int = PAYLOAD_BYTES,
     ) -> None:
         self._case = case
         self._servers = servers
         self._publishers = publishers
         self._subscribers = subscribers
+        self._payload_bytes = payload_bytes
         self._number = 0
 
-    async def run(self, events: int, *, rate: float | None = None, seconds: float) -> Phase:
-        """Publish events, and wait until every subscriber has all of them."""
+    async def run(
+        self, events: int, *, rate: float | None = None, tasks: int = 0, seconds: float
+    ) -> Phase:
+        """Publish events, and wait until every subscriber has all of them.
+
+        With `tasks`, each publisher has so many, and each waits for the receipts of its events.
+        """
         each = max(1, events // len(self._publishers))
         total = each * len(self._publishers)
         start, self._number = self._number, self._number + each
         patience_s = PATIENCE_S + 10 * seconds
-        await self._ask(self._subscribers, do="expect", count=total, timed=rate is not None)
+        size = {"payload_bytes": self._payload_bytes}
+        await self._ask(
+            self._subscribers,
+            do="expect",
+            count=total,
+            start=start,
+            stop=start + each,
+            timed=rate is not None,
+            **size,
+        )
         before = self._cpu_s()
         for process in self._subscribers:
             process.command(do="wait", seconds=patience_s)
-        pace = None if rate is None else rate / len(self._publishers)
+        manner = {
+            "rate": None if rate is None else rate / len(self._publishers),
+            "batch": BATCH,
+        }
         sent, arrived = await asyncio.gather(
             self._ask(
                 self._publishers,
-                do="publish",
+                do="await" if tasks else "publish",
                 start=start,
                 stop=start + each,
-                rate=pace,
-                batch=BATCH,
                 patience_s=patience_s,
+                **size,
+                **({"tasks": tasks} if tasks else manner),
             ),
             self._hear(self._subscribers, patience_s + PATIENCE_S),
         )
         after = self._cpu_s()
-        short = [each["arrived"] for each in arrived if each["arrived"] < total]
-        if short:
-            raise Failed(f"of {total:,} events {min(short):,} arrived within {patience_s:.0f} s")
+        missing = max(each["missing"] for each in arrived)
+        if missing:
+            raise Failed(
+                f"{missing:,} deliveries of {total:,} events missing after {patience_s:.0f} s"
+            )
         results = await self._ask(
             self._subscribers,
             do="result",
@@ -139,11 +219,14 @@ class Crew:
         self._judge(results, same_order=same_order)
         first_ns = min(each["first_ns"] for each in sent)
         taken_ns = max(each["last_ns"] for each in arrived) - first_ns
+        settled_ns = max(each["settled_ns"] for each in sent) - first_ns
         slowest_ns = max(each["sent_ns"] for each in sent) - first_ns
         return Phase(
             rate=total * SECOND_NS / taken_ns,
             cpu_s={name: after[name] - before[name] for name in after},
             latencies_ms=_percentiles([ns for each in results for ns in each["latencies_ns"]]),
+            receipts_ms=_percentiles([ns for each in sent for ns in each.get("receipts_ns", ())]),
+            receipt_rate=total * SECOND_NS / settled_ns,
             fell_behind=rate is not None and slowest_ns > 1.1 * total / rate * SECOND_NS,
             same_order=same_order,
             overtaken=sum(each["overtaken"] for each in results),
@@ -197,7 +280,7 @@ async def measure(case: Case, shape: Shape, settings: Settings) -> Figures:
         )
         profile = settings.profile
         if profile is not None:
-            profile = profile / f"{case.name}-{shape.publishers}x{shape.topics}"
+            profile = profile / f"{case.name}-{shape.short}"
             profile.mkdir(parents=True, exist_ok=True)
         site = Site(Path(name), profile, stack, [])
         try:
@@ -207,8 +290,12 @@ async def measure(case: Case, shape: Shape, settings: Settings) -> Figures:
         topics = [f"topic-{number}" for number in range(shape.topics)]
         subscribers = await start_workers(site, case, "subscribe", url, SUBSCRIBERS, topics)
         publishers = await start_workers(site, case, "publish", url, shape.publishers, topics)
-        crew = Crew(case, site.servers, publishers, subscribers)
+        crew = Crew(case, site.servers, publishers, subscribers, shape.payload_bytes)
+        settings = settings.within(shape.payload_bytes)
         figures = await _measure(crew, settings)
+        if case.has_receipts and shape == FIRST:
+            awaited = [await _measure_awaited(crew, settings, tasks) for tasks in TASKS]
+            figures = replace(figures, awaited=tuple(awaited))
         workers = (*publishers, *subscribers)
         await asyncio.gather(*(worker.end(gently=True) for worker in workers))
         return figures
@@ -258,6 +345,19 @@ async def _measure(crew: Crew, settings: Settings) -> Figures:
         fell_behind=low.fell_behind or half.fell_behind,
         same_order=all(phase.same_order for phase in phases),
         overtaken=sum(phase.overtaken for phase in phases),
+    )
+
+
+async def _measure_awaited(crew: Crew, settings: Settings, tasks: int) -> Awaited:
+    seconds = settings.seconds
+    guess = await crew.run(AWAITED_GUESS * tasks, tasks=tasks, seconds=seconds)
+    events = int(max(tasks, min(guess.receipt_rate * seconds, settings.events_max)))
+    phase = await crew.run(events, tasks=tasks, seconds=seconds)
+    return Awaited(
+        tasks=tasks,
+        rate=phase.receipt_rate,
+        cpu_us=sum(phase.cpu_s.values()) / events * 1e6,
+        receipt_ms=phase.receipts_ms,
     )
 
 

@@ -67,6 +67,24 @@ class Process:
         # the nanosecond, where /proc counts in hundredths of a second.
         return time.clock_gettime_ns(~self.pid << 3 | 2) / 1e9
 
+    @property
+    def memory_bytes(self) -> int:
+        """Resident memory; 0 once it has ended."""
+        return self._status_bytes("VmRSS:")
+
+    @property
+    def memory_peak_bytes(self) -> int:
+        """Peak of its resident memory; 0 once it has ended."""
+        return self._status_bytes("VmHWM:")
+
+    def _status_bytes(self, name: str) -> int:
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8")
+        except OSError:
+            return 0
+        found = [line for line in status.splitlines() if line.startswith(name)]
+        return int(found[0].split()[1]) * 1024 if found else 0
+
     async def answers(self, port: int) -> None:
         """Return when it accepts connections."""
         async with asyncio.timeout(START_S):

@@ -1,23 +1,24 @@
 """Results and goals as Markdown tables."""
 
-import os
-import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
-from benchmarks.peers.cases import CASES, versions
-from benchmarks.peers.measurement import SUBSCRIBERS, Figures, Shape
-from benchmarks.peers.tally import PAYLOAD_BYTES
+from benchmarks.peers.cases import CASES, Case
+from benchmarks.peers.goals import (
+    EVEN_SHAPES,
+    GOALS,
+    RATIOS,
+    TIMES,
+    Judged,
+    judge,
+    judge_shape,
+    share,
+)
+from benchmarks.peers.measurement import FIRST, SUBSCRIBERS, TASKS, Awaited, Figures, Shape
+from benchmarks.peers.run import Run
 
-__all__ = ["GOALS", "Goal", "goals", "machine", "median", "table"]
+__all__ = ["awaited", "goals", "machine", "rates", "ratios", "table"]
 
-Found = Mapping[tuple[str, Shape], Sequence[Figures]]
-"""By case and shape: the results of each round."""
-
-
-TIMES = "\N{MULTIPLICATION SIGN}"
 COLUMNS = (
     "",
     "order",
@@ -29,148 +30,132 @@ COLUMNS = (
     "p50, p99 at half load, ms",
     "one order seen",
 )
+AWAITED_COLUMNS = ("events/s", "CPU µs per event", "receipt p50, p99, ms")
+LABELS = {case.name: case.label for case in CASES}
 
 
-@dataclass(frozen=True)
-class Goal:
-    """A limit on the ratio of two cases' figures."""
-
-    what: str
-    case: str
-    peer: str
-    figure: Callable[[Figures], float]
-    bound: float
-    at_least: bool = True
-
-    @property
-    def wanted(self) -> str:
-        """The goal in words."""
-        return f"{'≥' if self.at_least else '≤'} {self.bound:g} {TIMES}"
-
-    def met_by(self, ratio: float) -> bool:
-        """Whether a ratio meets the goal."""
-        return ratio >= self.bound if self.at_least else ratio <= self.bound
-
-
-def _rate(figures: Figures) -> float:
-    return figures.rate
-
-
-def _low_p50(figures: Figures) -> float:
-    return figures.low_ms[0]
-
-
-def _half_p50(figures: Figures) -> float:
-    return figures.half_ms[0]
-
-
-GOALS = (
-    Goal("Ensue, synced each second: rate against NATS", "ensue", "nats", _rate, 1.0),
-    Goal("… against Redis in one stream", "ensue", "redis-one", _rate, 1.5),
-    Goal("… against JetStream in one stream", "ensue", "jetstream-one", _rate, 6.0),
-    Goal("… against the Python hub", "ensue", "hub", _rate, 0.15),
-    Goal("… p50 at 1,000/s against NATS", "ensue", "nats", _low_p50, 2.0, at_least=False),
-    Goal(
-        "Ensue, synced before the receipt: rate against Redis in one stream",
-        *("ensue-fsync", "redis-one", _rate, 1.0),
-    ),
-    Goal("… against JetStream in one stream", "ensue-fsync", "jetstream-one", _rate, 3.0),
-    Goal("Ensue on NATS: rate against NATS", "ensue-nats", "nats", _rate, 0.5),
-    Goal("… p50 at half load", "ensue-nats", "nats", _half_p50, 2.0, at_least=False),
-    Goal(
-        "Ensue on JetStream: rate against a stream per topic",
-        *("ensue-jetstream", "jetstream", _rate, 0.5),
-    ),
-    Goal(
-        "… p50 at half load",
-        *("ensue-jetstream", "jetstream", _half_p50, 2.0),
-        at_least=False,
-    ),
-    Goal(
-        "Ensue on Redis streams: rate against a stream per topic",
-        *("ensue-redis", "redis", _rate, 0.5),
-    ),
-    Goal("… p50 at half load", "ensue-redis", "redis", _half_p50, 2.0, at_least=False),
-)
-
-
-def median(rounds: Sequence[Figures], figure: Callable[[Figures], float]) -> float:
-    """Return the median of a figure over the rounds."""
-    return statistics.median(figure(each) for each in rounds)
-
-
-def machine(rounds: int, note: str) -> str:
-    """Describe the machine and the versions."""
-    load = os.getloadavg()[0]
+def machine(run: Run) -> str:
+    """Describe the workload, the machine and the versions."""
     return (
-        f"{PAYLOAD_BYTES}-byte events, {SUBSCRIBERS} subscribers of all topics, every publisher, "
-        f"subscriber and server a process; {os.cpu_count()} cores ({_cpu()}), "
-        f"Python {platform.python_version()}, {', '.join(versions())}; "
-        f"median of {rounds}, load average {load:.1f} at the start{note}"
+        f"{SUBSCRIBERS} subscribers of all topics, 100-byte events unless stated, every publisher, "
+        f"subscriber and server a process. Measured {run.machine}; median of {run.rounds}{run.note}"
     )
 
 
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
-def table(found: Found, failed: Mapping[tuple[str, Shape], str], shape: Shape) -> list[str]:
+def table(run: Run, shape: Shape) -> list[str]:
     """Return the table of one shape."""
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    rows = []
     for case in CASES:
-        rounds = found.get((case.name, shape), ())
-        head = f"| {case.label} | {case.order} |"
-        if rounds:
-            lines.append(f"{head} {_row(rounds)} |")
-        elif (case.name, shape) in failed:
-            lines.append(f"{head} failed |{' |' * (len(COLUMNS) - 3)}")
-    return lines
+        figures = list(run.of(case.name, shape).values())
+        if figures:
+            rows.append((case.label, case.order, *_row(figures)))
+        elif run.failure(case.name, shape):
+            rows.append((case.label, case.order, "failed", *[""] * (len(COLUMNS) - 3)))
+    return _rows(COLUMNS, rows)
 
 
-def _row(rounds: Sequence[Figures]) -> str:
+def _row(rounds: Sequence[Figures]) -> tuple[str, ...]:
+    middle = statistics.median
     by_process = [
-        statistics.median(each.cpu_by_process[kind] for each in rounds)
+        middle(each.cpu_by_process[kind] for each in rounds)
         for kind in ("servers", "publishers", "subscribers")
     ]
     overtaken = max(each.overtaken for each in rounds)
-    same = all(each.same_order for each in rounds)
-    seen = "yes" if same else "no"
+    seen = "yes" if all(each.same_order for each in rounds) else "no"
     if overtaken:
         seen += f"; {overtaken:,} overtaken"
     behind = " (fell behind)" if any(each.fell_behind for each in rounds) else ""
-    low, half = (
-        ", ".join(f"{median(rounds, figure):.2f}" for figure in figures)
-        for figures in (
-            (_low_p50, lambda each: each.low_ms[1]),
-            (_half_p50, lambda each: each.half_ms[1]),
-        )
-    )
-    return " | ".join(
-        (
-            f"{median(rounds, _rate):,.0f}",
-            f"{median(rounds, lambda each: each.cpu_us):.1f}",
-            ", ".join(f"{each:.1f}" for each in by_process),
-            f"{median(rounds, lambda each: each.low_cpu_us):.0f}",
-            low,
-            half + behind,
-            seen,
-        )
+    return (
+        f"{middle(each.rate for each in rounds):,.0f}",
+        f"{middle(each.cpu_us for each in rounds):.1f}",
+        ", ".join(f"{each:.1f}" for each in by_process),
+        f"{middle(each.low_cpu_us for each in rounds):.0f}",
+        _pair([each.low_ms for each in rounds]),
+        _pair([each.half_ms for each in rounds]) + behind,
+        seen,
     )
 
 
-def goals(found: Found, shape: Shape) -> list[str]:
-    """Return the table of goals for one shape."""
-    lines = ["| goal | wanted | measured | met |", "|---|---|---|---|"]
-    for goal in GOALS:
-        ours, theirs = found.get((goal.case, shape)), found.get((goal.peer, shape))
-        if not ours or not theirs:
-            lines.append(f"| {goal.what} | {goal.wanted} | not measured | |")
-            continue
-        peer = median(theirs, goal.figure)
-        ratio = median(ours, goal.figure) / peer if peer else float("inf")
-        met = "yes" if goal.met_by(ratio) else "no"
-        lines.append(f"| {goal.what} | {goal.wanted} | {ratio:.2f} {TIMES} | {met} |")
-    return lines
+def _pair(rounds: Sequence[tuple[float, float]]) -> str:
+    return ", ".join(f"{statistics.median(each):.2f}" for each in zip(*rounds, strict=True))
+
+
+def awaited(run: Run) -> list[str]:
+    """Return the table of publishers that wait for the receipt of each event."""
+    heads = [
+        f"{'one at a time' if tasks == 1 else f'{tasks} tasks'}: {column}"
+        for tasks in TASKS
+        for column in AWAITED_COLUMNS
+    ]
+    rows = []
+    for case in CASES:
+        measured = [each.awaited for each in run.of(case.name, FIRST).values() if each.awaited]
+        if measured:
+            cells = [
+                cell
+                for tasks in TASKS
+                for cell in _awaited_cells(
+                    [each for group in measured for each in group if each.tasks == tasks]
+                )
+            ]
+            rows.append((case.label, *cells))
+    return _rows(("", *heads), rows)
+
+
+def _awaited_cells(rounds: Sequence[Awaited]) -> tuple[str, str, str]:
+    return (
+        f"{statistics.median(each.rate for each in rounds):,.0f}",
+        f"{statistics.median(each.cpu_us for each in rounds):.0f}",
+        _pair([each.receipt_ms for each in rounds]),
+    )
+
+
+def rates(run: Run) -> list[str]:
+    """Return the events/s of each case in each shape."""
+    rows = []
+    for case in CASES:
+        cells = [_rate(run, case, shape) for shape in run.shapes]
+        if any(cells):
+            rows.append((case.label, *cells))
+    return _rows(("events/s", *map(str, run.shapes)), rows)
+
+
+def _rate(run: Run, case: Case, shape: Shape) -> str:
+    rate = run.median(case.name, shape, lambda each: each.rate)
+    if rate is not None:
+        return f"{rate:,.0f}"
+    return "failed" if run.failure(case.name, shape) else ""
+
+
+def ratios(run: Run) -> list[str]:
+    """Return every ratio in each shape; in brackets its share of the first shape's."""
+    shapes = [shape for shape in run.shapes if shape == FIRST or shape in EVEN_SHAPES]
+    rows = []
+    for ratio in RATIOS:
+        cells = []
+        for shape in shapes:
+            value, part = ratio.of(run, shape), share(ratio, run, shape)
+            shown = "" if value is None else f"{value:.2f} {TIMES}"
+            cells.append(shown if shape == FIRST or part is None else f"{shown} ({part:.2f})")
+        if any(cells):
+            what = f"{LABELS[ratio.case]} / {LABELS[ratio.peer]}: {ratio.figure.name}"
+            rows.append((what, *cells))
+    return _rows(("ratio", *map(str, shapes)), rows)
+
+
+def goals(run: Run) -> list[str]:
+    """Return the table of goals."""
+    judged = [judge(goal, run) for goal in GOALS]
+    judged += [each for shape in EVEN_SHAPES for each in judge_shape(shape, run)]
+    heads = ("goal", "wanted", "measured", "single rounds", "met")
+    return _rows(heads, [_judged(each) for each in judged])
+
+
+def _judged(judged: Judged) -> tuple[str, ...]:
+    met = "" if judged.met is None else "yes" if judged.met else "no"
+    return (judged.what, judged.wanted, judged.measured, judged.rounds, met)

@@ -2,7 +2,8 @@
 
 A payload begins with when it was published, by whom, and its number there; the clock is the one
 that all processes of a machine share. A subscriber keeps the payloads and looks at them after the
-time was taken, so that every system pays the same little for being measured.
+time was taken, so that every system pays the same little for being measured. Of large payloads it
+keeps only the beginning.
 """
 
 import asyncio
@@ -10,27 +11,42 @@ import hashlib
 import struct
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["PAYLOAD_BYTES", "Tally", "make_batch"]
+__all__ = ["HEAD_BYTES", "PAYLOAD_BYTES", "Tally", "make_batch", "sampled"]
 
 PAYLOAD_BYTES = 100
+"""Size of a payload where no other is chosen."""
+KEPT_BYTES_MAX = 200
+"""Largest payload that a subscriber keeps whole: nothing is copied."""
 HEAD = struct.Struct(">QHI")
-PADDING = bytes(PAYLOAD_BYTES - HEAD.size)
+HEAD_BYTES = HEAD.size
+"""Smallest payload."""
 QUANTILES_MAX = 4_000
 """Latencies that a subscriber reports: an even sample of all, sorted."""
 
 
 def make_batch(
-    topics: Sequence[str], publisher: int, start: int, stop: int
+    topics: Sequence[str],
+    publisher: int,
+    start: int,
+    stop: int,
+    payload_bytes: int = PAYLOAD_BYTES,
 ) -> list[tuple[str, bytes]]:
     """Return the events of one publisher with these numbers, published now."""
     pack, now_ns, width = HEAD.pack, time.monotonic_ns, len(topics)
+    padding = bytes(payload_bytes - HEAD_BYTES)
     return [
-        (topics[(number + publisher) % width], pack(now_ns(), publisher, number) + PADDING)
+        (topics[(number + publisher) % width], pack(now_ns(), publisher, number) + padding)
         for number in range(start, stop)
     ]
+
+
+def sampled(durations_ns: Sequence[int]) -> list[int]:
+    """Return an even sample of durations, sorted."""
+    step = max(1, len(durations_ns) // QUANTILES_MAX)
+    return sorted(durations_ns)[step // 2 :: step]
 
 
 class Tally:
@@ -40,13 +56,14 @@ class Tally:
         self._loop = loop
         self._payloads: list[bytes] = []
         self._arrived_ns: list[int] = []
-        self._timed = False
+        self._timed = self._cuts = False
         self._expected = 0
         self._over = asyncio.Event()
         self._last_ns = 0
 
-    def expect(self, count: int, *, timed: bool) -> None:
+    def expect(self, count: int, *, timed: bool, payload_bytes: int = PAYLOAD_BYTES) -> None:
         """Start a phase; with `timed`, record when each event arrives."""
+        self._cuts = payload_bytes > KEPT_BYTES_MAX
         self._payloads, self._arrived_ns, self._last_ns = [], [], 0
         self._timed, self._expected = timed, count
         self._over.clear()
@@ -54,7 +71,7 @@ class Tally:
     def take(self, payload: bytes) -> None:
         """Record an event."""
         payloads = self._payloads
-        payloads.append(payload)
+        payloads.append(payload[:HEAD_BYTES] if self._cuts else payload)
         if self._timed:
             self._arrived_ns.append(time.monotonic_ns())
         if len(payloads) == self._expected:
@@ -63,6 +80,8 @@ class Tally:
     def take_all(self, payloads: Sequence[bytes]) -> None:
         """Record events that arrived together."""
         before = len(self._payloads)
+        if self._cuts:
+            payloads = [payload[:HEAD_BYTES] for payload in payloads]
         self._payloads.extend(payloads)
         if self._timed:
             self._arrived_ns.extend([time.monotonic_ns()] * len(payloads))
@@ -70,22 +89,24 @@ class Tally:
             self._finish()
 
     async def wait(self, seconds: float) -> dict[str, Any]:
-        """Wait for all events or the timeout; return their number and the time of the last."""
+        """Wait for all events or the timeout; return how many are missing, and when it ended."""
         try:
             await asyncio.wait_for(self._over.wait(), seconds)
         except TimeoutError:
             self._last_ns = time.monotonic_ns()
-        return {"last_ns": self._last_ns, "arrived": len(self._payloads)}
+        missing = max(0, self._expected - len(self._payloads))
+        return {"last_ns": self._last_ns, "missing": missing}
 
     def result(self, *, publishers: int, start: int, stop: int) -> dict[str, Any]:
-        """Return the order, the missing events and the latencies."""
-        heads = [payload[8 : HEAD.size] for payload in self._payloads]
+        """Return the order, the missing events and the latencies, if it has all topics."""
+        return self.compare(
+            (publisher, number) for publisher in range(publishers) for number in range(start, stop)
+        )
+
+    def compare(self, wanted: Iterable[tuple[int, int]]) -> dict[str, Any]:
+        """Return the same, given the publishers and numbers of its events."""
+        heads = [payload[8:HEAD_BYTES] for payload in self._payloads]
         counted = Counter(heads)
-        wanted = [
-            HEAD.pack(0, publisher, number)[8:]
-            for publisher in range(publishers)
-            for number in range(start, stop)
-        ]
         reached: dict[bytes, bytes] = {}
         overtaken = 0
         for head in heads:
@@ -94,17 +115,16 @@ class Tally:
                 overtaken += 1
             else:
                 reached[publisher] = head
-        taken = sorted(
+        taken_ns = [
             arrived - int.from_bytes(payload[:8], "big")
             for arrived, payload in zip(self._arrived_ns, self._payloads, strict=False)
-        )
-        step = max(1, len(taken) // QUANTILES_MAX)
+        ]
         return {
             "order": hashlib.sha256(b"".join(heads)).hexdigest(),
-            "missing": sum(head not in counted for head in wanted),
+            "missing": sum(HEAD.pack(0, *each)[8:] not in counted for each in wanted),
             "repeated": len(heads) - len(counted),
             "overtaken": overtaken,
-            "latencies_ns": taken[step // 2 :: step],
+            "latencies_ns": sampled(taken_ns),
         }
 
     def _finish(self) -> None:

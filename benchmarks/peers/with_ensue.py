@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 
+from benchmarks.peers.clients import Lane
 from benchmarks.peers.tally import Tally
 
 import ensue
@@ -31,6 +32,10 @@ class EnsueSender:
     async def settle(self) -> None:
         """Wait for all receipts."""
         await self._bus.flush()
+
+    async def lanes(self, count: int) -> Sequence[Lane]:
+        """Let all tasks share the bus."""
+        return [self._bus.publish] * count
 
     async def close(self) -> None:
         """Disconnect."""

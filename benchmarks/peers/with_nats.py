@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import nats
+from benchmarks.peers.clients import Lane
 from benchmarks.peers.tally import Tally
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -110,6 +111,14 @@ class JetStreamSender:
     async def settle(self) -> None:
         """Wait for all acknowledgements."""
         await self._stream.publish_async_completed()
+
+    async def lanes(self, count: int) -> Sequence[Lane]:
+        """Let all tasks share the connection."""
+
+        async def publish(topic: str, payload: bytes) -> None:
+            await self._stream.publish(f"{ONE}.{topic}", payload, timeout=60)
+
+        return [publish] * count
 
     async def close(self) -> None:
         """Disconnect."""

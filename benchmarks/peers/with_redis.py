@@ -1,14 +1,19 @@
 """Redis streams and pub/sub through the blocking client, two thirds the cost of the asyncio one.
 
-Publishers send a list of events as one pipeline; subscribers read in a thread.
+Publishers send a list of events as one pipeline; subscribers read in a thread. Many tasks that wait
+for receipts use the asyncio client with a connection for each task, which is faster than a pool or
+threads.
 """
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import redis
+from benchmarks.peers.clients import Lane
 from benchmarks.peers.tally import Tally
+from redis.asyncio import Redis as AsyncRedis
 
 __all__ = [
     "OneRedisReceiver",
@@ -36,7 +41,9 @@ class RedisSender:
 
     def __init__(self, url: str, topics: Sequence[str]) -> None:
         del topics
+        self._url = url
         self._client = _connect(url)
+        self._more: list[AsyncRedis] = []
 
     async def open(self) -> None:
         """Connect."""
@@ -49,29 +56,47 @@ class RedisSender:
             self._add(pipeline, topic, payload)
         pipeline.execute()
 
-    def _add(self, pipeline: Any, topic: str, payload: bytes) -> None:
-        pipeline.xadd(topic, {PAYLOAD: payload})
+    def _add(self, client: Any, topic: str, payload: bytes) -> Any:
+        return client.xadd(topic, {PAYLOAD: payload})
 
     async def settle(self) -> None:
         """Do nothing: every command was answered."""
 
+    async def lanes(self, count: int) -> Sequence[Lane]:
+        """Return one lane on the blocking client, or several on connections of their own."""
+        if count == 1:
+
+            async def add(topic: str, payload: bytes) -> None:
+                self._add(self._client, topic, payload)
+
+            return [add]
+        while len(self._more) < count:
+            client = AsyncRedis.from_url(
+                self._url, protocol=2, socket_timeout=60, single_connection_client=True
+            )
+            await client.ping()
+            self._more.append(client)
+        return [partial(self._add, client) for client in self._more[:count]]
+
     async def close(self) -> None:
         """Disconnect."""
+        for client in self._more:
+            await client.aclose()
         self._client.close()
 
 
 class OneRedisSender(RedisSender):
     """All topics in one stream, with the topic in a field."""
 
-    def _add(self, pipeline: Any, topic: str, payload: bytes) -> None:
-        pipeline.xadd(ONE, {TOPIC: topic, PAYLOAD: payload})
+    def _add(self, client: Any, topic: str, payload: bytes) -> Any:
+        return client.xadd(ONE, {TOPIC: topic, PAYLOAD: payload})
 
 
 class PubSubSender(RedisSender):
     """One channel per topic."""
 
-    def _add(self, pipeline: Any, topic: str, payload: bytes) -> None:
-        pipeline.publish(topic, payload)
+    def _add(self, client: Any, topic: str, payload: bytes) -> Any:
+        return client.publish(topic, payload)
 
 
 class RedisReceiver:

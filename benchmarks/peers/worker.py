@@ -5,8 +5,9 @@ line back.
 
 | command | to | effect |
 |---|---|---|
-| publish: start, stop, rate, batch | publisher | publish events with these numbers, at this rate |
-| expect: count, timed | subscriber | start a phase |
+| publish: start, stop, payload_bytes, rate, batch | publisher | publish events with these numbers |
+| await: start, stop, payload_bytes, tasks | publisher | the same, waiting for each receipt |
+| expect: count, start, stop, timed, payload_bytes | subscriber | start a phase |
 | wait: seconds | subscriber | wait for all events |
 | result: publishers, start, stop | subscriber | return the results of the phase |
 
@@ -19,13 +20,13 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.peers.clients import Sender, find_client
-from benchmarks.peers.tally import Tally, make_batch
+from benchmarks.peers.clients import AwaitedSender, Lane, Sender, find_client
+from benchmarks.peers.tally import Tally, make_batch, sampled
 
-__all__: list[str] = []
+__all__ = ["obey", "publish"]
 
 SECOND_NS = 1_000_000_000
 
@@ -33,8 +34,9 @@ SECOND_NS = 1_000_000_000
 async def publish(
     sender: Sender, topics: Sequence[str], number: int, order: dict[str, Any]
 ) -> dict[str, Any]:
-    """Publish events; return when the first was sent, and when all were settled."""
+    """Publish events at a rate, or without one as fast as possible; return the times."""
     start, stop, batch_max = order["start"], order["stop"], order["batch"]
+    payload_bytes: int = order["payload_bytes"]
     rate: float | None = order["rate"]
     clock = time.monotonic_ns
     first_ns = clock()
@@ -49,12 +51,43 @@ async def publish(
                 await asyncio.sleep((next_ns - passed_ns) / SECOND_NS)
                 continue
         upto = min(due, sent + batch_max)
-        await sender.send(make_batch(topics, number, sent, upto))
+        await sender.send(make_batch(topics, number, sent, upto, payload_bytes))
         sent = upto
         await asyncio.sleep(0)
     sent_ns = clock()
     await sender.settle()
     return {"first_ns": first_ns, "sent_ns": sent_ns, "settled_ns": clock()}
+
+
+async def publish_awaited(
+    sender: Sender, topics: Sequence[str], number: int, order: dict[str, Any]
+) -> dict[str, Any]:
+    """Publish events from tasks that each wait for a receipt before they publish again."""
+    assert isinstance(sender, AwaitedSender)
+    lanes = await sender.lanes(order["tasks"])
+    payload_bytes: int = order["payload_bytes"]
+    numbers = iter(range(order["start"], order["stop"]))
+    clock = time.monotonic_ns
+    taken_ns: list[int] = []
+
+    async def run(lane: Lane) -> None:
+        for each in numbers:
+            begun_ns = clock()
+            ((topic, payload),) = make_batch(topics, number, each, each + 1, payload_bytes)
+            await lane(topic, payload)
+            taken_ns.append(clock() - begun_ns)
+
+    first_ns = clock()
+    async with asyncio.TaskGroup() as tasks:
+        for lane in lanes:
+            tasks.create_task(run(lane))
+    settled_ns = clock()
+    return {
+        "first_ns": first_ns,
+        "sent_ns": settled_ns,
+        "settled_ns": settled_ns,
+        "receipts_ns": sampled(taken_ns),
+    }
 
 
 async def main(role: str, client: str, url: str, number: int, topics: Sequence[str]) -> None:
@@ -68,24 +101,49 @@ async def main(role: str, client: str, url: str, number: int, topics: Sequence[s
     else:
         receiver = make_receiver(url, topics)
         await receiver.open(tally)
-    _say({"ready": True})
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        order: dict[str, Any] = json.loads(line)
-        what = order.pop("do")
-        if what == "publish":
-            assert sender is not None
-            _say(await publish(sender, topics, number, order))
-        elif what == "expect":
-            tally.expect(**order)
-            _say({})
-        elif what == "wait":
-            _say(await tally.wait(**order))
-        else:
-            _say(tally.result(**order))
+
+    async def send(order: dict[str, Any]) -> dict[str, Any]:
+        assert sender is not None
+        return await publish(sender, topics, number, order)
+
+    async def send_awaited(order: dict[str, Any]) -> dict[str, Any]:
+        assert sender is not None
+        return await publish_awaited(sender, topics, number, order)
+
+    async def expect(order: dict[str, Any]) -> dict[str, Any]:
+        del order["start"], order["stop"]  # This subscriber has all topics.
+        tally.expect(**order)
+        return {}
+
+    async def wait(order: dict[str, Any]) -> dict[str, Any]:
+        return await tally.wait(**order)
+
+    async def result(order: dict[str, Any]) -> dict[str, Any]:
+        return tally.result(**order)
+
+    await obey(
+        {
+            "publish": send,
+            "await": send_awaited,
+            "expect": expect,
+            "wait": wait,
+            "result": result,
+        }
+    )
     if sender is not None:
         await sender.close()
     if receiver is not None:
         await receiver.close()
+
+
+async def obey(
+    commands: Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]],
+) -> None:
+    """Say that the process is ready, and run commands until the end of stdin."""
+    _say({"ready": True})
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order: dict[str, Any] = json.loads(line)
+        _say(await commands[order.pop("do")](order))
 
 
 def _say(answer: dict[str, Any]) -> None:

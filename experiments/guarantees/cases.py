@@ -15,6 +15,8 @@ Faults: none; 2 % of messages lost; one subscriber down for half a second; the n
 from collections.abc import Iterator
 from random import Random
 
+import msgspec
+
 from ensue.core.trace import Row as TraceRow
 from ensue.protocols.deadline.config import DeadlineConfig
 from ensue.protocols.merged.config import MergedConfig
@@ -36,15 +38,30 @@ from ensue.simulation.world.faults import Crash, Faults
 from ensue.simulation.world.network import NetworkConfig
 from experiments.experiment import Case, Row, row
 
-__all__ = ["FAULTS", "ORDERS", "run_choice"]
+__all__ = ["BUSY", "FAULTS", "ORDERS", "Load", "choice", "figures_of", "run_choice"]
 
 MS = 1_000_000
 SECOND = 1_000_000_000
 ORDERS = ("none", "total", "causal", "merged", "deadline", "transactions")
 FAULTS = ("calm", "loss", "subscriber", "middle")
 PUBLISHERS, SUBSCRIBERS, TOPICS = 4, 8, ("a", "b")
-PER_SECOND, SIZE = 25, 100
-START_NS, END_NS = 2 * SECOND, 5 * SECOND
+SIZE = 100
+START_NS = 2 * SECOND
+
+
+class Load(msgspec.Struct, frozen=True):
+    """How much each publisher publishes."""
+
+    per_second: float
+    seconds: int
+
+    @property
+    def end_ns(self) -> int:
+        """When the last events are published."""
+        return START_NS + self.seconds * SECOND
+
+
+BUSY = Load(25, 3)
 CRASH = {"at_ns": 3 * SECOND, "restart_after_ns": 500 * MS}
 MIDDLE = {"none": "ens", "total": "node-1", "merged": "ens", "transactions": "b1"}
 
@@ -57,15 +74,22 @@ def _faults(order: str, faults: str) -> Faults:
     return Faults()
 
 
-def _scenario(order: str, faults: str, seed: int) -> Scenario:
+def choice(order: str, faults: str, seed: int, load: Load = BUSY) -> Scenario:
+    """Return the scenario of a guarantee under one kind of fault."""
     subscribers = tuple(f"s{number}" for number in range(SUBSCRIBERS))
     publishers = tuple(f"p{number}" for number in range(PUBLISHERS))
-    rate = Rate(topics=TOPICS, per_second=PER_SECOND, from_ns=START_NS, until_ns=END_NS, size=SIZE)
+    rate = Rate(
+        topics=TOPICS,
+        per_second=load.per_second,
+        from_ns=START_NS,
+        until_ns=load.end_ns,
+        size=SIZE,
+    )
     by_topic = order != "transactions"
     return Scenario(
         name=f"choosing-{order}",
         order=order,
-        duration_ns=END_NS,
+        duration_ns=load.end_ns,
         publishers=tuple(
             PublisherSpec(name=name, rates=(rate,)) for name in publishers if by_topic
         ),
@@ -77,7 +101,7 @@ def _scenario(order: str, faults: str, seed: int) -> Scenario:
             config=DeadlineConfig(lifetime_ns=100 * MS, lifetime_ns_max=100 * MS, spreads=False),
             listening=subscribers,
         ),
-        overlay=ContentSpec() if by_topic else _overlay(publishers, subscribers, seed),
+        overlay=ContentSpec() if by_topic else _overlay(publishers, subscribers, seed, load),
         network=NetworkConfig(
             default=Uniform(1 * MS, 5 * MS), loss=0.02 if faults == "loss" else 0.0
         ),
@@ -86,7 +110,9 @@ def _scenario(order: str, faults: str, seed: int) -> Scenario:
     )
 
 
-def _overlay(publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: int) -> ContentSpec:
+def _overlay(
+    publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: int, load: Load
+) -> ContentSpec:
     """Return the workload for brokers: the topic is an attribute, each event a transaction."""
     random = Random(f"choosing/{seed}")
     brokers = {"b0": ("b1",), "b1": ("b0", "b2"), "b2": ("b1",)}
@@ -106,7 +132,7 @@ def _overlay(publishers: tuple[str, ...], subscribers: tuple[str, ...], seed: in
     transactions = []
     for name in publishers:
         at_ns = float(START_NS)
-        while (at_ns := at_ns + random.expovariate(PER_SECOND) * SECOND) < END_NS:
+        while (at_ns := at_ns + random.expovariate(load.per_second) * SECOND) < load.end_ns:
             act = Act(
                 action="pub", attributes={"topic": random.choice(TOPICS)}, payload=bytes(SIZE)
             )
@@ -128,16 +154,16 @@ def run_choice(case: Case) -> Iterator[Row]:
     order, faults, seed = case["order"], case["faults"], case["seed"]
     if faults == "middle" and order not in MIDDLE:
         return
-    outcome = simulation.play(_scenario(order, faults, seed), seed, encode=True, peer_frames=True)
+    outcome = simulation.play(choice(order, faults, seed), seed, encode=True, peer_frames=True)
     assert outcome.valid or order in ("none", "deadline", "merged"), outcome.sentences()
     at = ORDERS.index(order)
-    for name, value in _figures(outcome.rows).items():
+    for name, value in figures_of(outcome.rows).items():
         yield row(faults, name, at, value)
         if name == "latency, mean ms":
             yield row("latency", faults, at, value)
 
 
-def _figures(rows: list[TraceRow]) -> dict[str, float]:
+def figures_of(rows: list[TraceRow], load: Load = BUSY) -> dict[str, float]:
     """Measure the events that were published after all clients had joined."""
     published = {
         each.event: each.true_ns or 0
@@ -151,7 +177,9 @@ def _figures(rows: list[TraceRow]) -> dict[str, float]:
     ]
     took = sorted(((each.true_ns or 0) - published[each.event]) / MS for each in given)
     sent = [
-        each for each in rows if each.action == "sent" and START_NS <= (each.true_ns or 0) < END_NS
+        each
+        for each in rows
+        if each.action == "sent" and START_NS <= (each.true_ns or 0) < load.end_ns
     ]
     count = max(1, len(given))
     return {

@@ -3,7 +3,7 @@
 from itertools import product
 
 from experiments.experiment import Case, Chart, Claim, Experiment, Table, claim
-from experiments.guarantees import cases
+from experiments.guarantees import cases, loss
 from experiments.guarantees.cases import FAULTS, MIDDLE, ORDERS
 
 __all__ = ["EXPERIMENTS"]
@@ -128,4 +128,5 @@ EXPERIMENTS = (
         ),
         judge=_judge,
     ),
+    loss.EXPERIMENT,
 )

@@ -308,7 +308,7 @@ class Dispatching:
     def _later(self, delay_ns: int, function: Callable[[], None]) -> None:
         self.world.schedule(self.world.now_ns + delay_ns, function, ())
 
-    def _cost_ns(self, frame: Frame) -> int:
+    def _cost_ns(self, _node: str, frame: Frame) -> int:
         self.messages += self._counts
         cheap = isinstance(frame, Routed | Notify | Done) or (
             isinstance(frame, Operate) and frame.publication is not None and not frame.transaction

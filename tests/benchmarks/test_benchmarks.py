@@ -13,6 +13,16 @@ pytestmark = pytest.mark.timeout(900)
 """Some start Spark, which takes its time on a busy machine."""
 
 LABELS = {
+    "batches": (
+        "events",
+        "publish, receipt=False",
+        "publish_many",
+        "async for",
+        "batches",
+        "µs/event",
+        "ensue://",
+        "goal: 5 µs",
+    ),
     "cube_processes": ("processes", "across topics", "within a topic", "deliveries/s", "CPU s"),
     "transactions": (
         "three brokers",

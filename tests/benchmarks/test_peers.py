@@ -11,12 +11,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from benchmarks.peers import report
 from benchmarks.peers.cases import CASES
-from benchmarks.peers.measurement import Crew, Figures, Shape
+from benchmarks.peers.hub import Framed, framed
+from benchmarks.peers.measurement import FIRST, TASKS, Crew, Shape
 from benchmarks.peers.processes import Failed, find_server
-from benchmarks.peers.report import TIMES
-from benchmarks.peers.tally import PAYLOAD_BYTES, Tally, make_batch
+from benchmarks.peers.run import Run
+from benchmarks.peers.tally import (
+    HEAD_BYTES,
+    KEPT_BYTES_MAX,
+    PAYLOAD_BYTES,
+    Tally,
+    make_batch,
+    sampled,
+)
+
+from benchmarks import record
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ("one", "two")
@@ -48,6 +57,11 @@ def test_it_runs_and_prints_its_tables(server: str, cases: Sequence[str], tmp_pa
             "0.1",
             "--profile",
             str(tmp_path),
+            "--json",
+            str(tmp_path / "run.json"),
+            "--shapes",
+            FIRST.short,
+            "1x3x1000",
             "--only",
             *cases,
         ],
@@ -66,12 +80,49 @@ def test_it_runs_and_prints_its_tables(server: str, cases: Sequence[str], tmp_pa
         for line in done.stdout.splitlines()
         if line.startswith(tuple(f"| {each} |" for each in labels))
     ]
-    assert len(rows) == len(cases)
+    by_name = {case.name: case for case in CASES}
+    receipts = [name for name in cases if by_name[name].has_receipts]
+    # One in the table of each shape, and one in that of receipts.
+    assert len(rows) == 2 * len(cases) + len(receipts)
     assert all("failed" not in row for row in rows)
+    run = record.read(tmp_path / "run.json", Run, "benchmarks.peers")
+    assert run.quick
+    assert run.shapes == [FIRST, Shape(1, 3, 1_000)]
+    for each in run.measured:
+        awaits = each.shape == FIRST and each.case in receipts
+        assert [one.tasks for one in each.figures.awaited] == (list(TASKS) if awaits else [])
+        assert all(one.rate > 0 and one.receipt_ms[0] > 0 for one in each.figures.awaited)
     for name in cases:
         profiles = list((tmp_path / f"{name}-1x2").iterdir())
         assert len(profiles) >= 4
         assert all("of CPU in" in each.read_text(encoding="utf-8") for each in profiles)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--shapes", "0x2", "expected PUBLISHERSxTOPICS or PUBLISHERSxTOPICSxBYTES"),
+        ("--shapes", "2", "got '2'"),
+        ("--shapes", "1x2x9", "payloads have 14 to 1,000,000 bytes, got 9"),
+        ("--rounds", "0", "expected a whole number above 0, got '0'"),
+        ("--events", "some", "expected a whole number above 0, got 'some'"),
+        ("--seconds", "nan", "expected seconds above 0, got 'nan'"),
+        ("--json", "nowhere/run.json", "expected a file in an existing directory"),
+        ("--only", "kafka", "invalid choice: 'kafka'"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(option: str, value: str, said: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, option, value],
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"argument {option}: " in done.stderr
+    assert said in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("pgrep") is None, reason="pgrep lists children")
@@ -111,7 +162,7 @@ def tally_of(payloads: Sequence[bytes], wanted: int) -> dict[str, object]:
         for payload in payloads[:2]:
             tally.take(payload)
         tally.take_all(payloads[2:])
-        assert (await tally.wait(5))["arrived"] == len(payloads)
+        assert (await tally.wait(5))["missing"] == 0
         return tally.result(publishers=1, start=0, stop=wanted)
 
     return asyncio.run(run())
@@ -140,14 +191,42 @@ def test_a_tally_sees_what_is_missing_repeated_and_overtaken() -> None:
     assert len({str(each["order"]) for each in (good, lost, twice, swapped)}) == 4
 
 
-def test_a_tally_that_waits_in_vain_says_how_many_came() -> None:
+@pytest.mark.parametrize("size", [HEAD_BYTES, KEPT_BYTES_MAX, KEPT_BYTES_MAX + 1, 10_000])
+def test_a_tally_keeps_little_of_large_payloads_and_sees_the_same(size: int) -> None:
+    batch = [payload for _, payload in make_batch(TOPICS, 0, 0, 6, size)]
+    assert {len(payload) for payload in batch} == {size}
+
+    async def run() -> tuple[dict[str, object], int]:
+        tally = Tally(asyncio.get_running_loop())
+        tally.expect(5, timed=True, payload_bytes=size)
+        tally.take(batch[1])
+        tally.take_all([batch[0], *batch[3:]])
+        assert (await tally.wait(5))["missing"] == 0
+        kept = max(len(payload) for payload in tally._payloads)
+        return tally.result(publishers=1, start=0, stop=6), kept
+
+    result, kept = asyncio.run(run())
+    assert (result["missing"], result["repeated"], result["overtaken"]) == (1, 0, 1)
+    assert len(str(result["order"])) == 64
+    assert kept <= KEPT_BYTES_MAX
+
+
+def test_a_sample_of_durations_is_even_and_sorted() -> None:
+    assert sampled([3, 1, 2]) == [1, 2, 3]
+    many = sampled(range(12_000, 0, -1))
+    assert len(many) == 4_000
+    assert many[:2] == [2, 5]
+    assert many[-1] == 11_999
+
+
+def test_a_tally_that_waits_in_vain_says_how_many_are_missing() -> None:
     async def run() -> dict[str, object]:
         tally = Tally(asyncio.get_running_loop())
         tally.expect(3, timed=False)
         tally.take_all(published(2))
         return await tally.wait(0.01)
 
-    assert asyncio.run(run())["arrived"] == 2
+    assert asyncio.run(run())["missing"] == 1
 
 
 @pytest.mark.parametrize(
@@ -170,40 +249,6 @@ def test_ensue_is_judged_and_peers_are_not(fault: dict[str, int], said: str) -> 
     Crew(by_name["nats"], (), (), ())._judge([{**clean, **fault}], same_order=False)
 
 
-def figures(rate: float, p50_ms: float) -> Figures:
-    kinds = {"servers": 1.0, "publishers": 2.0, "subscribers": 3.0}
-    latency = (p50_ms, 2 * p50_ms)
-    return Figures(
-        rate, 6.0, kinds, 9.0, latency, latency, fell_behind=False, same_order=True, overtaken=0
-    )
-
-
-def test_goals_are_ratios_of_medians() -> None:
-    shape = Shape(1, 2)
-    found = {
-        ("ensue", shape): [figures(100, 1.0), figures(300, 1.0), figures(200, 1.0)],
-        ("nats", shape): [figures(100, 0.4)],
-        ("redis-one", shape): [figures(150, 1.0)],
-    }
-    lines = report.goals(found, shape)
-    assert (
-        f"| Ensue, synced each second: rate against NATS | ≥ 1 {TIMES} | 2.00 {TIMES} | yes |"
-        in lines
-    )
-    assert f"| … against Redis in one stream | ≥ 1.5 {TIMES} | 1.33 {TIMES} | no |" in lines
-    assert f"| … p50 at 1,000/s against NATS | ≤ 2 {TIMES} | 2.50 {TIMES} | no |" in lines
-    assert f"| … against the Python hub | ≥ 0.15 {TIMES} | not measured | |" in lines
-
-
-def test_a_table_has_a_row_for_each_case_and_says_which_failed() -> None:
-    shape = Shape(1, 2)
-    lines = report.table({("hub", shape): [figures(1000, 0.5)]}, {("nats", shape): "lost"}, shape)
-    assert len(lines) == 4
-    assert len({line.count("|") for line in lines}) == 1
-    assert lines[2].startswith("| NATS | per topic | failed |")
-    assert "| 1,000 | 6.0 | 1.0, 2.0, 3.0 | 9 | 0.50, 1.00 | 0.50, 1.00 | yes |" in lines[3]
-
-
 def test_what_a_slow_subscriber_costs_the_others_is_printed() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "benchmarks.slow_consumer", "--quick"],
@@ -218,3 +263,16 @@ def test_what_a_slow_subscriber_costs_the_others_is_printed() -> None:
         assert f"\n| {kind} | " in done.stdout
     assert "goal, stopped: " in done.stdout
     assert "goal, slow: " in done.stdout
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 7, 100])
+def test_the_hub_splits_its_input_wherever_it_is_cut(size: int) -> None:
+    messages = [b"", b"a", b"bcd" * 20, b"", b"e"]
+    data = b"".join(framed(message) for message in messages)
+    connection = Framed()
+    found = [
+        message
+        for at in range(0, len(data), size)
+        for message in connection.cut(data[at : at + size])
+    ]
+    assert found == messages

@@ -1,6 +1,8 @@
 """The bus on a broker: the behavior of every transport, and failures of the broker."""
 
 import asyncio
+from functools import partial
+from pathlib import Path
 from secrets import token_hex
 from typing import ClassVar
 
@@ -8,13 +10,18 @@ import pytest
 from tests.brokers.deadlines import until
 from tests.brokers.proxy import UP, Proxy
 from tests.brokers.servers import Server
+from tests.transports.noncausal_suite import chain_of_two
 from tests.transports.remote_suite import RemoteSuite, fresh
 from tests.transports.stations import StationThread, broker_station
 from tests.transports.suite import take
 
 import ensue
 from ensue.core.order import order_name
+from ensue.protocols.total.config import SequencerConfig
+from ensue.server import ServerConfig
+from ensue.server.brokered import BrokeredServer
 from ensue.transports.brokers import base
+from ensue.transports.framed import FramedTransport
 
 
 class BusSuite(RemoteSuite):
@@ -33,6 +40,15 @@ class BusSuite(RemoteSuite):
         cls.server.ensure()
         cls.asked = "&".join(filter(None, (cls.options, f"prefix=bus-{token_hex(4)}")))
         return broker_station(tmp_path_factory.mktemp("station"), cls.server.url(cls.asked))
+
+    @classmethod
+    def noncausal_chain(
+        cls, request: pytest.FixtureRequest, data: Path
+    ) -> tuple[list[StationThread], str]:
+        del request
+        url = cls.server.url("&".join(filter(None, (cls.options, f"prefix=n-{token_hex(4)}"))))
+        configs = chain_of_two(data)
+        return [StationThread(partial(BrokeredServer, config, url)) for config in configs], url
 
     def address(self) -> str:
         return self.server.url(self.asked)
@@ -87,6 +103,38 @@ class BusSuite(RemoteSuite):
                     assert got.count(b"from afar") == 50
 
         asyncio.run(main())
+
+    def test_last_message_before_a_silence_is_made_up_for_if_the_broker_loses_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without the station's probe nothing would show that it is missing: no client polls."""
+        arrived, lost = FramedTransport._multicast_arrived, list[bytes]()
+
+        def lose_one(transport: FramedTransport, data: bytes) -> None:
+            if b"last words" in data and not lost:
+                lost.append(data)
+            else:
+                arrived(transport, data)
+
+        async def main() -> None:
+            topic = fresh("t")
+            async with ensue.connect(url) as bus, bus.subscribe(topic) as events:
+                await bus.publish(topic, b"first words")
+                assert [event.payload for event in await take(events, 1)] == [b"first words"]
+                await bus.publish(topic, b"last words")
+                assert [event.payload for event in await take(events, 1)] == [b"last words"]
+            assert lost
+
+        url = self.server.url(f"{self.asked.partition('prefix=')[0]}prefix=silent-{token_hex(4)}")
+        sequencer = SequencerConfig(carries=True, poll_ns=3_600_000_000_000)
+        config = ServerConfig(data=str(tmp_path), sequencer=sequencer)
+        station = StationThread(lambda: BrokeredServer(config, url))
+        station.start()
+        monkeypatch.setattr(FramedTransport, "_multicast_arrived", lose_one)
+        try:
+            asyncio.run(main())
+        finally:
+            station.end()
 
     def test_in_causal_order_a_client_whose_connection_is_cut_loses_nothing(self) -> None:
         async def main() -> None:

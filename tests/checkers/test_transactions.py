@@ -86,6 +86,23 @@ def test_event_reaches_exactly_its_subscriptions(
     assert delivered(moved(), *pairs).anomalies() == {anomaly: 1}
 
 
+@pytest.mark.parametrize("subscription", ["c2.t", "c9.s", "c4.s"])
+def test_event_must_not_reach_a_subscription_that_does_not_exist(subscription: str) -> None:
+    """Of a client with others, of an unknown one, or made by an aborted transaction."""
+    trace = moved().add("b", "began", transaction="2-b", topic="serializable")
+    trace.add(
+        "b", "subscribed", event="2-b#1", subscription="c4.s", topic="x = 1", transaction="2-b"
+    )
+    trace.add("b", "aborted", transaction="2-b")
+    assert delivered(trace, *GOOD).anomalies() == {}
+    assert delivered(trace, ("1-b#4", subscription)).anomalies() == {"stale": 1}
+    if subscription != "c4.s":
+        # It left before it learned that it had subscribed.
+        owner = subscription.partition(".")[0]
+        trace.add("b", "unsubscribed", publisher=owner, verdict="gone")
+        assert trace.anomalies() == {}
+
+
 def test_uncommitted_event_must_not_be_delivered() -> None:
     trace = Trace().add("b", "began", transaction="1-b", topic="atomic")
     trace.add("c", "subscribed", subscription="c.s", topic="x = 1")
@@ -487,7 +504,7 @@ def test_operations_planned_together_may_run_in_any_order() -> None:
     assert trace.anomalies() == {"sequential": 1}
 
 
-DURABLE = {"subscription": "durable/d.sub"}
+DURABLE = {"subscription": "durable/d.sub1"}
 
 
 def read_twice() -> Trace:
@@ -543,15 +560,16 @@ def test_events_are_owed_to_the_last_reader_of_a_durable_subscription() -> None:
     assert trace.anomalies() == {}  # The third event waits for the next reader.
 
 
-def test_forgotten_durable_subscription_counts_anew() -> None:
+def test_durable_subscription_that_is_made_again_counts_anew() -> None:
+    again = {"subscription": "durable/d.sub2"}
     trace = handed(handed(read_twice(), "s", 2), "s", 3)
     trace.add("s", "acknowledged", position=3, publisher_seq=2, **DURABLE).add(
         "s", "unsubscribed", **DURABLE
     )
-    trace.add("t", "subscribed", topic="x = 1", publisher_seq=9, **DURABLE)
+    trace.add("t", "subscribed", topic="x = 1", publisher_seq=1, **again)
     trace.add("p", "published", event="p/4", topic="x = 1", publisher="p", publisher_seq=4)
     trace.add(
         "t", "delivered", event="p/4", topic="x = 1", publisher="p", publisher_seq=4, position=1,
-        **DURABLE,
+        **again,
     )  # fmt: skip
     assert trace.anomalies() == {}

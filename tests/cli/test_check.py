@@ -28,6 +28,20 @@ def test_valid_trace_exits_with_0(shell: Shell, tmp_path: Path) -> None:
     assert "valid: checked fifo, total, causal, positions, complete on 4 deliveries" in ended.stdout
 
 
+def test_order_is_the_one_that_the_trace_names(shell: Shell, tmp_path: Path) -> None:
+    rows = [msgspec.structs.replace(row, order="total-noncausal") for row in good()]
+    trace.write(rows, tmp_path / "t")
+    ended = shell("check", tmp_path / "t")
+    assert ended.code == 0
+    assert "valid: checked fifo, total, positions, complete on 4 deliveries" in ended.stdout
+    rows[0] = msgspec.structs.replace(rows[0], order="total")
+    trace.write(rows, tmp_path / "both")
+    for command in ("check", "audit"):
+        ended = shell(command, tmp_path / "both")
+        assert ended.code == 2
+        assert "several orders (total, total-noncausal)" in " ".join(ended.stderr.split())
+
+
 def test_violation_exits_with_1_and_prints_the_witness(shell: Shell, tmp_path: Path) -> None:
     trace.write(disagreeing(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "total")

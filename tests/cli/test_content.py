@@ -16,6 +16,7 @@ import ensue
 from ensue.cli import pub
 from ensue.cli.tx import read_plan
 from ensue.server import Server
+from ensue.server.config import sequenced
 
 ENSUE = (sys.executable, "-c", "from ensue.cli import main; main()")
 SYNC_S = 0.5
@@ -28,6 +29,12 @@ async def started(server: Server, *words: str) -> Process:
     )
 
 
+async def waited(process: Process, line: str) -> None:
+    """Wait until a process has written a line to standard error."""
+    assert process.stderr is not None
+    assert (await within(process.stderr.readline())).decode() == f"{line}\n"
+
+
 async def ended(process: Process, data: bytes = b"") -> tuple[int | None, str, str]:
     out, err = await within(process.communicate(data))
     return process.returncode, out.decode(), err.decode()
@@ -38,6 +45,40 @@ async def subscribed(server: Server, count: int) -> None:
     assert server.content is not None
     broker = server.content
     await until(lambda: len(broker.broker.tables.subscriptions) == count, "they are subscribed")
+
+
+def test_order_total_publishes_and_reads_in_total_order(tmp_path: Path) -> None:
+    """Not by brokers: another subscription by content, without this order, gets nothing."""
+
+    async def main() -> None:
+        sequencer = sequenced(causal=True, cells="price<10<100")
+        async with serving(tmp_path / "d", sync_s=SYNC_S, sequencer=sequencer) as server:
+            total = ("--where", "price > 10", "--order", "total")
+            plain = await started(server, "sub", *total, "-n", "2")
+            await waited(plain, "ensue: subscribed to --where 'price > 10'")
+            lines = b"".join(b'{"price": %d}\n' % price for price in (9, 11, 10, 12))
+            words = ("--where", "price > 0", "--order", "total")
+            pub = await started(server, "pub", *words)
+            assert await ended(pub, lines) == (0, "", "")
+            wanted = [{"price": 11}, {"price": 12}]
+            code, out, _ = await ended(plain)
+            assert (code, [json.loads(line) for line in out.splitlines()]) == (0, wanted)
+            again = await started(
+                server, "sub", *total, "-n", "1", "--from", "earliest", "--name", "billing"
+            )
+            assert (await ended(again))[:2] == (0, '{"price":11}\n')
+            again = await started(server, "sub", *total, "-n", "1", "--name", "billing")
+            assert (await ended(again))[:2] == (0, '{"price":12}\n')
+            assert server.content is not None
+            assert not server.content.broker.clients, "no broker has been used"
+            pub = await started(server, "pub", "--where", "price > 10", "--order", "total")
+            code, _, err = await ended(pub, b'{"price": 11}\n{"price": 1}\n')
+            assert code == 2
+            assert (
+                "line 2: {'price': 1} does not match --where 'price > 10'; 1 was published" in err
+            )
+
+    asyncio.run(main())
 
 
 def test_events_are_routed_by_content(tmp_path: Path) -> None:
@@ -404,9 +445,11 @@ def test_help_of_tx_shows_the_syntax_of_operations(shell: Shell) -> None:
         (("sub", "--where", "x = "), "--where: expected"),
         (("sub", "--where", "x = 1", "--accept-loss"), "is for a durable subscription"),
         (("sub", "--where", "x = 1", "--from", "earliest"), "--from does not apply to --where"),
+        (("sub", "--where", "x = 1", "--causal", "no"), "--causal is for --order total, not for"),
+        (("pub", "--where", "x = 1", "--causal", "no"), "--causal is for --order total, not for"),
         (
             ("sub", "--where", "x = 1", "--order", "causal"),
-            "--order causal does not apply to --where",
+            "--order causal does not apply to --where: leave it out, or use --order total",
         ),
         (("pub", "--where", "x = 1", "--key", "k"), "--key does not apply to --where"),
     ],

@@ -99,7 +99,9 @@ def test_one_server_is_printed_as_one_object(
         "next": 4,
         "events": 3,
         "listeners": 0,
+        "current": True,
     }
+    assert (found["moves"], found["holding"]) == ([], {})
     assert found["topics_count"] == 2
     assert found["subscriptions"] == []
     assert found["connections"] == 1  # That of `ensue status` itself.

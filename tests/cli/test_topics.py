@@ -9,6 +9,11 @@ import pytest
 from tests.cli.helpers import Shell
 from tests.cli.test_status import chain, publish
 
+import ensue
+from ensue.cli.status import move_lines
+
+KEYS = ("topic", "server", "current", "first", "next")
+
 
 @pytest.fixture
 def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
@@ -32,11 +37,56 @@ def test_topic_is_moved_and_listed_with_both_servers(
     assert again.json() == {"topic": "t0", "server": "s1"}
     asyncio.run(publish(servers[0].url, t0=3))
     listed = shell("topics", "list", "--url", servers[0].url, "--json").json()["topics"]
-    parts = [(each["topic"], each["server"], each["first"], each["next"]) for each in listed]
-    assert parts == [("t0", "s0", 1, 3), ("t0", "s1", 3, 6), ("t1", "s1", 1, 2)]
+    parts = [tuple(each[key] for key in KEYS) for each in listed]
+    assert parts == [
+        ("t0", "s0", False, 1, 3),
+        ("t0", "s1", True, 3, 6),
+        ("t1", "s1", True, 1, 2),
+    ]
     table = shell("topics", "list", "--url", servers[0].url)
     assert table.code == 0
-    assert "t0" in table.stdout
+    lines = [line.split() for line in table.stdout.splitlines()]
+    assert ["t0", "s0", "1", "3"] in lines
+    assert ["t0", "s1", "yes", "3", "6"] in lines
+
+
+def test_move_under_way_is_listed_with_its_step(
+    shell: Shell, tmp_path: Path, stack: ExitStack
+) -> None:
+    servers = chain(tmp_path, stack, 2)
+    asyncio.run(publish(servers[0].url, t0=1))
+    servers[1].stop()
+    url = ("--url", servers[0].url)
+    ended = shell("topics", "move", "t0", "--to", "s1", "--timeout", "0.3", *url)
+    assert ended.code == 2
+    assert "is at the step 'ask', and waits for s1" in " ".join(ended.stderr.split())
+    listed = shell("topics", "list", "--json", *url).json()
+    assert listed["moves"] == [{"topic": "t0", "to": "s1", "step": "ask", "waits_for": ["s1"]}]
+    assert listed["holding"] == {}
+
+
+def test_lines_name_the_move_and_the_servers_that_hold_requests() -> None:
+    move = {"topic": "t0", "to": "s1", "step": "freeze", "waits_for": ["s1", "s2"]}
+    assert move_lines({"moves": [move], "holding": {"s0": "t0"}}) == [
+        "t0 moves to s1: step freeze, waits for s1, s2",
+        "s0 holds requests while t0 moves",
+    ]
+
+
+def test_subscription_that_merges_all_groups_is_named_in_the_list(
+    shell: Shell, tmp_path: Path, stack: ExitStack
+) -> None:
+    servers = chain(tmp_path, stack, 2)
+
+    async def main() -> None:
+        async with ensue.connect(servers[0].url) as bus:
+            for name, topics in (("one", ("t0",)), ("audit", ("t0", "t1"))):
+                async with bus.subscribe(*topics, name=name, durable=True):
+                    pass
+
+    asyncio.run(main())
+    listed = shell("topics", "list", "--url", servers[0].url)
+    assert "subscription audit merges 2 groups into one by its 2 topics: " in listed.stdout
 
 
 @pytest.mark.parametrize(

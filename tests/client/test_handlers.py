@@ -941,7 +941,7 @@ def test_running_a_subscription_that_was_never_entered_is_refused() -> None:
             events = bus.subscribe("t")
             with pytest.raises(ensue.LocalProtocolError, match="the subscription is not open"):
                 await events.run(Gate())
-            assert events._automatic
+            assert events._handover.automatic
 
     asyncio.run(main())
 

@@ -11,8 +11,7 @@ import pytest
 from tests.server.helpers import read, serving, until, within
 
 import ensue
-from ensue.client import bus as bus_module
-from ensue.client import receipts
+from ensue.client import publications, receipts
 from ensue.core.errors import BadInput, TransactionPending
 from ensue.protocols.interface import Settle
 from ensue.runtime.hub_remote import RemoteHub
@@ -276,7 +275,7 @@ def test_publish_without_room_times_out_and_publishes_nothing(
                 assert caught.value.retriable
                 assert await read(events, 1) == [b"1"]
             assert (await bus.publish("t", b"3", timeout=30)).slot == 2
-            monkeypatch.setattr(bus_module, "UNSETTLED_MAX", 0)
+            monkeypatch.setattr(publications, "UNSETTLED_MAX", 0)
             with pytest.raises(ensue.PublishTimeout):
                 await within(bus.publish("t", b"4", receipt=False, timeout=SHORT_S), 30)
 

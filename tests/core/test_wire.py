@@ -102,6 +102,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "end": counts,
         "topics": st.dictionaries(names, st.tuples(counts, counts), max_size=4),
     },
+    ens.LogEnd: {"topic": names, "next": counts, "silent_ns": counts},
     link.LinkData: {"number": counts, "payload": st.binary(max_size=40)},
     link.LinkAck: {"number": counts},
     link.LinkGap: {"number": counts, "early": many_counts},

@@ -17,19 +17,22 @@ from ensue.runtime.topic_move import move_topic
 
 KILL = """
 import os, pathlib
-from ensue.protocols.total.topic_moves import TopicMoves
+from ensue.protocols.total.move_coordinator import MoveCoordinator
+from ensue.protocols.total.sequencer import Sequencer
 
 def kill_at(method, step):
     def run(self, frame, source, now_ns):
-        plan = pathlib.Path({folder!r}) / ("kill-" + self._state.name)
+        state = self.state if isinstance(self, Sequencer) else self._state
+        plan = pathlib.Path({folder!r}) / ("kill-" + state.name)
         if plan.exists() and plan.read_text() == step(frame):
             plan.unlink()
             os.kill(os.getpid(), 9)
         method(self, frame, source, now_ns)
     return run
 
-TopicMoves.on_move = kill_at(TopicMoves.on_move, lambda frame: str(frame.phase))
-TopicMoves.on_request = kill_at(TopicMoves.on_request, lambda frame: "request")
+Sequencer._on_move = kill_at(Sequencer._on_move, lambda frame: str(frame.phase))
+Sequencer._on_move_step = kill_at(Sequencer._on_move_step, lambda frame: f"after {{frame.phase}}")
+MoveCoordinator.on_request = kill_at(MoveCoordinator.on_request, lambda frame: "request")
 """
 STEPS = (
     ("s0", "request"),
@@ -41,8 +44,11 @@ STEPS = (
     ("s2", "3"),
     ("s1", "4"),
     ("s0", "4"),
+    ("s1", "5"),
+    ("s2", "5"),
+    ("s0", "after 5"),
 )
-"""Server and step: a request, or the phase of a `Move` that it gets."""
+"""Server and step: a request, the phase of a `Move` that it gets, or that of a `MoveStep`."""
 TOPICS = [f"topic-{number}" for number in range(len(STEPS))]
 
 

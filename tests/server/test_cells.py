@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.server.helpers import People, read, serving, within
 from tests.server.test_command import ENSUE, running
@@ -11,8 +12,10 @@ from tests.server.test_server import chain
 
 import ensue
 from ensue.checkers import check
+from ensue.client import validation
 from ensue.core import trace
 from ensue.core.errors import BadInput, ConfigurationError, EventRefused, SubscriptionRefused
+from ensue.core.event import Event
 from ensue.protocols.content.cells import Cells
 from ensue.server import config_file
 from ensue.server.config import sequenced
@@ -165,6 +168,55 @@ def test_permission_for_content_is_one_for_its_cells(tmp_path: Path) -> None:
                 await within(reader.publish({"price": 1}, order=TOTAL))
             with pytest.raises(SubscriptionRefused, match="may not subscribe to 'content'"):
                 await within(writer.subscribe(where="price > 0", order=TOTAL).__aenter__())
+
+    asyncio.run(main())
+
+
+def test_permission_for_content_is_none_for_topics_that_only_look_like_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validation, "is_cell", lambda _topic: False)  # A client that lies.
+    people = People(alice=(["content"], ["content"]))
+    cells = Cells.parse(TEXT)
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path, access=people.access, sequencer=SEQUENCER) as server,
+            ensue.connect(people.url(server, "alice")) as alice,
+        ):
+            for topic in (
+                "content:private",
+                f"{cells.stem}private",
+                f"{cells.stem}1-01",
+                f"{cells.stem}1-99",
+                f"{cells.stem}1-1-1",
+                cells.stem,
+            ):
+                with pytest.raises(EventRefused, match="have other cells for events by content"):
+                    await within(alice.publish(topic, b""))
+                with pytest.raises(SubscriptionRefused, match="have other cells"):
+                    await within(alice.subscribe(topic).__aenter__())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("headers", [{}, {"price": "50"}, {"price": "none"}, {"price": "[1]"}])
+def test_event_of_another_cell_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
+    """It would reach some of the subscriptions that match it, and others not."""
+    cells = Cells.parse(TEXT)
+
+    async def main() -> None:
+        async with serving(tmp_path, sequencer=SEQUENCER) as server:
+            assert server.listener is not None
+            async with ensue.connect(server.url):
+                (peer,) = server.listener.connections
+                refusal = server.listener.authorization.event_refusal
+                topic = cells.topic_of({"symbol": "ACME", "price": 1})
+                own = {"symbol": '"ACME"', "price": "1"}
+                event = Event(topic=topic, payload=b"", publisher="a", publisher_seq=1, headers=own)
+                assert refusal(peer, event) == ""
+                wrong = msgspec.structs.replace(event, headers=headers)
+                assert "does not belong to the cell of its attributes" in refusal(peer, wrong)
 
     asyncio.run(main())
 

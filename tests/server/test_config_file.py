@@ -29,11 +29,12 @@ def test_every_key_of_a_chain_is_read() -> None:
     text = (
         'closed = true\npublisher_order = false\nsync = "100ms"\nexpire = "2m"\n'
         'lease = "20s"\nlease_lost = "500ms"\n'
-        'transaction_grace = "250ms"\n'
+        'transaction_grace = "250ms"\nmailbox_expire = "30d"\n'
         + ONE.replace("data", 'topics = ["x", "y"]\naddress = "a.example:7400"\nsite = "Ulm"\ndata')
         + '[[servers]]\nname = "b"\nlisten = "127.0.0.1:7401"\ndata = "e"\ntopics = ["z"]\n'
         + '[retention]\nbytes = "10GB"\nage = "7d"\nsegment_bytes = "1MiB"\n'
-        + '[limits]\nconnections = 7\npending_bytes = "1MB"\nsilence = "90s"\n'
+        + "[limits]\nconnections = 7\nmailboxes_per_user = 5\n"
+        + 'pending_bytes = "1MB"\nsilence = "90s"\n'
     )
     config = config_file.loads(text, name="a")
     assert config.chain == (
@@ -50,7 +51,10 @@ def test_every_key_of_a_chain_is_read() -> None:
     assert config.retention.bytes == 10_000_000_000
     assert config.retention.age_s == 7 * 86_400.0
     assert config.retention.segment_bytes == 1024 * 1024
-    assert config.limits == Limits(connections=7, pending_bytes=1_000_000, silence_s=90.0)
+    assert config.mailbox_expire_s == 30 * 86_400.0
+    assert config.limits == Limits(
+        connections=7, mailboxes_per_user=5, pending_bytes=1_000_000, silence_s=90.0
+    )
     assert config_file.loads(text, name="b").data == "e"
 
 
@@ -69,6 +73,10 @@ def test_every_key_of_a_chain_is_read() -> None:
         (
             'transaction_grace = "1h"\n' + ONE,
             "transaction_grace must be from 1ms to 10m, got 3600 s",
+        ),
+        (
+            'mailbox_expire = "1s"\n' + ONE,
+            "mailbox_expire must be from 1m to 3650d, got 1 s; leave it out to keep mailboxes for",
         ),
         ("colsed = true\n" + ONE, "there is no key 'colsed' here; did you mean 'closed'?"),
         (

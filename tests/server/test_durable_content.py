@@ -11,12 +11,21 @@ from tests.server.helpers import People, read, serving, until, within
 from tests.server.test_content_broker import SYNC_S, connected, tree
 
 import ensue
-from ensue.core.errors import RemoteProtocolError, SubscriptionLost, SubscriptionRefused
+from ensue.client.content.dismissal import forget_durable
+from ensue.core.errors import (
+    BadInput,
+    LimitReached,
+    RemoteProtocolError,
+    SubscriptionLost,
+    SubscriptionRefused,
+)
 from ensue.protocols.content.config import ContentConfig
-from ensue.protocols.content.frames import Acknowledge, Attach
+from ensue.protocols.content.frames import Acknowledge, Attach, Dismiss
 from ensue.protocols.shared.link import LinkData, packed
 from ensue.server import Server, content_broker
+from ensue.server.config import Limits
 from ensue.server.content_broker import screen_content
+from ensue.server.permissions import Access
 
 WHERE = "x exists"
 
@@ -91,6 +100,167 @@ def _screened(server: Server, frame: Any) -> None:
     connection = next(iter(listener.connections))
     data = LinkData(number=1, payload=packed([content_broker._CODEC.encode(frame)]))
     screen_content(listener.authorization, connection, "bob.content", [data])
+
+
+def test_user_has_so_many_and_others_more(tmp_path: Path) -> None:
+    people = People(alice=(["*"], ["content"]), bob=([], ["content"]))
+
+    async def main() -> None:
+        async with (
+            serving(
+                tmp_path / "d",
+                access=people.access,
+                sync_s=SYNC_S,
+                limits=Limits(mailboxes_per_user=1),
+            ) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="alice") as alice,
+            ensue.connect(people.url(server, "bob"), order=None, name="bob") as bob,
+        ):
+            async with durable(alice):
+                pass
+            with pytest.raises(LimitReached, match="'alice' has too many") as caught:
+                async with alice.subscribe(where=WHERE, name="other", durable=True):
+                    pass
+            assert (caught.value.limit, caught.value.value) == ("mailboxes_per_user", 1)
+            async with durable(alice):
+                pass  # It is there.
+            async with bob.subscribe(where=WHERE, name="other", durable=True):
+                pass
+
+    asyncio.run(main())
+
+
+def test_owner_and_operators_forget_what_no_program_reads(tmp_path: Path) -> None:
+    people = People(
+        alice=(["content"], ["content"]), bob=([], ["content"]), root=(["*"], ["*"]), eve=([], [])
+    )
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="alice") as alice,
+            ensue.connect(people.url(server, "bob"), order=None, name="bob") as bob,
+            ensue.connect(people.url(server, "root"), order=None, name="root") as root,
+            ensue.connect(people.url(server, "eve"), order=None, name="eve") as eve,
+        ):
+            async with durable(alice) as events:
+                with pytest.raises(BadInput, match="belongs to another user"):
+                    await within(forget_durable(bob, "billing"))
+                with pytest.raises(BadInput, match="'eve' may not subscribe to 'content'"):
+                    await within(forget_durable(eve, "billing"))
+                await within(forget_durable(root, "billing"))
+                with pytest.raises(SubscriptionLost) as caught:
+                    await within(anext(events))
+                assert caught.value.reason == "forgotten"
+            async with durable(bob):
+                pass  # The name is free.
+            await within(forget_durable(bob, "billing"))
+            with pytest.raises(BadInput, match="there is no durable subscription 'billing'"):
+                await within(forget_durable(bob, "billing"))
+            assert server.listener is not None
+            frame = Dismiss(number=1, name="billing", owner="alice")
+            with pytest.raises(RemoteProtocolError, match="must not set owner"):
+                _screened(server, frame)
+
+    asyncio.run(main())
+
+
+def test_without_users_every_client_shares_all_names(tmp_path: Path) -> None:
+    """As by topic: servers without users trust all clients."""
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S, limits=Limits(mailboxes_per_user=1)) as server,
+            connected(server, "a") as a,
+            connected(server, "b") as b,
+        ):
+            async with durable(a) as events, durable(b):
+                with pytest.raises(SubscriptionLost) as caught:
+                    await within(anext(events))
+                assert caught.value.reason == "superseded"
+            async with b.subscribe(where=WHERE, name="other", durable=True):
+                pass  # The limit of a user is none of all clients.
+            await within(forget_durable(b, "billing"))
+
+    asyncio.run(main())
+
+
+def test_owner_lasts_while_users_come_and_go(tmp_path: Path) -> None:
+    """Made without users, it belongs to the first user that enters it, and to that one for good."""
+    people = People(alice=(["content"], ["content"]), bob=([], ["content"]))
+    data = tmp_path / "d"
+
+    async def enter(name: str, access: Access) -> None:
+        async with serving(data, access=access, sync_s=SYNC_S) as server:
+            url = people.url(server, name) if access.users else server.url
+            async with ensue.connect(url, order=None, name=name) as bus, durable(bus):
+                pass
+
+    async def main() -> None:
+        await within(enter("bob", Access()))
+        await within(enter("alice", people.access))
+        with pytest.raises(SubscriptionRefused, match="belongs to another user"):
+            await within(enter("bob", people.access))
+        await within(enter("bob", Access()))
+        with pytest.raises(SubscriptionRefused, match="belongs to another user"):
+            await within(enter("bob", people.access))
+        await within(enter("alice", people.access))
+
+    asyncio.run(main())
+
+
+def test_mailbox_that_no_client_reads_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def quick(**options: Any) -> ContentConfig:
+        return ContentConfig(**{**options, "mailbox_expire_ns": 10_000_000})
+
+    monkeypatch.setattr(content_broker, "ContentConfig", quick)
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S, mailbox_expire_s=60) as server,
+            connected(server, "a") as a,
+        ):
+            assert server.content is not None
+            server.content.broker._expire_from_ns = 0  # It started long ago.
+            mailboxes = server.content.broker.state.mailboxes
+            async with durable(a):
+                pass
+            await until(lambda: not mailboxes.open, "it has expired")
+            with pytest.raises(SubscriptionRefused, match=r"has expired.*accept_loss=True"):
+                async with durable(a):
+                    pass
+            async with durable(a, accept_loss=True):
+                pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_content_first", [True, False])
+def test_closed_subscription_of_the_name_by_topic_still_acknowledges(
+    tmp_path: Path, is_content_first: bool
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            ensue.connect(server.url, name="a") as a,
+        ):
+            await within(a.advertise(where=WHERE))
+            options: dict[str, Any] = {"name": "billing", "durable": True, "acknowledge": "manual"}
+            kinds = [a.subscribe(where=WHERE, **options), a.subscribe("orders", **options)]
+            first, second = kinds if is_content_first else kinds[::-1]
+            await within(first.__aenter__())
+            await within(a.publish({"x": 1}, b"by content"))
+            await within(a.publish("orders", b"by topic"))
+            event = await within(anext(first))
+            first.close()  # It still takes acknowledgements.
+            async with second:
+                await within(event.ack())
+            first.rest()
+
+    asyncio.run(main())
 
 
 def test_other_server_does_not_keep_a_name(tmp_path: Path) -> None:

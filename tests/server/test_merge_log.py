@@ -9,6 +9,7 @@ from tests.server.test_server import chain
 
 import ensue
 from ensue.runtime.status import chain_status
+from ensue.runtime.topic_move import move_topic
 from ensue.server import station_builder
 from ensue.server.config import sequenced
 
@@ -46,6 +47,35 @@ def test_subscription_that_merges_all_groups_is_named(
     lines = warnings(caplog)
     assert len(lines) == 3  # Not again, although the subscription changed.
     assert lines[0].startswith("groups merged subscription='audit' groups=3 topics=3: ")
+
+
+def test_move_that_makes_a_subscription_merge_all_groups_is_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(station_builder, "RETAIN_EVERY_S", 0.01)
+
+    async def main() -> None:
+        servers = await chain(tmp_path, 3)
+        try:
+            async with (
+                ensue.connect(servers[0].url) as bus,
+                bus.subscribe("t0"),
+                bus.subscribe("t1"),
+                bus.subscribe("t0", "t1", name="audit", durable=True),
+            ):
+                await move_topic(servers[0].url, "t0", "s1")  # Now one server has all its topics.
+                await until(lambda: servers[1].placement.node("t0") == "s1")
+                caplog.clear()
+                await move_topic(servers[0].url, "t1", "s2")
+                await until(lambda: len(warnings(caplog)) == 2)
+                found = await chain_status(servers[0].url)
+                assert found["groups"]["merged_by"] == [{"name": "audit", "groups": 2, "topics": 2}]
+        finally:
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+    assert all("subscription='audit' groups=2 topics=2: " in line for line in warnings(caplog))
 
 
 def test_order_that_is_not_causal_has_no_such_subscription(

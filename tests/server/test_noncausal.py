@@ -5,14 +5,21 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.server.helpers import read, serving, within
+from msgspec.structs import replace
+from tests.server.helpers import DEADLINE_S, read, serving, until, within
 from tests.server.test_command import ENSUE, running
 from tests.server.test_server import chain
 
 import ensue
 from ensue.checkers import check
 from ensue.core import trace
-from ensue.core.errors import BadInput, UnsupportedOrder
+from ensue.core.errors import (
+    AccessDenied,
+    BadInput,
+    ConfigurationError,
+    SubscriptionLost,
+    UnsupportedOrder,
+)
 from ensue.server import Server, config_file
 from ensue.server.config import sequenced
 
@@ -118,6 +125,72 @@ def test_a_causal_chain_serves_clients_that_need_less(tmp_path: Path) -> None:
         ):
             await bus.publish("x", b"1")
             assert await read(events, 1) == [b"1"]
+
+    asyncio.run(main())
+
+
+DIFFER = (
+    "server 's{}' has causal = {}, and server 's{}' of the same chain has causal = {}: configure "
+    "all servers of a chain alike"
+)
+
+
+def test_server_that_starts_with_another_choice_than_its_chain_stops(tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = await chain(tmp_path, 2)
+        try:
+            await servers[1].stop()
+            wrong = replace(servers[1].config, sequencer=sequenced(causal=False))
+            servers[1] = Server(wrong)
+            await servers[1].start()
+            said = DIFFER.format(1, "false", 0, "true")
+            with pytest.raises(ConfigurationError, match=said):
+                await within(servers[1].wait())
+            await servers[1].stop()
+            # The other one goes on, and the right server is let in.
+            servers[1] = Server(replace(wrong, sequencer=servers[0].config.sequencer))
+            await servers[1].start()
+            async with (
+                ensue.connect(servers[0].url) as bus,
+                bus.subscribe("t0", "t1") as events,
+            ):
+                await within(bus.publish("t1", b"1"))
+                assert await read(events, 1) == [b"1"]
+        finally:
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+def test_servers_that_differ_refuse_each_other_and_their_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both have tried to connect before the other one answered: neither is the newcomer.
+    monkeypatch.setattr(Server, "_stops_differing", lambda _self, _carrier: False)
+
+    async def main() -> None:
+        servers = await chain(tmp_path, 2, sequencer=sequenced(causal=False))
+        try:
+            await servers[1].stop()
+            other = replace(servers[1].config, sequencer=sequenced(causal=True))
+            servers[1] = Server(other)
+            await servers[1].start()
+            await until(lambda: all(servers[n].listener.neighbors == {} for n in (0, 1)))  # type: ignore[union-attr]
+            for own, there in (("false", "true"), ("true", "false")):
+                index = int(own == "true")
+                said = DIFFER.format(index, own, 1 - index, there)
+                await until(lambda said=said: said in caplog.text, said)  # type: ignore[misc]
+            async with ensue.connect(servers[0].url, order=NONCAUSAL) as bus:
+                with pytest.raises(AccessDenied, match=DIFFER.format(0, "false", 1, "true")):
+                    await within(bus.publish("t1", b"1"))
+            async with ensue.connect(servers[1].url, order=NONCAUSAL) as bus:
+                with pytest.raises(SubscriptionLost, match=DIFFER.format(1, "true", 0, "false")):
+                    async with asyncio.timeout(DEADLINE_S), bus.subscribe("t0") as events:
+                        await anext(events)
+        finally:
+            for server in servers:
+                await server.stop()
 
     asyncio.run(main())
 

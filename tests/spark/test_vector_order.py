@@ -9,10 +9,11 @@ from pyspark.sql import SparkSession
 from tests.spark.ordered_logs import Streamed, cut_at, frame_of, log_of
 
 import ensue
-from ensue.core.errors import UnsupportedOrder
-from ensue.spark import audit, order
+from ensue.spark import audit, order, pipeline, read_table
 from ensue.spark.conditions import SparkFault
+from ensue.spark.report import report
 from ensue.spark.vector_order import LogEvent, place
+from ensue.store import open_log
 
 
 async def deliver(folder: Path, count: int) -> tuple[list[str], list[str]]:
@@ -60,6 +61,19 @@ def test_spark_judges_a_trace_by_its_own_order(tmp_path: Path, spark: SparkSessi
     assert "causal" not in [finding.checker for finding in report.findings]
 
 
+def test_pipeline_learns_the_order_from_the_run(spark: SparkSession, tmp_path: Path) -> None:
+    first, _ = asyncio.run(deliver(tmp_path / "run", 40))
+    assert open_log(tmp_path / "run").order == "total-noncausal"
+    made = pipeline(spark, tmp_path / "run", tmp_path / "lake", once=True)
+    assert (made.order, made.verdict, made.failed) == ("total-noncausal", "valid", {})
+    assert made.tables["ordered"] == 40
+    assert made.left_out.keys() == {"gaps"}
+    rows = read_table(spark, tmp_path / "lake", "ordered").orderBy("position").collect()
+    assert [row["event"] for row in rows if row["topic"] != "d"] == first
+    (judged,) = report(spark, tmp_path / "run").judgements.values()
+    assert judged.checked.startswith("checked fifo, total, positions, complete on ")
+
+
 def test_voids_and_cuts_are_as_in_causal_order(spark: SparkSession) -> None:
     log = log_of(60)
     cut = cut_at(log, 10)
@@ -70,11 +84,18 @@ def test_voids_and_cuts_are_as_in_causal_order(spark: SparkSession) -> None:
     ]
 
 
-def test_a_stream_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    streamed = Streamed(spark, tmp_path)
-    streamed.arrive(log_of(3))
-    with pytest.raises(UnsupportedOrder, match=r"read the log as a batch \(spark\.read\)"):
-        order(streamed.frame(), ["b"], by="total-noncausal")
+def test_stream_has_the_order_that_common_subscribers_got(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, _ = asyncio.run(deliver(tmp_path / "run", 60))
+    log = spark.read.format("ensue").load(str(tmp_path / "run")).toArrow().to_pylist()
+    Random(4).shuffle(log)
+    log = [{**row, "stamp": dict(row["stamp"]), "headers": dict(row["headers"])} for row in log]
+    streamed = Streamed(spark, tmp_path / "stream")
+    streamed.arrive(log[:20], log[20:40], log[30:50], log[50:])
+    rows = streamed.run(["a", "b", "c", "d"], by="total-noncausal")
+    assert [row["position"] for row in rows] == list(range(1, 61))
+    assert [row["event"] for row in rows if row["topic"] != "d"] == first
 
 
 def test_events_follow_what_their_stamps_count() -> None:

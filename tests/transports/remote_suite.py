@@ -11,6 +11,8 @@ from tests.brokers.deadlines import until
 from tests.transports.causal_suite import CausalSuite
 from tests.transports.clocked_suite import RemoteClockedSuite
 from tests.transports.deadline_suite import DeadlineSuite
+from tests.transports.many_suite import ManySuite
+from tests.transports.noncausal_suite import RemoteNoncausalSuite
 from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, take
 
@@ -35,7 +37,14 @@ def fresh(stem: str) -> str:
     return f"{stem}-{next(_names)}"
 
 
-class RemoteSuite(CausalSuite, DeadlineSuite, RemoteClockedSuite, TransportSuite):
+class RemoteSuite(
+    CausalSuite,
+    DeadlineSuite,
+    RemoteNoncausalSuite,
+    RemoteClockedSuite,
+    ManySuite,
+    TransportSuite,
+):
     """The behavior of transports with stations. Each class has one station."""
 
     station: StationThread

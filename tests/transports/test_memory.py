@@ -2,9 +2,13 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 
 import pytest
 from tests.transports.clocked_suite import ClockedSuite
+from tests.transports.many_suite import ManySuite
+from tests.transports.noncausal_suite import NoncausalSuite
+from tests.transports.stations import StationThread
 from tests.transports.suite import TransportSuite, Unheard, take
 
 import ensue
@@ -15,17 +19,24 @@ from ensue.transports import MemoryOptions, MemoryTransport
 _hubs = count(1)
 
 
-class TestMemory(ClockedSuite, TransportSuite):
+class TestMemory(ClockedSuite, ManySuite, TransportSuite):
     def url(self) -> str:
         return f"memory://hub-{next(_hubs)}"
 
 
-class TestMemoryChain(TransportSuite):
+class TestMemoryChain(NoncausalSuite, ManySuite, TransportSuite):
     def url(self) -> str:
         return f"memory://hub-{next(_hubs)}?nodes=3"
 
+    @classmethod
+    def noncausal_chain(
+        cls, request: pytest.FixtureRequest, data: Path
+    ) -> tuple[list[StationThread], str]:
+        del request, data
+        return [], f"memory://hub-{next(_hubs)}?nodes=2"
 
-class TestMemoryJitter(ClockedSuite, TransportSuite):
+
+class TestMemoryJitter(ClockedSuite, ManySuite, TransportSuite):
     def url(self) -> str:
         return f"memory://hub-{next(_hubs)}?nodes=2&jitter_ms=3&seed=7"
 

@@ -10,7 +10,7 @@ which opens with its exact definition: `fifo`, `total` (with `global`), `causal`
 `causal-topic`), `deadline`, `positions`, `completeness`, `latency`, `transactions`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ensue.checkers import causal as causal_order
 from ensue.checkers import completeness, deadline, fifo, latency, positions, total, transactions
@@ -32,6 +32,8 @@ __all__ = [
     "check",
     "inversions",
     "judge",
+    "named_order",
+    "order_of_rows",
     "promise_of",
     "promises",
     "rules_of",
@@ -57,9 +59,43 @@ def promise_of(order: str) -> Promise:
     return known[order]
 
 
+def named_order(names: Collection[str], where: object, *, default: str = "") -> str:
+    """Return the order that a trace names; raise unless it is one that can be checked.
+
+    `names` are all that its rows have, and `transactions` if some belong to any. `default` is for
+    runs without order, and for empty traces.
+    """
+    if len(names) > 1:
+        raise BadInput(
+            f"{where} has rows of several orders ({', '.join(sorted(names))}): name the one to "
+            "judge by, with --order or order="
+        )
+    (name,) = names or (Order.name,)
+    if name == Order.name and not default:
+        raise BadInput(
+            f"{where} is of a run without order: name the one to judge by, with --order or order="
+        )
+    if name not in promises():
+        raise BadInput(
+            f"{where} names the order {name!r}, which is not known here: install its package, or "
+            f"name one of {', '.join(promises())}"
+        )
+    return default if name == Order.name else name
+
+
+def order_of_rows(rows: Iterable[Row], where: object = "the trace") -> str:
+    """Return the order that the rows of a trace name; see `named_order`."""
+    names: set[str] = set()
+    for row in rows:
+        names.add(row.order)
+        if row.transaction is not None:
+            names.add("transactions")
+    return named_order(names, where)
+
+
 def check(
     rows: Sequence[Row],
-    order: str = "total",
+    order: str | None = "total",
     *,
     causal: bool | None = None,
     lossy: bool = False,
@@ -68,7 +104,7 @@ def check(
     within_ns: int | None = None,
     violations_max: int = 20,
 ) -> Report:
-    """Judge a trace by the order that was promised.
+    """Judge a trace by the order that was promised; None: by the one that its rows name.
 
     `causal` adds that rule to any order or leaves it out; None means as the order promises. `lossy`
     accepts lost events. `settle_ns` and `clock_error_ns` define which deliveries are owed (see
@@ -77,6 +113,7 @@ def check(
     """
     if violations_max < 1:
         raise BadInput(f"violations_max is {violations_max}; expected at least 1")
+    order = order or order_of_rows(rows)
     promise = promise_of(order)
     if promise.check is not None:
         report: Report = promise.check(rows, violations_max=violations_max)

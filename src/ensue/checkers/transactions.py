@@ -11,9 +11,9 @@ had closed the subscription (`not_subscribed`), or had no room (`overflow`).
 **atomic.** No transaction is committed at one node and aborted at another (`split`). No event of a
 transaction that was not committed is delivered (`dirty`). Every event of a committed transaction is
 delivered once to every subscription that must receive it (`torn`, `duplicate`), and to none that
-must not (`stale`). No reader of a durable subscription gets an event that an earlier one has
-acknowledged (`again`), nor one event twice (`duplicate`). No two committed transactions withdraw
-one subscription (`withdrawn`): it would have moved to two places.
+must not, or that does not exist (`stale`). No reader of a durable subscription gets an event that
+an earlier one has acknowledged (`again`), nor one event twice (`duplicate`). No two committed
+transactions withdraw one subscription (`withdrawn`): it would have moved to two places.
 
 **sequential** (Definition 6). No broker processes an operation after one that comes later in the
 same transaction.
@@ -32,9 +32,10 @@ not if it ended before or took effect later. Between two serializable transactio
 the sequence of commits and the operations' places decide. Otherwise time decides, if one ended
 before the other began; if they were concurrent, both outcomes are right, and nothing is judged.
 
-*Durable subscriptions* are called `durable/NAME.sub`, whatever bus reads them. Each reader records
-`subscribed` when it attaches, and `unsubscribed` when it leaves; `acknowledged` has a position up
-to which no later reader gets events. `publisher_seq` of both is the number of the attachment. Other
+*Durable subscriptions* are called `durable/NAME.sub` and a number, whatever bus reads them; one
+that is made again after it was forgotten has another number. Each reader records `subscribed` when
+it attaches, and `unsubscribed` when it leaves; `acknowledged` has a position up to which no later
+reader gets events. `publisher_seq` of both is the number of the attachment. Other
 events may be delivered to the next reader again. Events are owed to a subscription that was never
 forgotten, and whose last reader stays until the end.
 
@@ -162,8 +163,6 @@ class Ledger:
         """By durable subscription and node: when it attached to read it."""
         self.acknowledged: dict[str, list[Row]] = {}
         """By durable subscription."""
-        self.forgotten: dict[str, list[int]] = {}
-        """By durable subscription: when it ended, and its positions with it."""
         self.held: list[Row] = []
         """The tables that brokers reported."""
         self.events: list[Published] = []
@@ -234,8 +233,6 @@ class Ledger:
             self.acknowledged.setdefault(name, []).append(row)
         elif row.action == "subscribed" and name.startswith(_DURABLE):
             self.attached.setdefault((name, row.node), []).append(row)
-        elif row.action == "unsubscribed" and row.verdict not in _LEFT:
-            self.forgotten.setdefault(name, []).append(_time(row))
 
     def attachment(self, row: Row) -> Row | None:
         """Return when the reader that got an event had attached, if the trace has it."""
@@ -352,6 +349,10 @@ class Ledger:
         """Return the client of a subscription: the name of the subscription starts with it."""
         return subscription.rpartition(".")[0]
 
+    def is_unknown(self, subscription: str) -> bool:
+        """Return whether a subscription was never made; one of a client that left may have been."""
+        return subscription not in self.subscriptions and self.owner(subscription) not in self.gone
+
     def owed(self, held: Held, published: Published, at: Moment) -> bool | None:
         """Return whether a subscription must receive an event of a moment; None: it may."""
         begun = held.begins.before(at)
@@ -368,7 +369,7 @@ class Ledger:
         if begun is None or any(before is None and end.transaction for before, end in ended):
             return None
         if held.is_durable and held.ends:
-            return None  # It was forgotten, and perhaps made again.
+            return None  # It was forgotten, with events that waited for a reader.
         closed = [before for before, end in ended if not end.transaction]
         dropped = closed and (published.event, held.name) in self.dropped
         if held.is_durable and (not held.reader or held.reader in self.gone):
@@ -474,10 +475,6 @@ def _judge_redelivery(ledger: Ledger, rows: Sequence[Row], collector: Collector)
             if (each.position or 0) >= (row.position or 0)
             and attached is not None
             and (each.publisher_seq or 0) < (attached.publisher_seq or 0)
-            and not any(
-                (_time(each) <= at_ns) != (_time(attached) <= at_ns)
-                for at_ns in ledger.forgotten.get(row.subscription or "", ())
-            )
         ]
         if before:
             collector.violation(
@@ -493,6 +490,9 @@ def _judge_redelivery(ledger: Ledger, rows: Sequence[Row], collector: Collector)
 
 def _judge_event(ledger: Ledger, published: Published, collector: Collector) -> None:
     event = attributes_of(published.text)
+    for subscription in ledger.recipients.get(published.event, ()):
+        if ledger.is_unknown(subscription):
+            _report_stray(ledger, published.event, subscription, collector)
     for held in ledger.subscriptions.values():
         came = ledger.came(published.event, held.name)
         if not matches(held.where, event):
@@ -515,6 +515,16 @@ def _judge_event(ledger: Ledger, published: Published, collector: Collector) -> 
                 f"{published.event} ({published.text}) {what} {held.name}, {why}"
             ),
         )
+
+
+def _report_stray(ledger: Ledger, event: str, subscription: str, collector: Collector) -> None:
+    """Report an event that was delivered to a subscription which never was subscribed to it."""
+    collector.violation(
+        "stale",
+        (_at(ledger, ledger.owner(subscription), subscription),),
+        (event,),
+        lambda: f"{event} was delivered to {subscription}, which is not subscribed to it",
+    )
 
 
 def _judge_sequential(ledger: Ledger, collector: Collector) -> None:
@@ -564,20 +574,10 @@ def _judge_regular(ledger: Ledger, collector: Collector) -> None:
             continue
         event = attributes_of(published.text)
         interested = [held for held in ledger.subscriptions.values() if matches(held.where, event)]
-        its = published.event
-        for subscription in ledger.recipients.get(its, ()):
+        for subscription in ledger.recipients.get(published.event, ()):
             held = ledger.subscriptions.get(subscription)
-            if held is None and ledger.owner(subscription) in ledger.gone:
-                continue  # The client left before it learned that it had subscribed.
-            if held is None or held not in interested:
-                collector.violation(
-                    "stale",
-                    (_at(ledger, ledger.owner(subscription), subscription),),
-                    (its,),
-                    lambda its=its, subscription=subscription: (  # type: ignore[misc]
-                        f"{its} was delivered to {subscription}, which is not subscribed to it"
-                    ),
-                )
+            if ledger.is_unknown(subscription) or (held is not None and held not in interested):
+                _report_stray(ledger, published.event, subscription, collector)
         if not _explained_by(ledger, published, interested) and not any(
             _explained_by(ledger, published, [_resequenced(held, sequence) for held in interested])
             for sequence in ledger.other_sequences

@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "serve",
     "status": "status",
     "topics": "topics",
+    "mailboxes": "mailboxes",
     "token": "serve",
     "pub": "pub",
     "sub": "sub",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ensue.checkers import named_order
 from ensue.cli import output
 from ensue.cli.check import (
     ALL_MAX,
@@ -18,6 +19,7 @@ from ensue.cli.check import (
     check_causal,
 )
 from ensue.cli.spark_runs import on_spark
+from ensue.core import trace
 from ensue.core.errors import BadInput
 from ensue.simulation.scenario_file.values import parse_duration
 
@@ -42,8 +44,8 @@ def audit(
             metavar="DIR", help="The trace or recorded run: a directory, or a URL that Spark reads."
         ),
     ],
-    order: PromiseOption,
     *,
+    order: PromiseOption = None,
     master: MasterOption = None,
     causal: CausalOption = None,
     lossy: LossyOption = False,
@@ -66,7 +68,7 @@ def audit(
     machine, or with --master on a cluster. Total order implies causal order, for which one task
     holds a whole run without true times; [bold]--no-causal[/bold] splits it.
 
-    Example: [bold]ensue audit runs/tuesday --order total[/bold]
+    Example: [bold]ensue audit runs/tuesday[/bold]
     """
     check_causal(order, causal)
     with output.option("--settle"):
@@ -82,6 +84,7 @@ def audit(
 
     if is_local(directory):
         check_files(Path(directory))  # Spark takes seconds to start.
+        order = order or named_order(trace.named_orders(directory), directory)
 
     with on_spark(master, "ensue audit", reads=directory) as (_, progress):
         progress.stage("auditing")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ensue.checkers import check as judge
-from ensue.checkers import promise_of, promises
+from ensue.checkers import order_of_rows, promise_of, promises
 from ensue.cli import output
 from ensue.core import trace as traces
 from ensue.core.errors import BadInput
@@ -29,17 +29,20 @@ ALL_MAX = 1_000_000
 
 
 PromiseOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         parser=output.choice(promises),
         metavar="|".join(promises()),
         help="The order that was promised.",
+        show_default="the one that the trace names",
     ),
 ]
 
 
-def check_causal(order: str, causal: bool | None) -> None:
-    """Raise if `--causal` or `--no-causal` does not apply to an order."""
+def check_causal(order: str | None, causal: bool | None) -> None:
+    """Raise if `--causal` or `--no-causal` does not apply to an order that is given."""
+    if order is None:
+        return
     promise = promise_of(order)
     if causal is False and not promise.causal_unless_lossy:
         raise BadInput(f"--no-causal is for --order total only, not for --order {order}")
@@ -90,8 +93,8 @@ def check(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="The trace or recorded run: a directory.")
     ],
-    order: PromiseOption,
     *,
+    order: PromiseOption = None,
     causal: CausalOption = None,
     lossy: LossyOption = False,
     settle: SettleOption = None,
@@ -107,17 +110,19 @@ def check(
 
     Prints a table of the checkers, then the first violations of each in words.
 
-    Example: [bold]ensue check runs/tuesday --order total[/bold]
+    Example: [bold]ensue check runs/tuesday[/bold]
     """
-    check_causal(order, causal)
     with output.option("--settle"):
         settle_ns = None if settle is None else parse_duration(settle)
     with output.option("--clock-error"):
         clock_error_ns = parse_duration(clock_error)
     with output.option("--within"):
         within_ns = None if within is None else parse_duration(within)
+    rows = traces.read(directory)
+    order = order_of_rows(rows, directory) if order is None else order
+    check_causal(order, causal)
     report = judge(
-        traces.read(directory),
+        rows,
         order,
         causal=causal,
         lossy=lossy,

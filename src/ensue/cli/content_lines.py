@@ -11,7 +11,9 @@ from ensue import Bus
 from ensue.cli import output
 from ensue.core.errors import BadInput, EventRefused
 from ensue.core.event import Event
+from ensue.core.order import Order
 from ensue.core.toml_file import TableReader, parse_json
+from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.filters.parser import parse
 
 __all__ = ["ContentSource"]
@@ -34,14 +36,16 @@ _LINES = TableReader(_JsonLine)
 class ContentSource:
     """A source of events by content."""
 
-    def __init__(self, where: str, *, json: bool, what: str) -> None:
-        parse(where)
+    def __init__(self, where: str, order: Order | None, *, json: bool, what: str) -> None:
+        self._filter = parse(where)
         self.published = 0
         """Events that the broker has acknowledged."""
         self.line = 0
         self.timeout_s: float | None = None
         """How long a line waits to be published."""
         self._where = where
+        self._order = order
+        """The order of these events; None: none, brokers route them."""
         self._json = json
         self._what = what
         self._unacknowledged: deque[tuple[int, asyncio.Task[Event]]] = deque()
@@ -52,8 +56,9 @@ class ContentSource:
         return not self._unacknowledged
 
     async def begin(self, bus: Bus) -> None:
-        """Advertise the filter."""
-        await bus.advertise(where=self._where)
+        """Advertise the filter to brokers."""
+        if self._order is None:
+            await bus.advertise(where=self._where)
 
     async def publish(self, bus: Bus, line: bytes) -> None:
         """Publish one line."""
@@ -63,6 +68,9 @@ class ContentSource:
         except BadInput as error:
             await self.settle()
             raise self.line_error(self.line, str(error)) from None
+        if self._order is not None:
+            await self._publish_in_order(bus, self._order, attributes, payload)
+            return
         while len(self._unacknowledged) >= UNACKNOWLEDGED_MAX:
             await self._settle_one()
         self._unacknowledged.append(
@@ -71,6 +79,27 @@ class ContentSource:
                 asyncio.ensure_future(bus.publish(attributes, payload, timeout=self.timeout_s)),
             )
         )
+
+    async def _publish_in_order(
+        self,
+        bus: Bus,
+        order: Order,
+        attributes: dict[str, bool | int | float | str],
+        payload: bytes,
+    ) -> None:
+        """Publish an event in an order; the bus tracks its receipt."""
+        try:
+            self._check_matches(attributes)
+            await bus.publish(
+                attributes, payload, order=order, receipt=False, timeout=self.timeout_s
+            )
+        except BadInput as error:
+            raise self.line_error(self.line, str(error)) from None
+        self.published += 1
+
+    def _check_matches(self, attributes: dict[str, bool | int | float | str]) -> None:
+        if not self._filter.matches(event_of(attributes)):
+            raise BadInput(f"{attributes} does not match --where {self._where!r}")
 
     async def settle(self) -> None:
         """Wait until the broker has acknowledged all events."""

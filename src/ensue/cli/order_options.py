@@ -14,6 +14,7 @@ from ensue.core.order import Order, Total
 __all__ = [
     "DEFAULT_ORDER",
     "NO_OPTIONS",
+    "OrderOption",
     "OrderOptions",
     "WhereOption",
     "check_content",
@@ -28,11 +29,14 @@ DEFAULT_ORDER = Total.name
 OrderOptions = Mapping[str, Any]
 """The values of the options of orders, by option; None: not given. See `with_order_options`."""
 NO_OPTIONS: OrderOptions = {}
+OrderOption = str | None
+"""The value of `--order`; None: not given. See `with_order_options`."""
 WhereOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILTER",
-        help="By content instead of by topic, such as \"symbol = 'ACME' and price > 10\".",
+        help="By content instead of by topic, such as \"symbol = 'ACME' and price > 10\": by "
+        "brokers, or in total order with --order total.",
     ),
 ]
 
@@ -86,8 +90,11 @@ def with_order_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _order_annotation() -> Any:
-    text = "The order: the same for all clients of these topics."
-    return Annotated[str, typer.Option(metavar="|".join(orders.offered()), help=text)]
+    text = (
+        "The order: the same for all clients of these topics. "
+        f"\\[default: {DEFAULT_ORDER}; with --where none]"
+    )
+    return Annotated[OrderOption, typer.Option(metavar="|".join(orders.offered()), help=text)]
 
 
 def _annotation(option: orders.Option) -> Any:
@@ -97,8 +104,13 @@ def _annotation(option: orders.Option) -> Any:
     return Annotated[kind | None, typer.Option(option.name, metavar=option.metavar, help=text)]
 
 
-def chosen_order(name: str, given: OrderOptions) -> Order | None:
-    """Return the order that the options name; raise `BadInput` if they are wrong."""
+def chosen_order(name: OrderOption, given: OrderOptions, where: str | None = None) -> Order | None:
+    """Return the order that the options name; raise `BadInput` if they are wrong.
+
+    Events by content have no order by default: brokers route them.
+    """
+    if name is None:
+        name = DEFAULT_ORDER if where is None else Order.name
     known = orders.offered()
     if name.strip().lower() not in known:
         raise BadInput(f"there is no order {name!r}; expected one of {', '.join(known)}")
@@ -117,12 +129,15 @@ def chosen_order(name: str, given: OrderOptions) -> Order | None:
     return guarantee.from_options({**dict.fromkeys(options), **given})
 
 
-def check_content(topic: str | None, order: str, given: Mapping[str, object]) -> None:
+def check_content(topic: str | None, order: Order | None, given: Mapping[str, object]) -> None:
     """Raise if an argument or option does not apply to events by content."""
     if topic is not None:
         raise BadInput(f"--where and the topic {topic!r} exclude each other: leave one of them out")
-    if order.strip().lower() not in (DEFAULT_ORDER, Order.name):
-        raise BadInput(f"--order {order} does not apply to --where: leave it out")
+    if order is not None and not orders.of(order).orders_content:
+        raise BadInput(
+            f"--order {order.name} does not apply to --where: leave it out, or use "
+            f"--order {Total.name}"
+        )
     wrong = [option for option, value in given.items() if value]
     if wrong:
         raise BadInput(f"{wrong[0]} does not apply to --where: leave it out")

@@ -11,7 +11,6 @@ import typer
 from ensue.checkers import promises
 from ensue.cli import output
 from ensue.cli.audit import MasterOption
-from ensue.cli.order_options import DEFAULT_ORDER
 from ensue.cli.spark_runs import on_spark
 from ensue.core.errors import BadInput
 from ensue.simulation.scenario_file.values import parse_duration
@@ -46,11 +45,12 @@ TopicsOption = Annotated[
 ]
 
 _PromiseOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         parser=output.choice(promises),
         metavar="|".join(promises()),
         help="The order that every run is judged by, and events are put in.",
+        show_default="the one that the source names, or total",
     ),
 ]
 
@@ -72,7 +72,7 @@ def pipeline(
     every: Annotated[
         str, typer.Option(metavar="DURATION", help="How often to poll for more, such as 5s.")
     ] = "30s",
-    order: _PromiseOption = DEFAULT_ORDER,
+    order: _PromiseOption = None,
     topics: TopicsOption = None,
     master: MasterOption = None,
     json: Annotated[

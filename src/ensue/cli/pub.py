@@ -15,8 +15,8 @@ from ensue import Bus, connect
 from ensue.cli import output
 from ensue.cli.content_lines import ContentSource
 from ensue.cli.order_options import (
-    DEFAULT_ORDER,
     NO_OPTIONS,
+    OrderOption,
     OrderOptions,
     WhereOption,
     check_content,
@@ -98,7 +98,7 @@ def pub(
     *,
     where: WhereOption = None,
     url: UrlOption = "ensue://127.0.0.1:7400",
-    order: str = DEFAULT_ORDER,
+    order: OrderOption = None,
     order_options: OrderOptions = NO_OPTIONS,
     key: Annotated[str | None, typer.Option(help="The key of every event.")] = None,
     key_separator: SeparatorOption = None,
@@ -122,13 +122,13 @@ def pub(
     time, prints the events in doubt, and exits with 2; after SIGTERM or Ctrl-C, within 5 s.
 
     With `--where` there is no topic: each line is a JSON object with the attributes of an event,
-    which must match the filter.
+    which must match the filter. Brokers route it; with `--order total` it has a place in the order.
 
     Example: [bold]seq 1000 | ensue pub numbers --url ensue://127.0.0.1:7400[/bold]
     """
     if timeout is not None:
         check_seconds(timeout, "--timeout", zero=True)
-    chosen = chosen_order(order, order_options)
+    chosen = chosen_order(order, order_options, where)
     headers = parse_headers(header or [])
     if key_separator == "":
         raise BadInput("--key-separator is empty: give the text that follows a key, such as '='")
@@ -138,10 +138,9 @@ def pub(
     source: _Source | ContentSource
     if where is not None:
         given = {"--key": key, "--key-separator": key_separator, "--header": header}
-        check_content(topic, order, given)
-        chosen = None
+        check_content(topic, chosen, given)
         with output.option("--where"):
-            source = ContentSource(where, json=json, what=what)
+            source = ContentSource(where, chosen, json=json, what=what)
     else:
         if topic is None:
             raise BadInput("TOPIC is missing: name the topic to publish on, or use --where")

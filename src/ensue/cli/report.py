@@ -8,7 +8,6 @@ import typer
 from ensue.checkers import promises
 from ensue.cli import output
 from ensue.cli.audit import MasterOption
-from ensue.cli.order_options import DEFAULT_ORDER
 from ensue.cli.spark_runs import on_spark
 from ensue.core.errors import BadInput
 from ensue.simulation.scenario_file.values import parse_duration
@@ -18,11 +17,12 @@ __all__ = ["report"]
 _MS_NS = 1_000_000
 
 _PromiseOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         parser=output.choice(promises),
         metavar="|".join(promises()),
         help="The order that every run is judged by.",
+        show_default="for each run the one that it names",
     ),
 ]
 
@@ -39,7 +39,7 @@ def report(
     out: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
     ] = Path("report.html"),
-    order: _PromiseOption = DEFAULT_ORDER,
+    order: _PromiseOption = None,
     window: Annotated[
         str | None,
         typer.Option(

@@ -409,7 +409,7 @@ def _write_log(outcome: Outcome, directory: Path) -> None:
     """Write the events that the topic logs of a run kept."""
     from ensue.store import LogSink  # noqa: PLC0415 - loads much that other commands don't need
 
-    sink = LogSink(directory)
+    sink = LogSink(directory, order=outcome.report.order)
     for slot, event in outcome.events:
         sink.accept(event, slot)
     sink.close()

@@ -13,7 +13,7 @@ from ensue.cli.pub import UrlOption
 from ensue.core.errors import BadInput, EnsueError
 from ensue.runtime.status import ANSWER_S, chain_status
 
-__all__ = ["status"]
+__all__ = ["merge_lines", "move_lines", "status"]
 
 WATCH_S_MIN = 0.1
 pause = asyncio.sleep
@@ -108,11 +108,7 @@ def _show(found: Json, *, json: bool) -> None:
             f"{counted(groups['topics'], 'topic')} {are} ordered together with others; the largest "
             f"group has {groups['largest']:,}"
         )
-        lines += [
-            f"subscription {each['name']} merges {counted(each['groups'], 'group')} into one by "
-            f"its {counted(each['topics'], 'topic')}: all their events wait for each other"
-            for each in groups["merged_by"]
-        ]
+        lines += [*merge_lines(found), *move_lines(found)]
         lines.append(
             f"{counted(found['connections'], 'connection')}, "
             f"{counted(found['open_stamps'], 'stamp')} open, "
@@ -164,6 +160,26 @@ def _show_servers(found: Json) -> None:
     if rows:
         headers = ("server", "events", "connected", "open", "held", "journal", "sync")
         output.print_table("", headers, rows, right=(1, 2, 3, 4, 5))
+
+
+def merge_lines(found: Json) -> list[str]:
+    """Name the subscriptions that merge all groups of a server."""
+    return [
+        f"subscription {each['name']} merges {counted(each['groups'], 'group')} into one by "
+        f"its {counted(each['topics'], 'topic')}: all their events wait for each other"
+        for each in found.get("groups", {}).get("merged_by", ())
+    ]
+
+
+def move_lines(found: Json) -> list[str]:
+    """Say which topic moves, how far the move is, and which servers hold requests."""
+    lines = []
+    for each in found.get("moves", ()):
+        waits = f", waits for {', '.join(each['waits_for'])}" if each["waits_for"] else ""
+        lines.append(f"{each['topic']} moves to {each['to']}: step {each['step']}{waits}")
+    for server, topic in found.get("holding", {}).items():
+        lines.append(f"{server} holds requests while {topic} moves")
+    return lines
 
 
 def _show_topics(found: Json) -> None:

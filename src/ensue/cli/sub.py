@@ -6,7 +6,7 @@ import contextlib
 import re
 import signal
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -14,8 +14,8 @@ import typer
 from ensue import Bus, ReceivedEvent, Subscription
 from ensue.cli import output
 from ensue.cli.order_options import (
-    DEFAULT_ORDER,
     NO_OPTIONS,
+    OrderOption,
     OrderOptions,
     WhereOption,
     check_content,
@@ -170,7 +170,7 @@ def sub(
     *,
     where: WhereOption = None,
     url: UrlOption = "ensue://127.0.0.1:7400",
-    order: str = DEFAULT_ORDER,
+    order: OrderOption = None,
     order_options: OrderOptions = NO_OPTIONS,
     name: DurableOption = None,
     count: Annotated[
@@ -188,6 +188,7 @@ def sub(
     """Print the events of topics as they arrive, in order, one payload per line.
 
     With `--where` there are no topics: it prints attributes of matching events, as JSON objects.
+    Brokers route these events; `--order total` reads those that were published in total order.
 
     Exits after `--count` events, when the reader of its output closes the pipe, or on Ctrl-C: with
     2 before that count, or before the server has responded.
@@ -198,7 +199,7 @@ def sub(
         raise BadInput("--json and --format exclude each other: leave one of them out")
     if timeout is not None and not timeout > 0:
         raise BadInput(f"--timeout: expected a number of seconds above 0, got {timeout:g}")
-    wanted = chosen_order(order, order_options)
+    wanted = chosen_order(order, order_options, where)
     usual, as_json = r"{payload}\n", _as_json
     if where is not None:
         usual, as_json = r"{attributes}\n", _content_as_json
@@ -207,21 +208,20 @@ def sub(
     printer = _Printer(write, what=what, count=count, timeout_s=timeout)
     begin = _start(start)
     if where is not None:
-        check_content(
-            topics[0] if topics else None,
-            order,
-            {"--from": begin != "latest"},
-        )
+        without_log = {"--from": begin != "latest"} if wanted is None else {}
+        check_content(topics[0] if topics else None, wanted, without_log)
         with output.option("--where"):
             parse(where)
-        by_content = _SubscriptionOptions((), where, name, "latest", pending, accept_loss)
-        following = _follow(printer, url, None, wait, by_content.subscribe)
+        by_content = _SubscriptionOptions((), where, wanted, name, begin, pending, accept_loss)
+        following = _follow(printer, url, wanted, wait, by_content.subscribe)
     else:
         if not topics:
             raise BadInput("TOPIC is missing: name the topics to read, or use --where")
         check_topics(tuple(topics))
         check_kept(wanted, {"--name": name is not None, "--from": begin != "latest"})
-        options = _SubscriptionOptions(tuple(topics), None, name, begin, pending, accept_loss)
+        options = _SubscriptionOptions(
+            tuple(topics), None, wanted, name, begin, pending, accept_loss
+        )
         following = _follow(printer, url, wanted, wait, options.subscribe)
     with output.warnings_on_stderr():
         asyncio.run(following)
@@ -248,6 +248,7 @@ class _SubscriptionOptions(msgspec.Struct, frozen=True):
 
     topics: tuple[str, ...]
     where: str | None
+    order: Order | None
     name: str | None
     start: Start
     pending_max: int
@@ -259,9 +260,13 @@ class _SubscriptionOptions(msgspec.Struct, frozen=True):
 
     def subscribe(self, bus: Bus) -> Subscription:
         """Return the subscription."""
+        ordered: dict[str, Any] = {}
+        if self.where is not None and self.order is not None:
+            ordered["order"] = self.order  # Otherwise it is that of the bus, or none.
         return bus.subscribe(
             *self.topics,
             where=self.where,
+            **ordered,
             name=self.name,
             pending_max=self.pending_max,
             acknowledge="manual",

@@ -7,6 +7,7 @@ import typer
 
 from ensue.cli import output
 from ensue.cli.pub import UrlOption
+from ensue.cli.status import merge_lines, move_lines
 from ensue.client.validation import check_topics
 from ensue.core.errors import BadInput
 from ensue.runtime.status import chain_status
@@ -34,7 +35,11 @@ def topics(
     """List the topics of a chain with their servers, or move one while events flow.
 
     From then on another server orders and keeps the topic's new events. The old one keeps those
-    that it has, up to its retention; subscribers get all of them, in order.
+    that it has, up to its retention; subscribers get all of them, in order. A move that a server
+    holds up is given up by itself, or completed by itself once it has switched.
+
+    The list has one line for each server that keeps events of a topic. The current one gets the new
+    events.
 
     Example: [bold]ensue topics move orders --to b --url ensue://127.0.0.1:7400[/bold]
     """
@@ -63,20 +68,24 @@ def _list(url: str, timeout: float, *, json: bool) -> int:
     found = asyncio.run(chain_status(url, answer_s=timeout))
     listed = sorted(found["topics"], key=lambda each: (each["topic"], each["first"]))
     if json:
-        output.print_json({"topics": listed})
+        merged_by = found.get("groups", {}).get("merged_by", [])
+        under_way = {key: found.get(key, empty) for key, empty in (("moves", []), ("holding", {}))}
+        output.print_json({"topics": listed, **under_way, "merged_by": merged_by})
     else:
         output.print_table(
             "topics",
-            ("topic", "server", "first", "next"),
+            ("topic", "server", "current", "first", "next"),
             [
                 (
                     output.plain(each["topic"]),
                     output.plain(each["server"]),
+                    "yes" if each["current"] else "",
                     f"{each['first']:,}",
                     f"{each['next']:,}",
                 )
                 for each in listed
             ],
-            right=(2, 3),
+            right=(3, 4),
         )
+        output.print_lines(map(output.plain, (*move_lines(found), *merge_lines(found))))
     return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN

@@ -90,6 +90,12 @@ class Acknowledgements:
         self.acknowledged = first - 1
         return self.acknowledged
 
+    def acknowledge_all(self) -> int:
+        """Note that all events handed out were handled; return the end of the unbroken run."""
+        self.open.clear()
+        self.acknowledged = self._handed_out
+        return self.acknowledged
+
     def reached(self, position: int) -> None:
         """Note that positions up to this one are safe."""
         self.safe = max(self.safe, position)

@@ -8,22 +8,22 @@ as the event is sent; `await bus.flush()` waits for all of those.
 Leaving a bus waits for receipts, for `close_timeout` seconds at most. Events without one by then
 are in doubt: `EventsInDoubt` names them, or the log if another exception is being raised.
 
-Limits. At most `UNSETTLED_MAX` events are without a receipt: publishing waits for earlier ones.
-Back-pressure in memory: publishing waits while a subscription of the same hub to the same topic has
-`pending_max` events unhandled, until half of them are handled. A long wait is logged, with the name
-of the subscription.
+Limits. At most `publications.UNSETTLED_MAX` events are without a receipt: publishing waits for
+earlier ones. Back-pressure in memory: publishing waits while a subscription of the same hub to the
+same topic has `pending_max` events unhandled, until half of them are handled. A long wait is
+logged, with the name of the subscription.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast, overload
 
 from ensue import orders
-from ensue.client.backpressure import wait_for_room
 from ensue.client.content.attempts import Attempts
 from ensue.client.content.cells import cell_event, cell_request
 from ensue.client.content.client import ContentClient
@@ -32,13 +32,12 @@ from ensue.client.content.reader import ReadOptions
 from ensue.client.content.transaction import InvitationHandler, Transaction, share_of
 from ensue.client.failures import client_failure, fail
 from ensue.client.membership import settle_in
+from ensue.client.publications import Pair, Publications
 from ensue.client.receipts import (
     Receipts,
     events_in_doubt,
     log_in_doubt,
     log_wait,
-    receipt_by,
-    room_by,
     time_after,
 )
 from ensue.client.shared_node import SharedNode, publications_only
@@ -51,17 +50,12 @@ from ensue.client.validation import (
     check_accept_loss,
     check_by_content,
     check_content_event,
-    check_headers,
-    check_key,
     check_order,
     check_pair,
-    check_payload,
     check_record,
     check_seconds,
-    check_size,
     check_token,
     check_topic_event,
-    check_topics,
 )
 from ensue.core.errors import (
     EnsueError,
@@ -84,13 +78,6 @@ __all__ = ["Bus", "connect"]
 R = TypeVar("R")
 
 _log = logging.getLogger("ensue")
-
-BURST_MAX = 128
-"""Events published in a row before other tasks get a turn."""
-CHECKED_MAX = 10_000
-"""Valid topics that are remembered."""
-UNSETTLED_MAX = 20_000
-"""Events without a receipt before publishing waits for some."""
 
 
 class _Default:
@@ -143,8 +130,9 @@ class Bus:
     """A connection. Made by `connect`."""
 
     _content: ContentClient
-    """Made on entering, as are the receipts."""
+    """Made on entering, as are the receipts and the publications."""
     _receipts: Receipts
+    _publications: Publications
 
     def __init__(
         self,
@@ -174,9 +162,6 @@ class Bus:
         """Made on entering; done when the node takes commands."""
         self._failure: EnsueError | None = None
         """Why it can no longer be used."""
-        self._checked: set[str] = set()
-        """Topics known to be valid."""
-        self._burst = 0
 
     def __repr__(self) -> str:
         state = "not entered" if self._ended is None else "open"
@@ -218,6 +203,15 @@ class Bus:
         if isinstance(hub, RemoteHub):
             hub.close_timeout_s = self._close_timeout_s
         self._ended = asyncio.get_running_loop().create_future()
+        self._publications = Publications(
+            hub,
+            self._driver,
+            self._receipts,
+            name=self._name,
+            ended=self._ended,
+            check_open=self._open,
+            confirm=self._record_receipt,
+        )
         self._content = ContentClient(
             hub, name=self._name, ended=self._ended, check_open=self._open, keep=self._keep
         )
@@ -236,7 +230,7 @@ class Bus:
             raise in_doubt
         log_in_doubt(in_doubt)
 
-    async def publish(  # noqa: C901 - a hot path, in one piece
+    async def publish(
         self,
         topic: str | Mapping[str, object],
         payload: Payload = b"",
@@ -259,68 +253,50 @@ class Bus:
         the timeout if there is no receipt: subscribers may get the event or not; and
         `PublishTimeout` if there was no room, and nothing was published.
         """
-        hub, driver = self._open()
+        hub, _ = self._open()
         by_s = time_after(timeout)
         if isinstance(topic, Mapping):
             check_content_event(key, headers)
             if isinstance(order, _Default):
                 return await self._content.publish(topic, payload, by_s=by_s)
             topic, headers = cell_event(hub, order, topic)
-        elif topic not in self._checked or not isinstance(order, _Default):
+        else:
             check_topic_event(ordered=not isinstance(order, _Default))
-            self._check_topic(topic)
-        if type(payload) is not bytes or len(payload) > hub.payload_bytes_max:
-            payload = check_payload(payload, hub.payload_bytes_max)
-        copied = None
-        if key is not None or headers is not None:
-            check_key(key)
-            copied = check_headers(headers)
-            check_size(payload, key, copied, hub.payload_bytes_max)
-        receipts = self._receipts
-        if hub.full or len(receipts.open) >= UNSETTLED_MAX:
-            async with room_by(by_s):
-                await self._wait_for_room(hub, topic)
-        node, now_ns = driver.begin()
-        try:
-            event = node.publish(topic, payload, now_ns=now_ns, key=key, headers=copied)
-            settled = receipts.expect(event, wanted=receipt)
-            if hub.recorder is not None:
-                hub.recorder.submitted(self._name, event, now_ns)
-        finally:
-            driver.end()
-        self._burst += 1
-        if self._burst >= BURST_MAX:
-            self._burst = 0
-            await asyncio.sleep(0)
-        if settled is None:
-            return event
-        # Shielded: cancelling the caller must not make a settled event look lost.
-        stamped = (
-            settled.result()
-            if settled.done()
-            else await receipt_by(by_s, event, asyncio.shield(settled))
+            self._publications.check_topic(topic)
+        return await self._publications.publish(
+            topic, payload, key=key, headers=headers, wanted=receipt, by_s=by_s
         )
-        if hub.recorder is not None:
-            self._record_receipt(stamped)
-        return stamped
 
-    def _check_topic(self, topic: str) -> None:
-        check_topics((topic,))
-        if len(self._checked) < CHECKED_MAX:
-            self._checked.add(topic)
+    async def publish_many(
+        self,
+        pairs: Iterable[Pair],
+        *,
+        order: "Order | _Default | None" = _DEFAULT,
+        receipt: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109 - as above
+    ) -> list[Event]:
+        """Publish events; return them, stamped, once the places of all are certain.
+
+        This is the fast path for many events. Each is a tuple as `publish` takes it: topic and
+        payload, and a key and headers if it has any. All are checked first: if one is wrong,
+        nothing is published, and the error names its index. Then they are published in sequence, in
+        parts; between parts it waits for room, and other calls may publish. `order`, `receipt` and
+        `timeout` are those of `publish`, for all of them. Cancelling takes nothing back.
+
+        Raises `EventsInDoubt` for events without a receipt after the timeout, or when the bus was
+        closed. Raises `PublishedInPart` if events lost their place or were refused, and if there
+        was no room for all in time: then it is the cause of `EventsInDoubt`, if there are both.
+        """
+        hub, _ = self._open()
+        by_s = time_after(timeout)
+        by_content = None if isinstance(order, _Default) else partial(cell_event, hub, order)
+        events = self._publications.check_pairs(pairs, by_content)
+        return await self._publications.publish_many(events, wanted=receipt, by_s=by_s)
 
     def _record_receipt(self, event: Event) -> None:
         """Record in the trace that a receipt came."""
         if self._hub is not None and self._hub.recorder is not None:
             self._hub.recorder.confirmed(self._name, event, self._hub.clock.now_ns())
-
-    async def _wait_for_room(self, hub: Hub, topic: str) -> None:
-        """Wait while subscriptions have no room, or too many events lack a receipt."""
-        assert self._ended is not None
-        await wait_for_room(hub, topic, self._ended)
-        while len(self._receipts.open) >= UNSETTLED_MAX:
-            await self._receipts.wait_for_room(UNSETTLED_MAX)
-            self._open()
 
     async def flush(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as above
         """Wait for the receipts of everything published so far.

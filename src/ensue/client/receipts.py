@@ -2,16 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
+from typing import cast
 
 from ensue.client.failures import fail
 from ensue.client.validation import check_seconds
 from ensue.core.errors import (
     EnsueError,
+    EventRefused,
     EventsInDoubt,
     EventVoided,
+    PublishedInPart,
     PublishTimeout,
     refused_event,
 )
@@ -19,6 +22,7 @@ from ensue.core.event import Event, event_id
 from ensue.protocols.interface import Settle
 
 __all__ = [
+    "ManyReceipts",
     "Receipts",
     "events_in_doubt",
     "log_in_doubt",
@@ -35,9 +39,111 @@ QUIET_S = 1.0
 
 _log = logging.getLogger("ensue")
 
+NO_ROOM = "publish timed out before there was room: nothing was published; try again"
+
 Key = tuple[str, int]
 """The topic of an event and its number there."""
 Receipt = asyncio.Future[Event]
+
+
+class ManyReceipts:
+    """The receipts of the events of one call, awaited together."""
+
+    __slots__ = ("_done", "_failed", "_results", "events")
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        """As they were published, in that sequence."""
+        self._results: dict[Key, Event | EnsueError] = {}
+        """By event: stamped, or why it has no receipt."""
+        self._failed = False
+        self._done: asyncio.Future[None] | None = None
+        """Made by the task that waits."""
+
+    def settle(self, key: Key, stamped: Event) -> None:
+        """Take the receipt of an event."""
+        self._results[key] = stamped
+        if self._done is not None:
+            self._wake()
+
+    def fail(self, key: Key, error: EnsueError) -> None:
+        """Take the failure of an event."""
+        self._results[key] = error
+        self._failed = True
+        if self._done is not None:
+            self._wake()
+
+    @property
+    def stamped(self) -> list[Event]:
+        """The events with a receipt."""
+        return [each for each in self._results.values() if type(each) is Event]
+
+    async def wait(self, by_s: float | None) -> None:
+        """Wait for all events, up to a time of the event loop; None: as long as it takes."""
+        if len(self._results) == len(self.events):
+            return
+        self._done = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout_at(by_s) as limit:
+                await self._done
+        except TimeoutError:
+            if not limit.expired():
+                raise
+
+    def outcome(self, planned: int, stopped: EnsueError | None, *, wanted: bool) -> list[Event]:
+        """Return the events, stamped if receipts are wanted; raise if one has none then.
+
+        `stopped` is why not all of the `planned` events were published.
+        """
+        if not wanted:
+            if stopped is not None:
+                raise published_in_part(planned, len(self.events), {}, stopped)
+            return self.events
+        results = [self._results.get((each.topic, each.publisher_seq)) for each in self.events]
+        if not self._failed and stopped is None and len(self._results) == planned:
+            return cast("list[Event]", results)
+        failures: dict[int, EnsueError] = {}
+        doubtful: list[str] = []
+        closed = False
+        for index, result in enumerate(results):
+            if result is None or isinstance(result, EventsInDoubt):
+                doubtful.append(self.events[index].id)
+                closed = closed or result is not None
+            elif isinstance(result, EventVoided | EventRefused):
+                failures[index] = result
+            elif isinstance(result, EnsueError):
+                raise result  # The bus can no longer be used.
+        part = None
+        if failures or stopped is not None:
+            part = published_in_part(planned, len(results), failures, stopped)
+        if doubtful:
+            what = "the bus was closed" if closed else "publish_many timed out"
+            ids = tuple(doubtful[: EventsInDoubt.IDS_MAX])
+            raise events_in_doubt(
+                f"{what} before all receipts arrived", ids, len(doubtful)
+            ) from part
+        assert part is not None
+        raise part
+
+    def _wake(self) -> None:
+        done = self._done
+        if done is not None and not done.done() and len(self._results) == len(self.events):
+            done.set_result(None)
+
+
+def published_in_part(
+    planned: int, published: int, failures: Mapping[int, EnsueError], stopped: EnsueError | None
+) -> PublishedInPart:
+    """Return the error of a call that published some of its events and not others."""
+    why = []
+    if failures:
+        index, error = next(iter(failures.items()))
+        why.append(f"{len(failures):,} of {planned:,} events failed, first pairs[{index}]: {error}")
+    if stopped is not None:
+        why.append(f"only the first {published:,} of {planned:,} events were published: {stopped}")
+    part = PublishedInPart("; ".join(why), published=published, failures=failures)
+    part.__cause__ = stopped
+    return part
 
 
 class Receipts:
@@ -49,7 +155,7 @@ class Receipts:
         self._on_unwanted = on_unwanted
         """Called with each settled event that was published with `receipt=False`."""
         self._loop = asyncio.get_running_loop()
-        self.open: dict[Key, Receipt | None] = {}
+        self.open: dict[Key, Receipt | ManyReceipts | None] = {}
         """None: published with `receipt=False`; `flush` raises its failure."""
         self._failure: Exception | None = None
         self._flushes: dict[asyncio.Future[None], set[Key]] = {}
@@ -67,6 +173,11 @@ class Receipts:
         self.open[event.topic, event.publisher_seq] = receipt
         return receipt
 
+    def expect_with(self, many: ManyReceipts, event: Event, *, wanted: bool) -> None:
+        """Expect the receipt of an event of many; `wanted`: the call waits for it."""
+        many.events.append(event)
+        self.open[event.topic, event.publisher_seq] = many if wanted else None
+
     def settle(self, outcome: Settle) -> None:
         """Take a receipt, or the failure of an event."""
         event = outcome.event
@@ -80,10 +191,12 @@ class Receipts:
             if receipt is None:
                 self._failure = self._failure or error
             else:
-                fail(receipt, error)
+                _fail(receipt, key, error)
         elif receipt is None:
             if self._on_unwanted is not None:
                 self._on_unwanted(outcome.stamped)
+        elif isinstance(receipt, ManyReceipts):
+            receipt.settle(key, outcome.stamped)
         elif not receipt.done():
             receipt.set_result(outcome.stamped)
         if self._room is not None:
@@ -124,7 +237,7 @@ class Receipts:
         """Fail all events without a receipt."""
         for (topic, number), receipt in self.open.items():
             if receipt is not None:
-                fail(receipt, error(topic, number))
+                _fail(receipt, (topic, number), error(topic, number))
             elif self._failure is None:
                 self._failure = error(topic, number)
         self.open.clear()
@@ -144,6 +257,13 @@ class Receipts:
             waiting.discard(key)
             if not waiting and not done.done():
                 done.set_result(None)
+
+
+def _fail(receipt: Receipt | ManyReceipts, key: Key, error: EnsueError) -> None:
+    if isinstance(receipt, ManyReceipts):
+        receipt.fail(key, error)
+    else:
+        fail(receipt, error)
 
 
 def _failure(outcome: Settle) -> EnsueError:
@@ -184,9 +304,7 @@ async def room_by(by_s: float | None) -> AsyncIterator[None]:
     except TimeoutError:
         if not limit.expired():
             raise
-        raise PublishTimeout(
-            "publish timed out before there was room: nothing was published; try again"
-        ) from None
+        raise PublishTimeout(NO_ROOM) from None
 
 
 async def receipt_by(by_s: float | None, event: Event, receipt: Awaitable[Event]) -> Event:

@@ -10,7 +10,7 @@ from ensue.core.event import Event, Stamp, shorten
 from ensue.protocols.content.cells import attributes_of, is_cell
 from ensue.protocols.content.frames import CONTENT
 
-__all__ = ["CONTENT", "ReceivedEvent"]
+__all__ = ["CONTENT", "Acknowledger", "ReceivedEvent"]
 
 
 class Acknowledger(Protocol):

@@ -1,8 +1,8 @@
-"""A subscription: reads events one at a time, in order, from a bounded queue.
+"""A subscription: reads events one at a time or in batches, in order, from a bounded queue.
 
-Reading. Cancelling a task that waits for the next event loses no event.
+Reading. Cancelling a task that waits for the next event or batch loses no event.
 
-Acknowledging is automatic by default: asking for the next event acknowledges the last one. With
+Acknowledging is automatic by default: asking for more acknowledges what was handed out before. With
 `acknowledge="manual"` each event is acknowledged by `ack`, in any order; only the unbroken run from
 the start counts.
 
@@ -30,18 +30,19 @@ transaction; a durable one has a mailbox. With an order it is one to cells (`con
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
 from ensue.client.content.cells import CellRequest
-from ensue.client.content.durable import DurableReader, DurableRequest
+from ensue.client.content.durable import DurableReader, DurableRequest, lingering_name
 from ensue.client.content.reader import ContentReader, ContentRequest
 from ensue.client.event_queue import EventQueue
 from ensue.client.failures import fail
 from ensue.client.handlers import READ_AHEAD_MAX, ReadAhead, Runner
+from ensue.client.handover import BATCH_MAX, Batches, Handover
 from ensue.client.policies import Concurrency, FailurePolicy, Handler, Progress, Sequential, Stop
 from ensue.client.reader import Counts, NodeReader, Reader
 from ensue.client.received_event import ReceivedEvent
@@ -53,6 +54,7 @@ from ensue.client.validation import (
     Start,
     check_accept_loss,
     check_acknowledge,
+    check_count,
     check_durable,
     check_pending_max,
     check_resumed,
@@ -75,7 +77,8 @@ _log = logging.getLogger("ensue")
 class Subscription:
     """A subscription. Made by `Bus.subscribe`.
 
-    Enter it with `async with`, and read it with `async for`, or handle its events with `run`.
+    Enter it with `async with`, and read it with `async for`, in `batches`, or handle its events
+    with `run`.
     """
 
     def __init__(
@@ -115,13 +118,21 @@ class Subscription:
         """Its filter; None: it has topics."""
         self._cells = cells
         """Its filter, and the cells that are its topics, if it has an order."""
-        self._automatic = acknowledge == "auto"
         self._reader: Reader | None = None
         """Made on entering."""
-        self._watches_handover = False
         self._queue = EventQueue()
         self._acknowledgements = Acknowledgements(keeps=durable, settle_s=hub.close_timeout_s)
         self._backpressure = Backpressure(hub, name=name or "", pending_max=pending_max)
+        self._handover = Handover(
+            self,
+            queue=self._queue,
+            acknowledgements=self._acknowledgements,
+            backpressure=self._backpressure,
+            durable=durable,
+            automatic=acknowledge == "auto",
+            is_closed=lambda: self._closed,
+            working_reader=lambda: self._working_reader,
+        )
         self._topic_changes = TopicChanges()
         self._ahead = ReadAhead()
         self._dismissed: asyncio.Future[None] | None = None
@@ -186,7 +197,7 @@ class Subscription:
     @property
     def pending(self) -> int:
         """Number of unread or unacknowledged events."""
-        return len(self._queue.unread) + len(self._acknowledgements.open)
+        return self._handover.pending
 
     @property
     def held_back(self) -> int:
@@ -220,7 +231,6 @@ class Subscription:
             own_name = self._wanted_name
         self._backpressure.slow.name = self._wanted_name or own_name
         reader = self._reader = self._make_reader(own_name)
-        self._watches_handover = reader.watches_handover
         # Its session and its reader write the rows of a durable one by content.
         if hub.recorder is not None and not isinstance(reader, DurableReader):
             self._rows = SubscriptionRows(
@@ -230,6 +240,7 @@ class Subscription:
                 name=self.name,
                 deliveries=not reader.watches_handover,
             )
+        self._handover.begin(reader, self._rows)
         try:
             await reader.open(
                 client=self._client, subscription=self.name, on_outcomes=self._outcomes
@@ -248,10 +259,9 @@ class Subscription:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        unacknowledged = self._acknowledgements.open
-        if kind is None and self._automatic and unacknowledged:
+        if kind is None and self._handover.automatic:
             # A block that ends without an exception has handled its last event.
-            self._handled(next(iter(unacknowledged)))
+            self._handover.acknowledge_last()
         await self.finish()
 
     def close(self) -> None:
@@ -388,54 +398,35 @@ class Subscription:
             self._rows.left(left, self._queue.of(left))
         self._queue.drop(left)
         for position in self._ahead.leave(left):
-            self._handled(position)
-        self._relieve()
+            self._handover.acknowledge(position)
+        self._handover.relieve()
 
     # -- Reading -----------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ReceivedEvent:
+    def __anext__(self) -> Coroutine[Any, Any, ReceivedEvent]:
         if self._reader is None or asyncio.get_running_loop() is not self._hub.loop:
             self._check_readable()
-        queue, acknowledgements = self._queue, self._acknowledgements
-        if queue.has_reader:
-            raise LocalProtocolError(
-                "another task is already reading this subscription: read it in one task, "
-                "or make a subscription for each"
-            )
-        if self._automatic and acknowledgements.open:
-            if self.durable:
-                self._handled(next(iter(acknowledgements.open)))
-            else:
-                acknowledgements.open.clear()
-                if self._backpressure.full:
-                    self._relieve()
-        delivery = None
-        while delivery is None:
-            while not queue.unread:
-                await self._until_woken()
-            # Nothing is awaited from here on, so a cancelled task has not taken the event.
-            delivery = queue.unread.popleft()
-            if self._watches_handover:
-                delivery = self._hand_over(delivery)
-        acknowledgements.hand_out(delivery.position)
-        if self._rows is not None:
-            self._rows.read(delivery)
-        return ReceivedEvent(delivery.event, delivery.position, delivery.verdict, self)
+        return self._handover.next_event()
+
+    def batches(self, *, max: int = BATCH_MAX) -> Batches:  # noqa: A002 - its limit, as in words
+        """Return an async iterator over batches: lists of the events that are there.
+
+        This is the fast path for many events. A batch has at least one event and at most `max`, in
+        order. Asking for the next batch, or event, acknowledges the last batch, unless
+        acknowledging is manual. A batch that a block did not finish, because it raised, is
+        not acknowledged at all. Deadlines are checked when a batch is handed over. Cancelling a
+        task that waits for a batch loses no event.
+        """
+        check_count(max, "max")
+        return Batches(self._handover, max, self._check_readable)
 
     def _check_readable(self) -> None:
         if self._reader is None:
             raise self._not_open()
         self._hub.check_loop("this subscription")
-
-    async def _until_woken(self) -> None:
-        if self._acknowledgements.lost is not None:
-            raise self._acknowledgements.lost
-        if self._closed:
-            raise StopAsyncIteration
-        await self._queue.until_woken()
 
     async def run(
         self,
@@ -458,10 +449,11 @@ class Subscription:
         that this one left unfinished and that were not acknowledged since.
         """
         rows, in_turn = self._rows, isinstance(concurrency, Sequential)
+        handover = self._handover
         runner = Runner(
             self,
             handler,
-            check=self._check_late if self._watches_handover else None,
+            check=handover.check_late if handover.watches else None,
             on_call=rows.called if rows is not None and in_turn else None,
             concurrency=concurrency,
             on_failure=on_failure,
@@ -470,10 +462,9 @@ class Subscription:
         )
         self._check_readable()
         ahead, unacknowledged = self._ahead, self._acknowledgements.open
-        if self._automatic:
-            for position in tuple(unacknowledged):
-                self._handled(position)
-            self._automatic = False
+        if handover.automatic:
+            handover.acknowledge_last()
+            handover.automatic = False
         ahead.left = [event for event in ahead.left if event.position in unacknowledged]
         if rows is not None and not ahead.running:
             rows.begin_run(in_turn=in_turn)
@@ -489,40 +480,11 @@ class Subscription:
     def acknowledge(self, position: int) -> None:
         """Acknowledge the event at a position."""
         self._hub.check_loop("this subscription")
-        self._handled(position)
+        self._handover.acknowledge(position)
 
     async def until_safe(self, position: int) -> None:
         """Wait until the acknowledgement of a position is safe; only if durable."""
         await self._acknowledgements.until(position)
-
-    def _hand_over(self, delivery: Deliver) -> Deliver | None:
-        """Return a delivery as the application gets it; None: its deadline has passed."""
-        handed = None if self._reader is None else self._reader.hand_over(delivery)
-        if handed is None:
-            self._relieve()
-        return handed
-
-    def _check_late(self, event: ReceivedEvent) -> ReceivedEvent | None:
-        """Return an event as its handler gets it; None: its deadline has passed, drop it."""
-        reader = self._reader
-        verdict = event.verdict if reader is None else reader.check(event.event, event.verdict)
-        if verdict is None:
-            return None
-        return event if verdict == event.verdict else event.with_verdict(verdict)
-
-    def _handled(self, position: int) -> None:
-        if position not in self._acknowledgements.open:
-            return
-        reached = self._acknowledgements.acknowledge(position)
-        if reached is not None and (self.durable or not self._automatic):
-            reader = self._working_reader
-            if reader is not None:
-                reader.command(lambda node, _now: node.acknowledge(reached))
-        self._relieve()
-
-    def _relieve(self) -> None:
-        if self._backpressure.full and not self._closed:
-            self._backpressure.relieve(self.pending, self._working_reader)
 
     def _room(self) -> int | None:
         """Return the room for more events; None: unlimited, publishers wait."""
@@ -545,7 +507,7 @@ class Subscription:
             name=name,
             order=self.order,
             durable=self.durable,
-            acknowledge_each=self.durable or not self._automatic,
+            acknowledge_each=self.durable or not self._handover.automatic,
             start=self._start,
             accept_loss=self._accept_loss,
             matches=None if self._cells is None else self._cells.matches,
@@ -580,7 +542,7 @@ class Subscription:
     @property
     def _lingering_name(self) -> str:
         """The name that must rest before it is entered again."""
-        return self._wanted_name or ""
+        return lingering_name(self._wanted_name or "", by_content=self._content is not None)
 
     @property
     def _lingers(self) -> bool:
@@ -666,10 +628,10 @@ class Subscription:
     def _was_refused(self, outcome: Refuse) -> None:
         if outcome.topics:
             for topic in outcome.topics:
-                text = f"{topic!r} was refused: {outcome.reason}"
-                self._topic_changes.give_up(
-                    topic, refused_subscription(text, reason=outcome.reason)
-                )
+                what = repr(topic) if self._content is None else f"the subscription {self.name!r}"
+                text = f"{what} was refused: {outcome.reason}"
+                error = refused_subscription(text, reason=outcome.reason)
+                self._topic_changes.give_up(topic, error)
         elif self._dismissed is not None and outcome.reason == DISMISSED:
             self._acknowledgements.forget()
             if not self._dismissed.done():

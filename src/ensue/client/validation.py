@@ -25,6 +25,7 @@ __all__ = [
     "check_broker_name",
     "check_by_content",
     "check_content_event",
+    "check_count",
     "check_durable",
     "check_durable_name",
     "check_handler",
@@ -324,11 +325,16 @@ def check_seconds(seconds: float, what: str, *, zero: bool = False) -> None:
 
 
 def check_pending_max(pending_max: int) -> None:
+    """Refuse an invalid number of events that may be pending."""
+    check_count(pending_max, "pending_max")
+
+
+def check_count(count: int, what: str) -> None:
     """Refuse an invalid number of events."""
-    if isinstance(pending_max, bool) or not isinstance(pending_max, int):
-        raise BadInput(f"pending_max must be a whole number, got {pending_max!r}")
-    if pending_max < 1:
-        raise BadInput(f"pending_max must be at least 1, got {pending_max}")
+    if isinstance(count, bool) or not isinstance(count, int):
+        raise BadInput(f"{what} must be a whole number, got {count!r}")
+    if count < 1:
+        raise BadInput(f"{what} must be at least 1, got {count}")
 
 
 def check_acknowledge(acknowledge: Acknowledge) -> None:

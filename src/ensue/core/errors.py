@@ -4,6 +4,7 @@
 """
 
 import re
+from collections.abc import Mapping
 from typing import ClassVar
 
 from ensue.core.event import Event
@@ -30,6 +31,7 @@ __all__ = [
     "MissingExtra",
     "OffsetsGone",
     "PublishTimeout",
+    "PublishedInPart",
     "RemoteProtocolError",
     "SubscriptionLimitReached",
     "SubscriptionLost",
@@ -170,6 +172,19 @@ class PublishTimeout(EnsueError, TimeoutError):
     retriable = True
 
 
+class PublishedInPart(EnsueError):
+    """`publish_many` published some of its events and not others.
+
+    The first `published` pairs were published. `failures` has the errors of those among them that
+    reached no subscriber, by index. No pair from index `published` on was published.
+    """
+
+    def __init__(self, message: str, *, published: int, failures: Mapping[int, EnsueError]) -> None:
+        super().__init__(message)
+        self.published = published
+        self.failures = dict(failures)
+
+
 class EventRefused(EnsueError):
     """The sequencer refused the event; no subscriber got it. See `reason`."""
 
@@ -229,8 +244,8 @@ class SubscriptionLost(EnsueError):
     """The server or transport ended a subscription; `reason` says why.
 
     `superseded`: another process uses the durable name. `expired`: the client was away too long.
-    `forgotten`: the server has no record of it. `replaced`, `rolled back`, `damaged`: as for
-    `LogLost`, which is the cause.
+    `forgotten`: the server has no record of it, or another client ended it. `replaced`, `rolled
+    back`, `damaged`: as for `LogLost`, which is the cause.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "digest",
     "files",
     "folder",
+    "named_orders",
     "read",
     "schema",
     "unreadable",
@@ -176,6 +177,29 @@ def read(source: str | Path) -> list[Row]:
     for path in files(Path(source)):
         rows.extend(_read_file(path, wanted))
     return _sorted(rows)
+
+
+def named_orders(source: str | Path) -> set[str]:
+    """Return the orders that the rows of a trace name; empty: it has no rows.
+
+    `transactions` is one if rows belong to any, whatever the order of their bus.
+    """
+    schema()  # Raises if pyarrow is missing.
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+
+    found: set[str] = set()
+    for path in files(Path(source)):
+        try:
+            with pq.ParquetFile(str(path)) as file:
+                check_columns(path, file.schema_arrow, {})
+                table = file.read(columns=["order", "transaction"])
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(path, error) from error
+        found |= {str(name) for name in table.column("order").unique().to_pylist()}
+        if table.column("transaction").null_count < table.num_rows:
+            found.add("transactions")
+    return found
 
 
 def digest(rows: Iterable[Row]) -> str:

@@ -64,6 +64,7 @@ from ensue.orders.unordered import Unordered
 from ensue.protocols.interface import Frame
 
 if TYPE_CHECKING:
+    from ensue.protocols.total.config import SequencerConfig
     from ensue.simulation.scenario import Scenario
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "SubscriptionOptions",
     "every",
     "load_installed",
+    "log_order",
     "named",
     "of",
     "offered",
@@ -176,6 +178,11 @@ def named(name: str) -> Guarantee:
 def of(order: Order | None) -> Guarantee:
     """Return an order by its value; None is no order."""
     return UNORDERED if order is None else named(order.name)
+
+
+def log_order(chain: "SequencerConfig") -> str:
+    """Return the name in traces of the order in which a chain of servers logs events."""
+    return next(each.log_order(chain) for each in every() if each.has_chain)
 
 
 def registries() -> dict[str, bool]:

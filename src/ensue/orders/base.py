@@ -285,9 +285,17 @@ class Guarantee(ABC):
         """Return why a chain of servers can't keep the order; None if it can."""
         return None
 
+    def topic_refusal(self, topic: str) -> str | None:  # noqa: ARG002 - as above
+        """Return why no event can have a topic; None if one can."""
+        return None
+
     def topic_groups(self, order: Order | None) -> int:  # noqa: ARG002 - as above
         """Return how many subscriptions must share topics for a chain to order them together."""
         return 1
+
+    def log_order(self, chain: "SequencerConfig") -> str:  # noqa: ARG002 - as above
+        """Return the name in traces of the order in which a chain of servers logs events."""
+        return self.name
 
     def hands_over_late(self, order: Any) -> bool:  # noqa: ARG002 - as above
         """Return whether a subscription gets late events too, tagged."""

@@ -50,6 +50,12 @@ class MergedOrder(Guarantee):
             "subscription must have the same; it may have another delta"
         )
 
+    def topic_refusal(self, topic: str) -> str | None:
+        """Return why a topic can't be told from the entries of a stamp; None if it can."""
+        from ensue.protocols.merged.timestamps import topic_refusal
+
+        return topic_refusal(topic)
+
     async def publisher(self, hub: "Hub", name: str) -> PublisherNode:
         """Return a publisher that stamps with its clock."""
         from ensue.protocols.merged.publisher import MergedPublisher

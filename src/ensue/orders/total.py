@@ -76,6 +76,10 @@ class TotalOrder(Guarantee):
         """Return two for an order that need not be causal."""
         return 2 if isinstance(order, Total) and not order.causal else 1
 
+    def log_order(self, chain: "SequencerConfig") -> str:
+        """Return whether the logs are in causal order, too."""
+        return Total(causal=chain.groups == 1).label
+
     def from_options(self, given: Mapping[str, Any]) -> Order:
         """Return the order, causal or not."""
         return Total(causal=given["--causal"] != "no")

@@ -259,7 +259,7 @@ class MemoryHub(Hub):
         guarantee = orders.of(order)
         self.options = options
         self.recording = None if record is None else _directory(record)
-        self.sink, self.log = _open_sinks(trace, self.recording)
+        self.sink, self.log = _open_sinks(trace, self.recording, order_name(order))
         self.transport = MemoryTransport(
             options, home=self._home, unreliable=guarantee.unreliable_frames()
         )
@@ -410,7 +410,7 @@ def _directory(record: str | Path | bool) -> Path:
 
 
 def _open_sinks(
-    trace: str | None, record: Path | None
+    trace: str | None, record: Path | None, order: str
 ) -> "tuple[ParquetSink | None, LogSink | None]":
     """Open the sinks of the trace and, if the whole run is recorded, of its events."""
     if record is None:
@@ -420,7 +420,7 @@ def _open_sinks(
     # The trace first: if the log can't be opened, closing the empty trace leaves nothing behind.
     sink = ParquetSink(record / "trace")
     try:
-        return sink, LogSink(record / "log")
+        return sink, LogSink(record / "log", order=order)
     except BaseException:
         sink.close()
         raise

@@ -24,7 +24,6 @@ from ensue.core.errors import (
     BadInput,
     LimitReached,
     LogLost,
-    RemoteProtocolError,
     TransportError,
     UnsupportedOrder,
 )
@@ -38,9 +37,9 @@ from ensue.protocols.shared.remote_state import RemoteState
 from ensue.protocols.shared.state_store import SUPERSEDED
 from ensue.protocols.topic_log.fanout import fanout_name
 from ensue.protocols.topic_log.frames import topic_of
-from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, Discover
 from ensue.protocols.total.station import EPHEMERAL
+from ensue.runtime.chain_agreement import check_of_welcome, described, disagreement
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import PAYLOAD_BYTES_MAX, Hub, recorder_to
 from ensue.runtime.log_monitor import LogMonitor
@@ -52,7 +51,7 @@ from ensue.transports.carrier import Carrier
 from ensue.transports.framed import FramedTransport
 from ensue.transports.schemes import BrokerOptions
 from ensue.transports.tcp.carrier import TcpCarrier
-from ensue.transports.tcp.messages import TAKEN_OVER, Welcome
+from ensue.transports.tcp.messages import TAKEN_OVER
 from ensue.transports.tcp.options import TcpOptions
 
 __all__ = ["RemoteHub", "discover"]
@@ -98,6 +97,8 @@ class RemoteHub(Hub):
         message_bytes = transport.capabilities.message_bytes_max
         reserve = min(message_bytes // 4, STAMP_BYTES)
         self.payload_bytes_max = min(PAYLOAD_BYTES_MAX, message_bytes - reserve)
+        self._agreed = ""
+        """The server with whose configuration that of all others is compared; empty: none."""
         self._reserved: tuple[str, ...] = ()
         """Names of the chain itself."""
         self.is_unattended = described is None
@@ -122,6 +123,8 @@ class RemoteHub(Hub):
             carrier.on_exited = self._exited
             carrier.on_refused = self._refused
             carrier.on_log = self._learn_log
+            if self._agreed:
+                carrier.disagreement = check_of_welcome(self._agreed, self.config.groups)
             carrier.on_log_lost = self._lose_log
             carrier.place_of = self._place_of
             carrier.ends_with_log = not orders.of(order).uses_topics_alone
@@ -153,13 +156,13 @@ class RemoteHub(Hub):
             options.capabilities, message_bytes_max=carrier.capabilities.message_bytes_max
         )
         try:
-            described, server = None, ""
+            found, server = None, ""
             if isinstance(options, TcpOptions):
                 assert tcp.welcome is not None
-                described, server = _welcomed(tcp.welcome), tcp.welcome.server
+                found, server = described(tcp.welcome), tcp.welcome.server
             elif not needs_topics_alone:
-                described = await discover(transport, options.url)
-            hub = cls(transport, described, order=order, trace=trace, server=server)
+                found = await discover(transport, options.url)
+            hub = cls(transport, found, order=order, trace=trace, server=server)
             await hub.watch_logs()
         except BaseException:
             await carrier.close()
@@ -175,9 +178,17 @@ class RemoteHub(Hub):
                 on_log=self._learn_log,
                 on_lost=self._lose_log,
                 on_ask=self._ask_log,
+                on_groups=self._compare_groups,
                 place_of=self._place_of,
             )
             await self._log_monitor.start()
+
+    def _compare_groups(self, server: str, groups: int, _question: int) -> None:
+        """End all nodes if a station on a broker differs from the first one."""
+        why = disagreement(self._agreed, self.config.groups, server, groups)
+        if self._agreed and why:
+            _log.error("client ended: %s", why)
+            self.expel(why)
 
     @property
     def connections_tell_logs(self) -> bool:
@@ -202,6 +213,7 @@ class RemoteHub(Hub):
         self._reserved = (DISCOVERY_NAME, *placement.nodes)
         if not orders.of(order).uses_topics_alone:
             self.transport.home = placement.node
+            self._agreed = self.server or placement.nodes[0]
             return
         self.answers = True
         if orders.of(order).agrees_on_terms:
@@ -408,23 +420,6 @@ def _call_at(call: Callable[..., None], _node: Any, now_ns: int) -> None:
 
 def _nowhere(topic: str) -> str:
     raise AssertionError(f"the home of {topic!r} is not known yet")
-
-
-def _welcomed(welcome: Welcome) -> Described:
-    """Return the chain that a server's welcome describes."""
-    try:
-        config = msgspec.msgpack.decode(welcome.config, type=SequencerConfig)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise RemoteProtocolError(
-            f"the configuration of the chain can't be read: {error}", peer=welcome.server
-        ) from error
-    return Described(
-        number=0,
-        nodes=tuple((member.name, member.topics) for member in welcome.chain),
-        closed=welcome.closed,
-        config=config,
-        moves=welcome.moves,
-    )
 
 
 async def discover(

@@ -33,7 +33,8 @@ class LogMonitor:
     """Polls stations for the identities of their logs.
 
     `on_ask` gets the number of each question, and `on_log` each answer with that number: it may
-    raise `LogLost`. `on_lost` gets the first answer that contradicts an earlier one. With
+    raise `LogLost`. So does `on_groups`, with how many subscriptions order topics together at the
+    station. `on_lost` gets the first answer that contradicts an earlier one. With
     `continues` the monitor polls on after that: only `on_log` judges, and `on_lost` is called each
     time. `place_of` returns the highest place of an event that was read from a station's log.
     """
@@ -46,6 +47,7 @@ class LogMonitor:
         on_log: Callable[[str, Lineage, int], None],
         on_lost: Callable[[LogLost], None],
         on_ask: Callable[[int], None] = lambda _: None,
+        on_groups: Callable[[str, int, int], None] = lambda *_: None,
         place_of: Callable[[str], int] = lambda _: 0,
         continues: bool = False,
     ) -> None:
@@ -56,6 +58,7 @@ class LogMonitor:
         self._on_log = on_log
         self._on_lost = on_lost
         self._on_ask = on_ask
+        self._on_groups = on_groups
         self._place_of = place_of
         self._asked: dict[int, dict[str, int]] = {}
         """By question: how far each station's log was read when it was asked."""
@@ -110,6 +113,7 @@ class LogMonitor:
                     text = f"server {source!r} can't read its log: {frame.damage}"
                     self._lose(LogLost(text, server=source, reason=DAMAGED))
                 else:
+                    self._on_groups(source, frame.groups, frame.number)
                     self._learn(source, frame.log, frame.number)
 
     def _learn(self, station: str, log: Lineage, number: int) -> None:

@@ -327,6 +327,8 @@ def _sums(states: Sequence[Json]) -> Json:
             "mean": 1 + pairs / together if together else 1.0,
             "merged_by": _merges(groups),
         },
+        "moves": [state["move"] for state in states if state["move"]],
+        "holding": {state["server"]: state["holds_for"] for state in states if state["holds_for"]},
         "open_stamps": sum(state["open_stamps"] for state in states),
         "early_requests": sum(state["early_requests"] for state in states),
         "connections": sum(state["connections"] or 0 for state in states),

@@ -32,7 +32,7 @@ BUSY = "try again"
 
 async def move_topic(url: str, topic: str, to: str, *, within_s: float = MOVE_S) -> None:
     """Move a topic to a server of the chain at a URL; raise `BadInput` if that is refused."""
-    refusal = ""
+    refusal = waits = ""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
     answers: asyncio.Queue[MoveReply] = asyncio.Queue()
@@ -58,11 +58,11 @@ async def move_topic(url: str, topic: str, to: str, *, within_s: float = MOVE_S)
                 continue
             if answer.moved:
                 return
-            refusal = answer.refusal
-            if refusal and not refusal.endswith(BUSY):
+            refusal, waits = answer.refusal or refusal, answer.waits
+            if answer.refusal and not answer.refusal.endswith(BUSY):
                 raise BadInput(f"{topic!r} is not moved to {to!r}: {refusal}")
             await asyncio.sleep(AGAIN_S)
-    why = refusal or "a server of the chain may be down; the move goes on when it is back"
+    why = refusal or waits or "the first server of the chain does not answer"
     raise TransportError(f"{topic!r} has not moved to {to!r} within {within_s:g} s: {why}")
 
 

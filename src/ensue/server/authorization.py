@@ -119,9 +119,9 @@ class Authorization:
         self._may_put = may_put
         self._config = config
         self._stamp_key = config.stamp_key
-        cells = config.sequencer.partition
-        self._stem = "" if cells is None else cells.stem
-        """How the topics of events by content begin."""
+        self._cells = config.sequencer.partition
+        self._cell_topics = frozenset(self._cells.topics if self._cells is not None else ())
+        """The topics of events by content."""
         self._write = write
         own = next(member for member in config.members if member.name == config.name)
         own_host = parse_address(own.address or config.listen, what="an address")[0]
@@ -303,8 +303,8 @@ class Authorization:
         if topic.count(".") >= limits.topic_depth:
             return too_many(limits, "topic_depth", "the topic has too many levels")
         if is_cell(topic):
-            # A permission for content is one for all of its cells.
-            if not self._stem or not topic.startswith(self._stem):
+            # A permission for content is one for all of its cells, and for no other topic.
+            if topic not in self._cell_topics:
                 return "these servers have other cells for events by content: connect again"
             topic = CONTENT
         if not grants.may(action, topic):
@@ -316,7 +316,19 @@ class Authorization:
         """Return why an event may not be published; empty if it may."""
         if len(event.headers) > self.limits.headers_per_event:
             return too_many(self.limits, "headers_per_event", "the event has too many headers")
-        return self.why_not(peer, "publish", event.topic)
+        why = self.why_not(peer, "publish", event.topic)
+        if not why and self._is_misplaced(event):
+            return f"the event does not belong to the cell of its attributes: {event.topic!r}"
+        return why
+
+    def _is_misplaced(self, event: Event) -> bool:
+        """Return whether an event by content is in another cell than that of its attributes.
+
+        It would reach some of the subscriptions that match it, and others not.
+        """
+        if self._cells is None or event.void or event.topic not in self._cell_topics:
+            return False
+        return not self._cells.has(event)
 
     def _events(
         self, peer: Peer, frame: OrderRequest, admitted: list[Frame], answers: list[Frame]
@@ -337,7 +349,8 @@ class Authorization:
             if not 0 <= event.published_at_ns <= PUBLISHED_AT_NS_MAX:
                 check_event(event)
             # Events are checked one by one only if one may be rejected.
-            if known.get(event.topic) != "" or len(event.headers) > headers_max:
+            is_known = known.get(event.topic) == "" and len(event.headers) <= headers_max
+            if not is_known or self._is_misplaced(event):
                 good = False
         if good:
             admitted.append(frame)
@@ -426,7 +439,7 @@ class Authorization:
         """Return why a client may not read a topic's log here; empty if it may."""
         placement = self._placement
         # The station answers where a moved topic is. A client may know it before the station.
-        moved = topic == placement.moving or topic in placement.parts
+        moved = topic == placement.moving or topic in placement.parts or placement.unsure
         why = "" if moved else self.place_refusal(topic)
         return why or self.why_not(peer, "subscribe", topic)
 
@@ -434,7 +447,8 @@ class Authorization:
         event, stamp = frame.event, frame.event.stamp
         check_event(event)
         slot = event.slot
-        if self._placement.keeper(event.topic, slot or 0) not in ("", self._config.name):
+        keeper = self._placement.keeper(event.topic, slot or 0)
+        if keeper not in ("", self._config.name) or self._placement.unsure:
             return None  # The station answers where the topic has moved.
         if slot is None or not self._may_put(event, source):
             raise RemoteProtocolError(f"event {event.id!r} was not assigned its slot")

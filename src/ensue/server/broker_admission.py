@@ -41,6 +41,8 @@ class BrokerAdmission:
         """Rejected requests, by kind."""
         self.refused: set[str] = set()
         """Stations of the chain with another log than before: their frames are dropped."""
+        self.differing: set[str] = set()
+        """Stations that are configured otherwise than this one: their frames are dropped, too."""
         self.on_log_refused: Callable[[str, LogRefused], None] | None = None
         """Called with a station that rejects this one's log, and its frame."""
         self._transport = transport
@@ -70,7 +72,7 @@ class BrokerAdmission:
         for frame in frames:
             if isinstance(frame, LogRefused) and self.on_log_refused is not None:
                 self.on_log_refused(source, frame)
-        if source in self.refused:
+        if source in self.refused or source in self.differing:
             return []
         return [frame for frame in frames if not isinstance(frame, LogRefused)]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ensue import orders
-from ensue.core.errors import BadInput, LogDamaged, LogLost
+from ensue.core.errors import BadInput, ConfigurationError, LogDamaged, LogLost
 from ensue.core.lineage import DAMAGED, Lineage, contradiction
 from ensue.core.wire import Codec
 from ensue.journal import Journal
@@ -17,6 +17,7 @@ from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.topic_log.log_identity import Identified, LogRefused
 from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, DiscoveryNode
+from ensue.runtime.chain_agreement import disagreement
 from ensue.runtime.driver import Driver
 from ensue.runtime.log_monitor import LogMonitor
 from ensue.server.authorization import Authorization
@@ -32,6 +33,10 @@ from ensue.transports.framed import FramedPort, FramedTransport
 from ensue.transports.schemes import BROKERED, BrokerOptions, parse_url
 
 __all__ = ["BrokeredServer"]
+
+PROBE_NS = 100_000_000
+"""A topic that is silent for this long is probed for a lost event: most brokers may lose what they
+multicast, and one probe is one message."""
 
 _log = logging.getLogger("ensue")
 
@@ -50,6 +55,8 @@ class BrokeredServer(StationServer):
         self._carrier: Carrier | None = None
         self._discovery: Driver[DiscoveryNode] | None = None
         self._log_monitor: LogMonitor | None = None
+        self._greeted: dict[str, Lineage] = {}
+        """By server: the incarnation of its log that was told about moves."""
 
     @property
     def url(self) -> str:
@@ -79,6 +86,7 @@ class BrokeredServer(StationServer):
             commit,
             broker_admission=broker_admission,
             message_bytes_max=bytes_max,
+            probe_ns=PROBE_NS,
         )
         await self._open_admin()
         if len(placement.nodes) > 1:
@@ -108,12 +116,19 @@ class BrokeredServer(StationServer):
     async def _watch_logs(
         self, transport: FramedTransport, broker_admission: BrokerAdmission, peers: PeerLogs
     ) -> None:
-        """Reject frames of a server whose log was replaced, and notify it."""
+        """Reject frames of a server whose log was replaced, and notify it.
+
+        Reject those of a server that is configured otherwise, too.
+        """
         name = self.config.name
         port = FramedPort(transport, name, _receive_nothing)
 
         def learn(server: str, lineage: Lineage, _number: int) -> None:
+            begun = server not in self._greeted or self._greeted[server] != lineage.last
             peers.learn(server, lineage)
+            if begun:
+                self._greeted[server] = lineage.last
+                self._greet(server)
             broker_admission.refused.discard(server)
 
         def refuse(error: LogLost) -> None:
@@ -126,15 +141,38 @@ class BrokeredServer(StationServer):
 
         def is_refused(_source: str, frame: LogRefused) -> None:
             reason = "" if self.lineage is None else contradiction(frame.known, self.lineage)
-            if reason and self._ended is not None and not self._ended.done():
-                self._ended.set_exception(log_lost(name, reason))
+            if reason:
+                self._end(log_lost(name, reason))
 
         broker_admission.on_log_refused = is_refused
         others = [each for each in self.placement.nodes if each != name]
         self._log_monitor = LogMonitor(
-            transport, others, on_log=learn, on_lost=refuse, continues=True
+            transport,
+            others,
+            on_log=learn,
+            on_lost=refuse,
+            on_groups=partial(self._compare_groups, broker_admission.differing),
+            continues=True,
         )
         await self._log_monitor.start()
+
+    def _greet(self, server: str) -> None:
+        """Tell a server that has started which moves are known."""
+        station = self.station
+        if station is not None and self._driver is not None and self._driver.takes_commands:
+            self._driver.command(lambda _node, _now: station.regain(server))
+
+    def _compare_groups(self, differing: set[str], server: str, groups: int, question: int) -> None:
+        """Note whether a server is configured otherwise; stop if this one has just started."""
+        why = disagreement(self.config.name, self.config.sequencer.groups, server, groups)
+        if not why:
+            differing.discard(server)
+            return
+        if question == 1:
+            self._end(ConfigurationError(why))
+        elif server not in differing:
+            _log.error("server not connected name=%s: %s", server, why)
+        differing.add(server)
 
     def _damaged(self, error: LogDamaged) -> None:
         super()._damaged(error)

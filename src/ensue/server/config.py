@@ -42,6 +42,7 @@ PIECES = 8
 TRANSACTION_GRACE_S = 1.0
 TRANSACTION_GRACE_S_MIN = 0.001
 TRANSACTION_GRACE_S_MAX = 600.0
+MAILBOX_EXPIRE_S_MIN, MAILBOX_EXPIRE_S_MAX = 60.0, 3_650 * 86_400.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,6 +65,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     headers_per_event: int = 256
     durable_names: int = 100_000
     """Names of durable subscriptions with an owner."""
+    mailboxes_per_user: int = 1_000
+    """Durable subscriptions by content of one user."""
     message_bytes: int = FRAME_BYTES_MAX
     """Size of one message."""
     unfinished_bytes: int = 256 * MIB
@@ -170,6 +173,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     sequencer: SequencerConfig = SequencerConfig(carries=True)
     expire_s: float = 60.0
     """How long an unnamed subscription outlives its client."""
+    mailbox_expire_s: float | None = None
+    """How long a durable subscription by content lasts without a reader; None: for ever."""
     accept_loss: bool = False
     """Recover what can be read of a damaged or incomplete journal, as a new log."""
     transaction_grace_s: float = TRANSACTION_GRACE_S
@@ -206,15 +211,24 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"sync_s must be at least 0, got {self.sync_s:g}, and expire_s above 0, got "
                 f"{self.expire_s:g}"
             )
+        self._check_times()
+        self._check_trust()
+        self._check_admin()
+        if not self.insecure and not _is_loopback(host):
+            self._check_exposed(host)
+
+    def _check_times(self) -> None:
+        expire_s = self.mailbox_expire_s
+        if expire_s is not None and not MAILBOX_EXPIRE_S_MIN <= expire_s <= MAILBOX_EXPIRE_S_MAX:
+            raise ConfigurationError(
+                f"mailbox_expire must be from 1m to 3650d, got {expire_s:g} s; leave it out to "
+                "keep mailboxes for ever"
+            )
         grace_s = self.transaction_grace_s
         if not TRANSACTION_GRACE_S_MIN <= grace_s <= TRANSACTION_GRACE_S_MAX:
             raise ConfigurationError(
                 f"transaction_grace must be from 1ms to 10m, got {grace_s:g} s"
             )
-        self._check_trust()
-        self._check_admin()
-        if not self.insecure and not _is_loopback(host):
-            self._check_exposed(host)
 
     @property
     def members(self) -> tuple[Member, ...]:

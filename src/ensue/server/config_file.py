@@ -61,6 +61,7 @@ class _Limits(_Table, frozen=True, kw_only=True):
     topic_depth: int | None = None
     headers_per_event: int | None = None
     durable_names: int | None = None
+    mailboxes_per_user: int | None = None
     message_bytes: Size | None = None
     unfinished_bytes: Size | None = None
     pending_bytes: Size | None = None
@@ -109,6 +110,7 @@ class _File(_Table, frozen=True, kw_only=True):
     lease: Duration | None = None
     lease_lost: Duration | None = None
     transaction_grace: Duration | None = None
+    mailbox_expire: Duration | None = None
     insecure: bool = False
     insecure_admin: bool = False
     retention: _Retention = _Retention()
@@ -236,6 +238,7 @@ def _build(file: _File, folder: Path, server: _Server) -> ServerConfig:
         transaction_grace_s=(
             TRANSACTION_GRACE_S if file.transaction_grace is None else float(file.transaction_grace)
         ),
+        mailbox_expire_s=None if file.mailbox_expire is None else float(file.mailbox_expire),
         insecure=file.insecure,
         admin=server.admin,
         insecure_admin=file.insecure_admin,

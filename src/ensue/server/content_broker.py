@@ -13,10 +13,10 @@ server stops.
 
 Permissions. Content is one topic, `content`: a user who may publish on it may advertise and publish
 by content, a user who may subscribe to it may subscribe by content, within transactions too; a
-durable subscription belongs to the user who made it; a user
-without either may not begin a transaction. A request that is not permitted gets the reason, in its
-turn (`Forbidden`). A plan may act only for clients of the same user. A frame that no client sends
-closes the connection.
+durable subscription belongs to the user who made it, and users who may do everything can end it; a
+user without either may not begin a transaction. A request that is not permitted gets the reason, in
+its turn (`Forbidden`). A plan may act only for clients of the same user. A frame that no client
+sends closes the connection.
 
 HAZARD: users choose names, so two users may have clients of one name; an invitation goes to the one
 that connected last. Invite by the full name (`bus.name`) if that matters.
@@ -37,7 +37,7 @@ from ensue.protocols.content import frames as f
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.frames import Change, Publication
 from ensue.protocols.content.refusals import INVERSE
-from ensue.protocols.content.topology import broker_of
+from ensue.protocols.content.topology import broker_of, server_of
 from ensue.protocols.interface import Frame, Persist
 from ensue.protocols.recorder import Recorder
 from ensue.protocols.shared.link import LinkAck, LinkData, packed, unpacked
@@ -54,7 +54,7 @@ from ensue.server.authorization import (
 from ensue.server.config import ServerConfig, too_many
 from ensue.server.connection import Connection
 from ensue.server.station_builder import CONTENT_RECORDS, SECOND_NS
-from ensue.server.status import Progress
+from ensue.server.status import MailboxStatus, Progress
 from ensue.transports.framed import FramedTransport
 
 __all__ = ["ContentBroker", "screen_content"]
@@ -74,6 +74,7 @@ Request = (
     | f.Attach
     | f.Acknowledge
     | f.Release
+    | f.Dismiss
     | t.Begin
     | t.Invite
     | t.Finish
@@ -125,6 +126,8 @@ class ContentBroker:
         self._config = ContentConfig(
             lease_ns=max(default.lease_ns, int(config.expire_s * SECOND_NS)),
             grace_ns=int(config.transaction_grace_s * SECOND_NS),
+            mailboxes_per_user=config.limits.mailboxes_per_user,
+            mailbox_expire_ns=int((config.mailbox_expire_s or 0) * SECOND_NS),
         )
         self._driver: Driver[BrokerNode] | None = None
         self.restarts = 0
@@ -144,10 +147,26 @@ class ContentBroker:
 
     def progress(self) -> Iterator[Progress]:
         """Yield the progress of the durable subscriptions that this broker keeps."""
+        now_ns = self._clock.now_ns()
         for name, mailbox in self.broker.state.mailboxes.open.items():
+            idle_ns = now_ns - mailbox.idle_since_ns if mailbox.idle_since_ns else 0
             # No other durable subscription has a slash in its name.
-            shown = f"{f.CONTENT}/{name.partition('/')[2]}"
-            yield Progress(shown, mailbox.acknowledged, len(mailbox.kept), (f.CONTENT,), {})
+            yield Progress(
+                f"{f.CONTENT}/{name.partition('/')[2]}",
+                mailbox.acknowledged,
+                len(mailbox.kept),
+                (f.CONTENT,),
+                {},
+                MailboxStatus(
+                    server=server_of(self.name),
+                    user=mailbox.owner,
+                    where=mailbox.where,
+                    bytes=sum(one.size for one in mailbox.kept),
+                    has_reader=bool(mailbox.reader),
+                    idle_s=max(0, idle_ns) / SECOND_NS,
+                    lost=mailbox.overfull,
+                ),
+            )
 
     async def open(self) -> None:
         """Start the broker."""
@@ -306,14 +325,16 @@ def _screen_one(
         raise RemoteProtocolError(f"request number must be at least 1, got {frame.number}")
     why = next((why for why in _refusals(authorization, connection, source, frame) if why), "")
     if not why:
-        return _owned(connection, frame) if isinstance(frame, f.Attach) else encoded
+        return _owned(connection, frame) if isinstance(frame, f.Attach | f.Dismiss) else encoded
     connection.server.fault(connection, "permission", why)
     return _CODEC.encode(f.Forbidden(number=frame.number, reason=why))
 
 
-def _owned(connection: Connection, frame: f.Attach) -> bytes:
-    """Return a request to read a durable subscription, with the user that sent it."""
-    return _CODEC.encode(msgspec.structs.replace(frame, owner=connection.grants.user))
+def _owned(connection: Connection, frame: f.Attach | f.Dismiss) -> bytes:
+    """Return a request about a durable subscription, with the user whose it must be."""
+    grants = connection.grants
+    owner = "" if isinstance(frame, f.Dismiss) and grants.may_all else grants.user
+    return _CODEC.encode(msgspec.structs.replace(frame, owner=owner))
 
 
 def _refusals(
@@ -326,7 +347,7 @@ def _refusals(
         if (frame.change is None) == (frame.publication is None):
             raise RemoteProtocolError("an operation needs exactly one of change, publication")
         yield from _operation(authorization, connection, source, frame.change, frame.publication)
-    elif isinstance(frame, f.Attach):
+    elif isinstance(frame, f.Attach | f.Dismiss):
         yield from _attachment(authorization, connection, frame)
     elif isinstance(frame, t.Begin):
         yield _transaction_refusal(authorization, connection)
@@ -355,7 +376,7 @@ def _invitation(
 
 
 def _attachment(
-    authorization: Authorization, connection: Connection, frame: f.Attach
+    authorization: Authorization, connection: Connection, frame: f.Attach | f.Dismiss
 ) -> Iterator[str]:
     if frame.owner:
         raise RemoteProtocolError(f"a client must not set owner, got {frame.owner[:100]!r}")

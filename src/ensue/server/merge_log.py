@@ -14,16 +14,17 @@ class MergeLog:
 
     def __init__(self, station: Station) -> None:
         self._station = station
-        self._changes = 0
-        """How many changes of subscriptions the last search has seen."""
+        self._seen = (0, 0)
+        """How many changes of subscriptions, and of topics' nodes, the last search has seen."""
         self._named: dict[str, None] = {}
 
     def check(self) -> None:
         """Log subscriptions that have come to merge all groups since the last check."""
         node = self._station.node
-        if node.groups.changes == self._changes:
+        seen = (node.groups.changes, node.moves.switches)
+        if seen == self._seen:
             return
-        self._changes = node.groups.changes
+        self._seen = seen
         merges = node.group_merges()
         for each in merges:
             if each.name not in self._named:

@@ -19,6 +19,7 @@ from ensue.core import platform
 from ensue.core.errors import (
     AccessDenied,
     BadInput,
+    ConfigurationError,
     HandshakeFailed,
     LogDamaged,
     LogLost,
@@ -32,6 +33,7 @@ from ensue.protocols.recorder import Recorder
 from ensue.protocols.topic_log.fanout import Fanout, fanout_name
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.total.station import Station
+from ensue.runtime.chain_agreement import check_of_welcome
 from ensue.runtime.driver import Driver
 from ensue.server.authorization import Authorization
 from ensue.server.config import ServerConfig, Tls
@@ -252,23 +254,29 @@ class Server(StationServer):
         )
 
     async def _connect_peer(self, member: Member) -> None:
-        """Connect to another station, and retry until it is up."""
+        """Connect to another station, and retry until it is up.
+
+        A server that starts with another configuration than one that runs stops.
+        """
         assert self.listener is not None
         assert self._peers is not None
-        options = self._options(member)
-        logged = ""
+        options, config = self._options(member), self.config
+        agrees = check_of_welcome(config.name, config.sequencer.groups)
+        logged, is_first = "", True
         while True:
-            carrier = TcpCarrier(options, client=self.config.name, role="station")
+            carrier = TcpCarrier(options, client=config.name, role="station")
+            carrier.disagreement = agrees
             carrier.log = self.lineage
             carrier.on_log = self._peers.learn
             try:
                 welcome = await carrier.start_one()
-                await carrier.open(self.config.name, _ignore)
-                await carrier.open(broker_of(self.config.name), _ignore)
+                await carrier.open(config.name, _ignore)
+                await carrier.open(broker_of(config.name), _ignore)
             except (TransportError, AccessDenied, LogLost, OSError) as error:
                 await carrier.close()
-                if self._is_own_log(error):
+                if self._is_own_log(error) or (is_first and self._stops_differing(carrier)):
                     return
+                is_first = False
                 if str(error) != logged:
                     logged = str(error)
                     serious = isinstance(error, AccessDenied | HandshakeFailed | LogLost)
@@ -289,11 +297,23 @@ class Server(StationServer):
             self._carriers.append(carrier)
             carrier.on_reconnect = partial(self._peer_connected, member)
             carrier.on_log_lost = partial(self._peer_log_lost, member, carrier)
+            self._learn_moves(welcome)
             self.listener.neighbors[member.name] = carrier
             self.listener.neighbors[broker_of(member.name)] = carrier
             _log.info("server connected name=%s address=%s", member.name, member.address)
             self._peer_connected(member)
             return
+
+    def _learn_moves(self, welcome: Welcome) -> None:
+        """Compare the moves that another server knows with those of this server's records."""
+        if welcome.moves:
+            self._call_station(lambda station, _now: station.node.moves.adopt(welcome.moves))
+
+    def _stops_differing(self, carrier: TcpCarrier) -> bool:
+        """Stop if another server runs with another configuration; return whether it does."""
+        if carrier.differs:
+            self._end(ConfigurationError(carrier.differs))
+        return bool(carrier.differs)
 
     def _is_own_log(self, error: Exception) -> bool:
         """Stop if another server knows another or a longer log of this server.
@@ -302,8 +322,7 @@ class Server(StationServer):
         """
         if not isinstance(error, LogLost) or error.server != self.config.name:
             return False
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_exception(error)
+        self._end(error)
         return True
 
     def _peer_log_lost(self, member: Member, carrier: TcpCarrier, error: LogLost) -> None:
@@ -323,7 +342,8 @@ class Server(StationServer):
         await self._connect_peer(member)
 
     def _peer_connected(self, member: Member) -> None:
-        """Let the content broker retransmit what a reconnected broker may have missed."""
+        """Tell a server which moves are known; let the content broker retransmit what it missed."""
+        self._call_station(lambda station, _now: station.regain(member.name))
         if self.content is not None:
             self.content.connected(broker_of(member.name))
 

@@ -20,10 +20,12 @@ from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.placement import Placement, losses
 from ensue.protocols.total.records import PLACEMENT, topics_of
 from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
+from ensue.protocols.total.topic_moves import GROWTH, MoveConfig
 from ensue.runtime.driver import Driver
 from ensue.server.config import Retention, ServerConfig
 from ensue.server.group_commit import GroupCommit
 from ensue.server.merge_log import MergeLog
+from ensue.server.move_log import MoveLog
 
 __all__ = [
     "CONTENT_RECORDS",
@@ -51,6 +53,8 @@ PLACEMENT_RECORD = "placement"
 """The journal's record of the placement that it was written with."""
 LINEAGE_RECORD = "lineage"
 """The journal's record of the incarnations of its log."""
+LINKS = "link/"
+"""Prefix of the journal's records of links to other servers."""
 PEER = "peer/"
 """Prefix of the journal's records of the logs of other servers."""
 CHANGES_SHOWN = 3
@@ -201,11 +205,15 @@ def build_station(
     now_ns: int,
     *,
     message_bytes_max: int = FRAME_BYTES_MAX,
+    probe_ns: int = 0,
 ) -> BuiltStation:
-    """Restore a station from its journal; it sends messages up to `message_bytes_max`."""
+    """Restore a station from its journal; it sends messages up to `message_bytes_max`.
+
+    `probe_ns`: see `TopicLogConfig`.
+    """
     # Half: the limits below don't count the names and lengths around the content.
     answer_bytes_max = max(1, message_bytes_max // 2)
-    topic_log_config = TopicLogConfig(gives_places=True)
+    topic_log_config = TopicLogConfig(gives_places=True, probe_ns=probe_ns)
     topic_log_config = msgspec.structs.replace(
         topic_log_config, batch_bytes_max=min(topic_log_config.batch_bytes_max, answer_bytes_max)
     )
@@ -214,6 +222,8 @@ def build_station(
         state_store_config, bytes_max=min(state_store_config.bytes_max, answer_bytes_max)
     )
     built: list[Station] = []
+    if config.accept_loss:
+        _drop_links(journal)
     records = _of_station(journal)
 
     def station(own: Mapping[str, bytes]) -> Station:
@@ -222,7 +232,13 @@ def build_station(
                 name=config.name,
                 placement=placement,
                 config=config.sequencer,
-                station_config=StationConfig(expire_ns=int(config.expire_s * SECOND_NS)),
+                station_config=StationConfig(
+                    expire_ns=int(config.expire_s * SECOND_NS),
+                    moves=MoveConfig(
+                        bytes_max=min(MoveConfig().bytes_max, answer_bytes_max // GROWTH)
+                    ),
+                    compares=config.accept_loss,
+                ),
                 topic_log_config=topic_log_config,
                 state_store_config=state_store_config,
                 records=own,
@@ -249,6 +265,15 @@ def build_station(
     return BuiltStation(built[0], linked)
 
 
+def _drop_links(journal: Journal) -> None:
+    """Begin the numbers of all links again: another server may have lost its side of them.
+
+    Nothing waits for the frames under way: every client that caused them gets `LogLost`.
+    """
+    if links := [key for key in journal.records if key.startswith(LINKS)]:
+        journal.append([Persist(key, None) for key in links])
+
+
 async def retain(
     journal: Journal,
     retention: Retention,
@@ -259,11 +284,12 @@ async def retain(
 ) -> None:
     """Drop events beyond the retention, at intervals, until the disk fails.
 
-    Also look for subscriptions that merge all groups.
+    Also log moves of topics, and look for subscriptions that merge all groups.
     """
-    merge_log = MergeLog(station)
+    move_log, merge_log = MoveLog(station), MergeLog(station)
     while True:
         await asyncio.sleep(RETAIN_EVERY_S)
+        move_log.check()
         merge_log.check()
         now_s = platform.current().wall_s()
         try:

@@ -150,11 +150,17 @@ class StationServer(ABC):
         listener: Listener | None = None,
         broker_admission: BrokerAdmission | None = None,
         message_bytes_max: int = FRAME_BYTES_MAX,
+        probe_ns: int = 0,
     ) -> None:
         """Start the station; the transport has entered its name."""
         now_ns = self._clock.now_ns()
         built = build_station(
-            self.config, self.placement, journal, now_ns, message_bytes_max=message_bytes_max
+            self.config,
+            self.placement,
+            journal,
+            now_ns,
+            message_bytes_max=message_bytes_max,
+            probe_ns=probe_ns,
         )
         self.station = built.station
         self.lineage = built.station.lineage = begin_incarnation(journal, built.station.log.placed)
@@ -246,34 +252,36 @@ class StationServer(ABC):
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
+    def _end(self, error: Exception) -> None:
+        """Stop the server with an error, unless it stops already."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
+
     def _station_failed(self, error: Exception) -> None:
         """Stop the server after an exception of its station."""
-        if self._ended is not None and not self._ended.done():
-            failure = InternalError(
-                f"{self.config.name} failed, so the server has stopped: {error!r}. No confirmed "
-                "event is lost; start it again, and please report the traceback in the log"
-            )
-            failure.__cause__ = error
-            self._ended.set_exception(failure)
+        failure = InternalError(
+            f"{self.config.name} failed, so the server has stopped: {error!r}. No confirmed "
+            "event is lost; start it again, and please report the traceback in the log"
+        )
+        failure.__cause__ = error
+        self._end(failure)
 
     def _damaged(self, error: LogDamaged) -> None:
         """Stop the server: clients would request the damaged events endlessly."""
         _log.critical("journal damaged, server stops: %s", error)
-        if self._ended is not None and not self._ended.done():
-            failure = LogDamaged(
-                f"{error}, so the server has stopped. Start it from a backup, or with "
-                "--accept-loss (docs/how-to/operations.md, Backup and recovery)",
-                path=error.path,
-            )
-            failure.__cause__ = error
-            self._ended.set_exception(failure)
+        failure = LogDamaged(
+            f"{error}, so the server has stopped. Start it from a backup, or with "
+            "--accept-loss (docs/how-to/operations.md, Backup and recovery)",
+            path=error.path,
+        )
+        failure.__cause__ = error
+        self._end(failure)
 
     def _journal_failed(self, error: BaseException) -> None:
-        if self._ended is not None and not self._ended.done():
-            failure = JournalFailed(
-                f"the journal in {self.config.data} can't be written any more, so the server has "
-                f"stopped: {error}. No confirmed event is lost; free or repair the disk, and start "
-                "it again"
-            )
-            failure.__cause__ = error
-            self._ended.set_exception(failure)
+        failure = JournalFailed(
+            f"the journal in {self.config.data} can't be written any more, so the server has "
+            f"stopped: {error}. No confirmed event is lost; free or repair the disk, and start "
+            "it again"
+        )
+        failure.__cause__ = error
+        self._end(failure)

@@ -39,7 +39,7 @@ from ensue.transports.framed import FramedTransport
 from ensue.transports.tcp.options import write_address
 from ensue.transports.traffic_counts import Traffic
 
-__all__ = ["Progress", "Status"]
+__all__ = ["MailboxStatus", "Progress", "Status"]
 
 FRESH_S = 1.0
 """How old the output may be."""
@@ -87,6 +87,23 @@ class _Cached(Generic[T]):
         return self._value
 
 
+class MailboxStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a durable subscription by content has beside its progress."""
+
+    server: str
+    """The server that keeps it."""
+    user: str
+    """Its owner; empty: none, or any."""
+    where: str
+    bytes: int
+    """Of the events that wait."""
+    has_reader: bool
+    idle_s: float
+    """Time without a reader; 0 if it has one."""
+    lost: str
+    """Why it has lost events; empty: it has not."""
+
+
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a durable subscription, by its records."""
 
@@ -99,6 +116,8 @@ class Progress(msgspec.Struct, frozen=True):
     """Topics that it has begun to read, on any server."""
     elsewhere: dict[str, int]
     """Topics of other servers, and the last slot handled of each."""
+    mailbox: MailboxStatus | None = None
+    """Of a subscription by content."""
 
 
 class Status:
@@ -306,7 +325,7 @@ class Status:
         return "" if listener is None else write_address(listener.host, listener.port)
 
     def _topics(self, patterns: tuple[str, ...] | None, names_max: int) -> Json:
-        log = self.station.log
+        log, placement = self.station.log, self.station.placement
         bounds = log.bounds()
         names: Iterable[str] = bounds
         if patterns is not None:
@@ -322,6 +341,7 @@ class Status:
                     "next": bounds[name][1],
                     "events": bounds[name][1] - bounds[name][0],
                     "listeners": len(listeners[name]),
+                    "current": placement.knows(name) and placement.node(name) == self.config.name,
                 }
                 for name in most
             ],
@@ -377,6 +397,9 @@ class Status:
                     "elsewhere": known.elsewhere if fits else {},
                     "lag_is_least": not fits,
                 }
+                if known.mailbox is not None:
+                    one["heard_s"] = known.mailbox.idle_s
+                    one["mailbox"] = msgspec.structs.asdict(known.mailbox)
             shown.append(one)
         return {"subscriptions_count": len(names), "subscriptions": shown}
 
@@ -385,6 +408,7 @@ class Status:
         node, listener, journal = self.station.node, self.listener, self.journal
         together, largest = node.groups.sizes()
         sync_s, lineage = self.config.sync_s, self.station.lineage
+        moving = node.coordinator.under_way()
         return {
             "pid": platform.current().usage().pid,
             "events": self.events,
@@ -394,6 +418,8 @@ class Status:
                 "mean": 1 + node.groups.pairs / together if together else 1.0,
                 "merged_by": [msgspec.structs.asdict(each) for each in node.group_merges()],
             },
+            "move": None if moving is None else msgspec.structs.asdict(moving),
+            "holds_for": node.moves.frozen,
             "open_stamps": node.open_count,
             "early_requests": node.early_count,
             "voids": node.voids,

@@ -71,8 +71,9 @@ def play(
     """
     if encode is None:
         encode = scenario.encode
-    recorder = Recorder(f"{scenario.name}-{seed}", scenario.order, peer_frames=peer_frames)
     build = orders.named(scenario.order).deployment()
+    label = build.order_label(scenario)
+    recorder = Recorder(f"{scenario.name}-{seed}", label, peer_frames=peer_frames)
     deployment = build(scenario, seed, recorder=recorder, encode=encode, roles=roles)
     world = deployment.world
     world.run(until_ns=scenario.duration_ns)

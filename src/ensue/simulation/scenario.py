@@ -14,6 +14,7 @@ from ensue.protocols.merged.config import MergedConfig
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.topic_moves import MoveConfig
 from ensue.simulation.content_spec import ContentSpec
 from ensue.simulation.world.clocks import ClockConfig
 from ensue.simulation.world.disks import DiskConfig
@@ -22,6 +23,7 @@ from ensue.simulation.world.load_model import QueueConfig
 from ensue.simulation.world.network import NetworkConfig
 
 __all__ = [
+    "PROBE_NS",
     "RETRY_NS_MIN",
     "Change",
     "Corruption",
@@ -43,6 +45,8 @@ __all__ = [
 SECOND_NS = 1_000_000_000
 RETRY_NS_MIN = 10_000_000
 """The shortest wait for an answer, unless a scenario says otherwise: messages may get lost."""
+PROBE_NS = 25_000_000
+"""How long a topic is silent before its log probes for a lost event, unless it says otherwise."""
 
 
 class SequencerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +226,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     publishers: tuple[PublisherSpec, ...] = ()
     subscribers: tuple[SubscriberSpec, ...] = ()
     sequencer: SequencerConfig = SequencerConfig(retry_ns_min=RETRY_NS_MIN)
-    topic_log_config: TopicLogConfig = TopicLogConfig()
+    topic_log_config: TopicLogConfig = TopicLogConfig(probe_ns=PROBE_NS)
     hypercube: CausalConfig = CausalConfig(retry_ns_min=RETRY_NS_MIN)
     """For order `causal`, which has no chain and no notification service."""
     merge: MergeSpec = MergeSpec()
@@ -247,7 +251,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults = Faults()
     vanish: tuple[Vanish, ...] = ()
     moves: tuple[TopicMove, ...] = ()
-    """For order `total`."""
+    """For order `total`, as `move`."""
+    move: MoveConfig = MoveConfig()
     encode: bool = False
     """Send every frame as bytes, which exercises the wire and gives sizes to the trace."""
 

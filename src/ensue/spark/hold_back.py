@@ -288,8 +288,8 @@ class TotalHoldBack:
                     f"two events at position {position:,}: {event!r} came after another one was "
                     "released. The topics are not mutually ordered: order only topics that one "
                     "client subscribes to together, from their first common cut "
-                    "(ensue.spark.common_cut); if the servers have causal = false, order a batch "
-                    "by='total-noncausal'",
+                    "(ensue.spark.common_cut); if the servers have causal = false, order the "
+                    "log by='total-noncausal'",
                 )
         late = part.where(known)
         for position in late.positions:

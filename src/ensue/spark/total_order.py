@@ -84,8 +84,9 @@ def order(
     without a position, with the verdict `before_cut`, and `order` logs a warning. If `topics` gives
     the first offsets, earlier events are dropped, or stay in the same way with `before_cut`.
 
-    `by="total-noncausal"` orders a batch of a chain with `causal = false` along its stamps
-    (`vector_order`); such a log has no common cut, and can't be ordered as a stream.
+    `by="total-noncausal"` orders the log of a chain with `causal = false` along its stamps
+    (`vector_order`). Such a log has no common cut, and positions count events: in a batch all, in a
+    stream those released.
 
     A stream releases an event after all smaller positions. `time_to_live` ("10 minutes" or a
     timedelta, by `published_at` relative to the newest one seen) bounds the wait: when an event has

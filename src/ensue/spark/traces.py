@@ -10,13 +10,24 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from ensue.checkers import named_order
 from ensue.core import trace
 from ensue.core.errors import BadInput
+from ensue.spark.sessions import session
 
-__all__ = ["check_files", "check_trace", "find_damage", "is_local", "read_trace", "trace_schema"]
+__all__ = [
+    "check_files",
+    "check_trace",
+    "find_damage",
+    "is_local",
+    "order_of_trace",
+    "read_trace",
+    "trace_schema",
+]
 
 _REMOTE = "://"
 
@@ -32,6 +43,18 @@ def read_trace(spark: SparkSession, source: str | Path) -> DataFrame:
     if is_local(source):
         places = [str(path.absolute()) for path in check_files(Path(source))]
     return spark.read.schema(trace_schema()).parquet(*places)
+
+
+def order_of_trace(source: DataFrame | str | Path) -> str:
+    """Return the order that the rows of a trace name; raise unless it is one."""
+    if isinstance(source, str | Path) and is_local(source):
+        return named_order(trace.named_orders(source), source)
+    frame = source if isinstance(source, DataFrame) else read_trace(session(), source)
+    found = frame.groupBy("order").agg(f.count("transaction").alias("parts")).collect()
+    names = {row["order"] for row in found}
+    if any(row["parts"] for row in found):
+        names.add("transactions")
+    return named_order(names, "the trace" if isinstance(source, DataFrame) else source)
 
 
 def is_local(source: str | Path) -> bool:

@@ -11,22 +11,25 @@ got them. HAZARD: a single subscriber of two topics may have got their events in
 `order` returns, because the chain had no reason to order them. Nothing depends on it but that
 subscriber.
 
+A stream (`vector_hold_back`) waits for missing events, and counts positions as it releases events.
+
 One task walks through the columns `topic`, `offset`, `stamp` and `published_at` of all events; the
 other columns stay where they are. HAZARD: these four have to fit into its memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from ensue.core.errors import UnsupportedOrder
 from ensue.spark.conditions import SparkFault
 from ensue.spark.hold_back import Limits, MakeHoldBack
 from ensue.spark.order_rules import Cut, Held, TotalRule
+from ensue.spark.vector_hold_back import VectorHoldBack
 
 __all__ = ["LogEvent", "VectorRule", "place"]
 
@@ -70,14 +73,8 @@ class VectorRule:
         return frame.orderBy("position")
 
     def hold_back(self, cut: Cut, limits: Limits) -> MakeHoldBack:
-        """Refuse a stream: what comes first is known only from later events."""
-        del cut, limits
-        raise UnsupportedOrder(
-            "a stream can't be put into total order that is not causal: read the log as a batch "
-            "(spark.read), or use servers with causal = true",
-            order="total-noncausal",
-            transport="spark",
-        )
+        """See `OrderingRule`."""
+        return partial(VectorHoldBack, dict(cut), limits)
 
 
 def place(events: Iterable[LogEvent]) -> Iterator[tuple[str, int]]:

@@ -79,6 +79,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """By topic, the first remaining offset."""
     published: dict[str, dict[str, int]] = {}
     """By publisher and topic, the highest `publisher_seq` in `segments`."""
+    order: str = ""
+    """The order of the run, as in traces; empty: not known."""
 
 
 class Topic(msgspec.Struct, kw_only=True):
@@ -99,11 +101,14 @@ class State(msgspec.Struct, kw_only=True):
     tokens: dict[str, int] = {}
     """By writer, its last batch."""
     published: dict[str, dict[str, int]] = {}
+    order: str = ""
+    """The last order of a commit that names one."""
 
     def apply(self, commit: Commit) -> None:
         """Apply the next commit."""
         assert commit.number == self.number + 1
         self.number = commit.number
+        self.order = commit.order or self.order
         for segment in commit.segments:
             topic = self.topics.get(segment.topic)
             if topic is None:

@@ -57,6 +57,11 @@ class Bounds(NamedTuple):
 class LogReader(Protocol):
     """A readable event log."""
 
+    @property
+    def order(self) -> str:
+        """The order of its events, as in traces; empty: not known."""
+        ...
+
     def bounds(self) -> dict[str, Bounds]:
         """Return the current offsets of each topic, all at the same commit."""
         ...
@@ -109,6 +114,11 @@ class DirectoryReader:
         if not self._layout.exists():
             raise BadInput(f"{source} holds no event log: it has no folder _commits")
         self._state = self._layout.load()
+
+    @property
+    def order(self) -> str:
+        """The order of its events, as in traces; empty: not known."""
+        return self._state.order
 
     def bounds(self) -> dict[str, Bounds]:
         """Return the current offsets of each topic, all at the same commit."""

@@ -29,8 +29,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from secrets import token_hex
 from typing import Any, NoReturn, Self, TypeVar
 
+import msgspec
 import pyarrow as pa
 
+from ensue import orders
 from ensue.core.errors import (
     AccessDenied,
     BadInput,
@@ -45,6 +47,7 @@ from ensue.core.lineage import Lineage, contradiction, lost_text
 from ensue.core.wire import FRAME_BYTES_MAX, Codec, bundle
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import Fetch, Surveyed
+from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import Expired, Refused
 from ensue.protocols.total.placement import Placement
 from ensue.store.reader import Bounds, EventRow, batch_of, merge_stamp
@@ -324,6 +327,9 @@ class RemoteReader:
             closed=welcome.closed,
         )
         self._check_log(welcome)
+        config = msgspec.msgpack.decode(welcome.config, type=SequencerConfig)
+        self.order = orders.log_order(config)
+        """The order of its events, as in traces."""
         self._addresses = {
             member.name: parse_address(member.address, what="a station's address")
             for member in welcome.chain

@@ -58,7 +58,7 @@ class LogSink:
     the first write that fails is logged, and all later rows are dropped and counted.
     """
 
-    def __init__(self, directory: str | Path, *, flush_s: float = FLUSH_S) -> None:
+    def __init__(self, directory: str | Path, *, order: str = "", flush_s: float = FLUSH_S) -> None:
         if not isinstance(directory, str | Path):
             raise BadInput(f"directory must be a path, got {type(directory).__name__}")
         self.directory = Path(directory)
@@ -72,7 +72,7 @@ class LogSink:
         self._rows: list[dict[str, Any]] = []
         self._failed = False
         try:
-            self._writer = LogWriter(self.directory)
+            self._writer = LogWriter(self.directory, order=order)
         except EnsueError:
             raise
         except Exception as error:

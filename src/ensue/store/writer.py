@@ -46,14 +46,16 @@ _log = logging.getLogger("ensue")
 class LogWriter:
     """The writer of a log directory, which it creates if absent.
 
-    It waits up to `wait_s` for another writer to close, then raises `LogInUse`.
+    It waits up to `wait_s` for another writer to close, then raises `LogInUse`. `order` is that of
+    the run whose events it writes, as in traces; empty: not known.
     """
 
-    def __init__(self, directory: str | Path, *, wait_s: float = 0.0) -> None:
+    def __init__(self, directory: str | Path, *, order: str = "", wait_s: float = 0.0) -> None:
         self.directory = local_path(directory)
         self._layout = Layout(self.directory)
         self._layout.create()
         self._lock = Lock(self._layout.lock, wait_s=wait_s)
+        self._order = order
         self._closed = False
         self._clean = True
         """Whether a commit lists every file of the directory."""
@@ -221,6 +223,7 @@ class LogWriter:
             token=token,
             trims=trims or {},
             published=published or {},
+            order=self._order,
         )
         try:
             self._layout.write_commit(commit)

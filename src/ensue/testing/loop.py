@@ -110,16 +110,13 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def run_iteration(self) -> None:
         """Run the callbacks that are ready now; those that they schedule run next time."""
-        asyncio._set_running_loop(self)  # noqa: SLF001 - what asyncio offers to loops
-        try:
-            for _ in range(len(self.ready)):
-                if self.dead:
-                    return
-                handle = self.ready.popleft()
-                if not handle.cancelled():
-                    handle._run()  # noqa: SLF001 - what a loop does with a handle
-        finally:
-            asyncio._set_running_loop(None)  # noqa: SLF001 - as above
+        ready = self.ready
+        for _ in range(len(ready)):
+            if self.dead:
+                return
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001 - what a loop does with a handle
 
     def kill(self) -> None:
         """Drop everything: not one more line of the process runs."""
@@ -137,7 +134,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         """Run a callback in the next iteration."""
-        if context is None and not self.is_running():
+        if context is None and self.process.world.running is not self:
             context = self.context.copy()
         handle = asyncio.Handle(callback, args, self, context)
         if not self.dead:
@@ -226,7 +223,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def is_running(self) -> bool:
         """Return whether an iteration runs."""
-        return asyncio._get_running_loop() is self  # noqa: SLF001 - what asyncio offers to loops
+        return self.process.world.running is self
 
     def is_closed(self) -> bool:
         """Return whether the loop was closed or its process killed."""

@@ -10,6 +10,7 @@ cut writes, names, faults) come from generators derived from the seed too, one f
 that a change of one does not move all others.
 """
 
+import asyncio
 import heapq
 import logging
 import traceback
@@ -24,6 +25,7 @@ import msgspec
 
 from ensue.core.trace import Row
 from ensue.testing.errors import SimulationFailed, Stuck
+from ensue.testing.loop import ProcessLoop
 from ensue.testing.network import Network, NetworkOptions
 from ensue.testing.process import Host, Main, Process
 
@@ -68,11 +70,16 @@ class World:
         self.failures: list[str] = []
         """Exceptions that no code handled."""
         self.iterations = 0
+        self.running: ProcessLoop | None = None
+        """The loop whose iteration runs."""
+        self._entered: ProcessLoop | None = None
+        """The loop that asyncio takes for the running one, which stays that between iterations:
+        setting it is slow."""
         self._closed = False
         self._starts = 0
         self._steps: dict[str, int] = {}
         """By node: the step of its last row."""
-        self._random = self.generator("scheduler")
+        self._bits = self.generator("scheduler").getrandbits
         self._hosts: dict[str, Host] = {}
         self._events: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._event_count = 0
@@ -175,13 +182,17 @@ class World:
         """Run until the main process ends; return its result."""
         process = self.start(MAIN, main)
         until_ns = int(until_s * SECOND_NS)
-        while process.alive:
-            if not self._step():
-                raise Stuck(self._describe("nothing is left that could happen"))
-            if self.now_ns > until_ns:
-                raise Stuck(self._describe(f"it has not ended after {until_s:g} virtual seconds"))
-            if self.iterations > ITERATIONS_MAX:
-                raise Stuck(self._describe(f"more than {ITERATIONS_MAX} iterations"))
+        try:
+            while process.alive:
+                if not self._step():
+                    raise Stuck(self._describe("nothing is left that could happen"))
+                if self.now_ns > until_ns:
+                    why = f"it has not ended after {until_s:g} virtual seconds"
+                    raise Stuck(self._describe(why))
+                if self.iterations > ITERATIONS_MAX:
+                    raise Stuck(self._describe(f"more than {ITERATIONS_MAX} iterations"))
+        finally:
+            self._enter(None)
         if process.killed:
             raise SimulationFailed("the main process was killed")
         return process.task.result()
@@ -196,19 +207,39 @@ class World:
             self._collect_timers(now_ns)
         ready = self._ready
         if ready:
-            chosen = ready[0] if len(ready) == 1 else self._random.choice(ready)
+            count = len(ready)
+            chosen = ready[0] if count == 1 else ready[self._below(count)]
             self.iterations += 1
             loop = chosen.loop
-            loop.run_iteration()
+            if self._entered is not loop:
+                self._enter(loop)
+            self.running = loop
+            try:
+                loop.run_iteration()
+            finally:
+                self.running = None
             if loop.awake and not loop.ready:
                 self.sleep(chosen)
-            self.now_ns += 1 + self._random.randrange(ITERATION_NS_MAX)
+            self.now_ns += 1 + self._below(ITERATION_NS_MAX)
             return True
         due_ns = min(self._timer_ns, self._events[0][0] if self._events else inf)
         if due_ns == inf:
             return False
         self.now_ns = max(now_ns, int(due_ns))
         return True
+
+    def _enter(self, loop: ProcessLoop | None) -> None:
+        """Make a loop the one that asyncio takes for the running one; None: none."""
+        self._entered = loop
+        asyncio._set_running_loop(loop)  # noqa: SLF001 - what asyncio offers to loops
+
+    def _below(self, limit: int) -> int:
+        """Draw an integer below a limit, as `Random.randrange` does, in less time."""
+        bits = limit.bit_length()
+        drawn = self._bits(bits)
+        while drawn >= limit:
+            drawn = self._bits(bits)
+        return drawn
 
     def _collect_timers(self, now_ns: int) -> None:
         """Make due timers ready, and note when the next one is due."""

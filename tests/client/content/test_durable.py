@@ -160,6 +160,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"name": "a", "accept_loss": True}, ConfigurationError, "is for durable subscriptions"),
     ({"durable": True, "name": "a", "pending_max": 0}, BadInput, "pending_max must be"),
+    (
+        {"durable": True, "name": "a", "where": "x >"},
+        ensue.FilterError,
+        "the filter of the durable subscription 'a' can't be read: expected a number",
+    ),
 ]
 
 
@@ -170,7 +175,7 @@ def test_wrong_options_are_refused(
     async def main() -> None:
         async with ensue.connect("memory://", order=None) as bus:
             with pytest.raises(error, match=text):
-                bus.subscribe(where=WHERE, **options)
+                bus.subscribe(**{"where": WHERE, **options})
 
     asyncio.run(main())
 
@@ -181,7 +186,7 @@ def test_other_filter_is_refused(kind: str, tmp_path: Path) -> None:
         async with three(kind, tmp_path) as (a, b, _):
             async with durable(a):
                 pass
-            with pytest.raises(SubscriptionRefused, match="has the filter 'x exists'"):
+            with pytest.raises(SubscriptionRefused, match="'x exists', got 'x = 1': enter it"):
                 async with b.subscribe(where="x = 1", name="billing", durable=True):
                     pass
 
@@ -225,7 +230,7 @@ def test_trace_has_what_was_delivered_and_acknowledged(tmp_path: Path) -> None:
 
     asyncio.run(main())
     rows = [
-        row for row in traces.read(tmp_path / "trace") if row.subscription == "durable/billing.sub"
+        row for row in traces.read(tmp_path / "trace") if row.subscription == "durable/billing.sub1"
     ]
     seen = [(row.action, row.position, row.verdict) for row in rows if row.node == "a"]
     assert seen == [

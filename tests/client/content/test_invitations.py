@@ -95,14 +95,14 @@ def test_no_recipient_aborts_unless_none_is_needed(kind: str, tmp_path: Path) ->
                         await tx.publish({"x": 1}, f"{x}/{at_least}".encode())
                         return await tx.invite({"x": x}, at_least=at_least)
 
-                with pytest.raises(TransactionAborted, match="no client takes the invitation"):
+                with pytest.raises(TransactionAborted, match="found no client, of at_least=1"):
                     await within(invite(1, 1))
-                with pytest.raises(TransactionAborted, match="1 of at least 2 clients take"):
+                with pytest.raises(TransactionAborted, match="found 1 client, of at_least=2"):
                     await within(invite(2, 2))
                 assert await within(invite(0, 1)) == 0
                 assert await within(invite(1, 2)) == 1
                 await within(b.on_invitation(None, where="x=2"))
-                with pytest.raises(TransactionAborted, match="no client takes the invitation"):
+                with pytest.raises(TransactionAborted, match="found no client, of at_least=1"):
                     await within(invite(1, 2))
                 assert await read(events, 2) == [b"1/0", b"2/1"]
                 assert not events.waiting
@@ -121,7 +121,8 @@ def test_recipient_that_fails_or_leaves_aborts(kind: str, tmp_path: Path) -> Non
             async def fail(_: ensue.InvitedTransaction) -> None:
                 raise ZeroDivisionError
 
-            async def hang(_: ensue.InvitedTransaction) -> None:
+            async def hang(tx: ensue.InvitedTransaction) -> None:
+                await tx.subscribe("x = 9")
                 reached.set()
                 await hangs.wait()
 
@@ -139,6 +140,38 @@ def test_recipient_that_fails_or_leaves_aborts(kind: str, tmp_path: Path) -> Non
             with pytest.raises(TransactionAborted, match="gone"):
                 await within(inviting)
             assert await within(invite()) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at_least", [1, 2])
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_recipient_that_leaves_before_it_acts_does_not_count(
+    kind: str, at_least: int, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with three(kind, tmp_path) as (a, b, c):
+            await within(a.advertise(where="x exists"))
+            await within(b.on_invitation(nothing, where="x exists"))
+            reached, hangs = asyncio.Event(), asyncio.Event()
+
+            async def hang(_: ensue.InvitedTransaction) -> None:
+                reached.set()
+                await hangs.wait()
+
+            async def invite() -> int:
+                async with a.transaction(isolation="atomic", timeout=60) as tx:
+                    return await tx.invite({"x": 1}, at_least=at_least)
+
+            await within(c.on_invitation(hang, where="x exists"))
+            inviting = asyncio.create_task(invite())
+            await within(reached.wait())
+            await within(c.close())
+            if at_least == 1:
+                assert await within(inviting) == 1
+            else:
+                with pytest.raises(TransactionAborted, match="found 1 client, of at_least=2"):
+                    await within(inviting)
 
     asyncio.run(main())
 
@@ -208,6 +241,31 @@ def test_recipients_invite_others(kind: str, tmp_path: Path) -> None:
                 async with a.transaction(timeout=60) as tx:
                     assert await within(tx.invite({"x": 1})) == 1
                 assert sorted(await read(events, 2)) == [b"b", b"c"]
+
+    asyncio.run(main())
+
+
+def test_recipient_that_hangs_is_named_at_the_timeout() -> None:
+    async def main() -> None:
+        async with (
+            ensue.connect("memory://hangs", order=None, name="a") as a,
+            ensue.connect("memory://hangs", order=None, name="b") as b,
+        ):
+            await a.advertise(where="x exists")
+
+            async def hang(_: ensue.InvitedTransaction) -> None:
+                await asyncio.Event().wait()
+
+            await b.on_invitation(hang, where="x exists")
+
+            async def invite() -> None:
+                async with a.transaction(timeout=0.2) as tx:
+                    await tx.invite({"x": 1})
+
+            waited = "0.2 s passed while it waited for a handler that takes the invitation {'x': 1}"
+            with pytest.raises(TransactionAborted, match=waited) as caught:
+                await within(invite())
+            assert caught.value.reason == "timeout"
 
     asyncio.run(main())
 

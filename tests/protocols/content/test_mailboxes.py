@@ -7,12 +7,13 @@ import pytest
 from tests.protocols.content.harness import Net
 from tests.protocols.transactions.harness import TransactionNet, adv, invite, line, pub, usub
 
-from ensue.protocols.content.client import Attachment, Notified, Superseded
+from ensue.core.errors import limit_in
+from ensue.protocols.content.client import Answered, Attachment, Notified, Superseded
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.effects import Effects
-from ensue.protocols.content.frames import Attach
+from ensue.protocols.content.frames import Attach, Dismiss
 from ensue.protocols.content.mailboxes import Mailbox, Mailboxes
-from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE
+from ensue.protocols.transactions.frames import ATOMIC, PLANNED, SERIALIZABLE, Operation
 
 WINDOW = 3
 CONFIG = ContentConfig(
@@ -165,6 +166,36 @@ def test_overfull_mailbox_delivers_what_it_kept_and_then_ends(limits: dict[str, 
     assert made.payloads("s") == ["y"]
 
 
+@pytest.mark.parametrize("limits", [{"kept_max": 4}, {"kept_bytes_max": 4 * 277}])
+@pytest.mark.parametrize("isolation", [SERIALIZABLE, ATOMIC, PLANNED])
+def test_overfull_mailbox_keeps_all_events_of_a_transaction_or_none(
+    isolation: str, limits: dict[str, int]
+) -> None:
+    made = net(config=msgspec.structs.replace(CONFIG, **limits))
+    attach(made, "r")
+    assert made.run("a", pub("1", x=1), pub("2", x=2), isolation=isolation) == ""
+    assert sorted(made.payloads("r")) == ["1", "2"]
+    three = (pub("3", x=1), pub("4", x=1), pub("5", x=1))
+    assert made.run("a", *three, isolation=isolation) == ""
+    assert lost(made, "r") == []
+    publish(made, "6")
+    ask(made, "r", "acknowledge", NAME, 1, 2)
+    assert sorted(made.payloads("r")) == ["1", "2"]
+    (limit,) = limits
+    assert limit in lost(made, "r")[0]
+    made.at_rest()
+
+
+@pytest.mark.parametrize("isolation", [SERIALIZABLE, ATOMIC, PLANNED])
+def test_transaction_that_just_fits_is_kept(isolation: str) -> None:
+    made = net(config=msgspec.structs.replace(CONFIG, kept_max=3))
+    attach(made, "r")
+    publish(made, "1")
+    assert made.run("a", pub("2", x=1), pub("3", x=2), isolation=isolation) == ""
+    assert sorted(made.payloads("r")) == ["1", "2", "3"]
+    assert lost(made, "r") == []
+
+
 def test_idle_reader_of_an_overfull_mailbox_is_detached() -> None:
     """Another subscription has taken all room."""
     made = net(config=msgspec.structs.replace(CONFIG, kept_bytes_max=3 * 277))
@@ -259,17 +290,87 @@ def test_events_of_a_transaction_are_kept_whole(isolation: str, seed: int) -> No
     made.at_rest()
 
 
+def begun(made: TransactionNet, isolation: str) -> str:
+    """Have `a` publish within a transaction; return its name."""
+    if isolation == PLANNED:
+        publication = made.client("a").planned_publication("a", {"x": 1}, b"old", now_ns=0)
+        one = Operation(path="1", client="a", publication=publication)
+        number = made.command(
+            "a", lambda node, now: node.submit([one], 10**9, hold=True, now_ns=now)
+        )
+    else:
+        number = made.command("a", lambda node, now: node.begin(isolation, 10**9, now_ns=now))
+    made.settle()
+    (name,) = [
+        one.transaction
+        for one in made.notified["a"]
+        if isinstance(one, Answered) and one.number == number
+    ]
+    if isolation != PLANNED:
+        made.command(
+            "a",
+            lambda node, now: node.act(
+                name, "pub", attributes={"x": 1}, payload=b"old", now_ns=now
+            ),
+        )
+        made.settle()
+    return name
+
+
+@pytest.mark.parametrize("where", ["x > 0", "x = 7"])
+@pytest.mark.parametrize("isolation", [SERIALIZABLE, ATOMIC, PLANNED])
+def test_subscription_made_again_gets_no_event_that_was_published_for_the_earlier_one(
+    isolation: str, where: str
+) -> None:
+    made = net()
+    attach(made, "r")
+    name = begun(made, isolation)
+    ask(made, "r", "release", NAME, 1, forget=True)
+    assert attach(made, "s", where) == ""
+    refused = ask(made, "a", "end", name, commit=True)
+    # The other isolations have no place in a sequence where the earlier one is still there.
+    assert refused.startswith("conflict") == (isolation == SERIALIZABLE), refused
+    made.regular("a", pub("new", x=7))
+    made.settle()
+    assert (made.payloads("r"), made.payloads("s")) == ([], ["new"])
+    made.at_rest()
+
+
+def test_subscriptions_made_one_after_the_other_have_names_of_their_own() -> None:
+    made = net()
+    for _ in range(2):
+        attach(made, "r")
+        ask(made, "r", "release", NAME, 1, forget=True)
+    made.broker("b2").log.write_snapshot()
+    made.drain("b2")
+    made.crash("b2")
+    attach(made, "r")
+    publish(made, "1")
+    assert made.events("r") == [(f"{NAME}.sub3", "1")]
+    made.client("r").log.write_snapshot()
+    made.drain("r")
+    made.crash("r")
+    ask(made, "r", "acknowledge", NAME, 1, 1)
+    rows = [row for row in made.rows if row["action"] in ("subscribed", "acknowledged")]
+    assert [(row["subscription"], row["publisher_seq"]) for row in rows] == [
+        (f"{NAME}.sub1", 1),
+        (f"{NAME}.sub2", 1),
+        (f"{NAME}.sub3", 1),
+        (f"{NAME}.sub3", 1),
+    ]
+
+
 def test_transactions_do_not_change_a_durable_subscription() -> None:
     made = net()
     attach(made, "r")
-    made.application.names["mine"] = f"{NAME}.sub"
+    made.application.names["mine"] = f"{NAME}.sub1"
     for isolation in (SERIALIZABLE, ATOMIC, PLANNED):
         acts = pub("1", x=1), invite(NAME, usub("mine"))
         assert made.run("a", *acts, isolation=isolation) != ""
     refused = [each for each in made.answers("a").values() if "do not change" in each]
     assert len(refused) == 3
     assert made.run("r", usub("mine")) != ""
-    assert f"'{NAME}.sub' belongs to another client" in made.answers("r").values()
+    assert f"'{NAME}.sub1' belongs to another client" in made.answers("r").values()
     publish(made, "2")
     assert made.payloads("r") == ["2"]
     made.at_rest()
@@ -292,9 +393,113 @@ def test_answer_comes_when_the_subscription_is_in_effect_and_goes_to_the_latest_
     assert (made.answers("r")[first], made.answers("s")[second]) == ("superseded", "")
 
 
+EXPIRE_NS = 10**9
+EXPIRING = msgspec.structs.replace(
+    CONFIG, mailbox_expire_ns=EXPIRE_NS, lease_ns=10**8, beat_ns=10**7
+)
+
+
+def test_mailbox_without_a_reader_expires_and_its_name_says_so() -> None:
+    made = net(config=msgspec.structs.replace(EXPIRING, lease_ns=10**15, beat_ns=10**14))
+    made.broker("b2")._expire_from_ns = 0  # It started long ago.
+    attach(made, "r")
+    made.elapse(10 * EXPIRE_NS)
+    publish(made, "1")
+    assert made.payloads("r") == ["1"], "it has a reader"
+    ask(made, "r", "release", NAME, 1)
+    publish(made, "2")
+    made.elapse(EXPIRE_NS - 10**6)
+    assert attach(made, "s") == "", "a reader begins the time anew"
+    ask(made, "s", "release", NAME, 2)
+    made.elapse(EXPIRE_NS - 10**6)
+    assert made.broker("b2").state.mailboxes.open
+    made.elapse(2 * 10**6)
+    assert not made.broker("b2").state.mailboxes.open
+    assert all(not made.broker(name).tables.subscriptions for name in made.tree)
+    made.at_rest()
+    for restart in (False, True):
+        if restart:
+            made.broker("b2").log.write_snapshot()
+            made.drain("b2")
+            made.crash("b2")
+            made.settle()
+        refused = attach(made, "r")
+        assert "'billing' has expired, with the events that it kept" in refused
+        assert "accept_loss=True" in refused
+    assert attach(made, "r", accept_loss=True) == ""
+    publish(made, "3")
+    assert made.payloads("r")[-1] == "3"
+
+
+def test_readers_have_time_to_return_after_a_restart() -> None:
+    made = net(config=EXPIRING)
+    attach(made, "r")
+    made.command("r", lambda node, now: node.leave(now_ns=now))
+    made.settle()
+    made.now_ns += 10 * EXPIRE_NS  # The broker is down.
+    made.crash("b2")
+    made.settle()
+    assert made.broker("b2").state.mailboxes.open
+    assert made.broker("b2").next_timer_ns() >= made.now_ns
+    made.elapse(EXPIRING.lease_ns)
+    assert not made.broker("b2").state.mailboxes.open
+
+
+def test_crash_does_not_begin_the_time_anew() -> None:
+    made = net(config=EXPIRING)
+    attach(made, "r")
+    made.command("r", lambda node, now: node.leave(now_ns=now))
+    made.settle()
+    for _ in range(3):
+        made.elapse(EXPIRE_NS // 3)
+        made.broker("b2").log.write_snapshot()
+        made.drain("b2")
+        made.crash("b2")
+        made.settle()
+    made.elapse(EXPIRING.lease_ns)
+    assert not made.broker("b2").state.mailboxes.open
+
+
+def test_mailboxes_of_one_user_are_limited() -> None:
+    mailboxes = Mailboxes(msgspec.structs.replace(CONFIG, mailboxes_per_user=2), Effects())
+
+    def asked(name: str, owner: str) -> str:
+        frame = Attach(number=1, name=name, where="x > 0", owner=owner)
+        refused = mailboxes.refusal(f"durable/{name}", frame)
+        if not refused:
+            mailboxes.make(f"durable/{name}", frame)
+        return refused
+
+    assert [asked(name, "alice") for name in "ab"] == ["", ""]
+    assert limit_in(asked("c", "alice")) == ("mailboxes_per_user", 2)
+    frame = Attach(number=1, name="a", where="x > 0", owner="alice")
+    assert mailboxes.refusal("durable/a", frame) == "", "it is there"
+    assert asked("c", "bob") == ""
+    assert [asked(name, "") for name in "def"] == [""] * 3, "without users there is no limit"
+    mailboxes.remove("durable/a")
+    assert asked("g", "alice") == ""
+
+
+def test_client_that_does_not_read_it_ends_it() -> None:
+    made = net()
+    attach(made, "r")
+    assert ask(made, "s", "dismiss", "billing") == ""
+    assert lost(made, "r") == ["forgotten"]
+    assert "there is no durable subscription 'billing'" in ask(made, "s", "dismiss", "billing")
+    publish(made, "1")
+    assert made.payloads("r") == []
+    assert all(not made.broker(name).tables.subscriptions for name in made.tree)
+    made.at_rest()
+    mailboxes = Mailboxes(CONFIG, Effects())
+    mailboxes.open[NAME] = Mailbox(f"{NAME}.sub1", "x > 0", owner="alice")
+    for owner, refused in (("bob", True), ("alice", False), ("", False)):
+        why = mailboxes.refuse_dismissal(NAME, Dismiss(number=1, name="billing", owner=owner))
+        assert ("belongs to another user" in why) == refused
+
+
 def test_user_of_a_name_owns_it() -> None:
     mailboxes = Mailboxes(CONFIG, Effects())
-    mailboxes.open[NAME] = Mailbox(f"{NAME}.sub", "x > 0", owner="alice")
+    mailboxes.open[NAME] = Mailbox(f"{NAME}.sub1", "x > 0", owner="alice")
     frame = Attach(number=1, name="billing", where="x > 0", owner="bob")
     assert "belongs to another user" in mailboxes.refusal(NAME, frame)
     assert mailboxes.refusal(NAME, msgspec.structs.replace(frame, owner="alice")) == ""

@@ -10,12 +10,13 @@ from ensue.protocols.total.frames import (
     Moved,
     MoveReply,
     MoveRequest,
+    MoveStep,
     OrderRequest,
     Out,
 )
-from ensue.protocols.total.placement import Placement
+from ensue.protocols.total.placement import Placement, moved
 from ensue.protocols.total.station import Station
-from ensue.protocols.total.topic_moves import FREEZE, SWITCH
+from ensue.protocols.total.topic_moves import FREEZE, FROZEN, READY, SWITCH
 
 PARTS = (("b", 0), ("a", 0))
 
@@ -34,8 +35,9 @@ def sent(node: Station, kind: type[Frame]) -> list[Frame]:
     return [each.frame for each in effects if isinstance(each, Send) and type(each.frame) is kind]
 
 
-def move(node: Station, topic: str, to: str, phase: int) -> None:
-    node.receive(Move(topic=topic, to=to, phase=phase), source="a", now_ns=0)
+def move(node: Station, topic: str, to: str, phase: int, source: str = "a") -> None:
+    step = Move(topic=topic, to=to, phase=phase, number=1, parts=(("b", 0),))
+    node.receive(step, source=source, now_ns=0)
 
 
 def moved_away() -> Station:
@@ -81,9 +83,13 @@ def test_log_of_a_moved_topic_is_looked_for_elsewhere() -> None:
 def test_event_without_payload_is_not_published_at_the_new_node() -> None:
     node = station("a")
     node.receive(MoveRequest(number=1, topic="u", to="a"), source="m", now_ns=0)
-    node.receive(Move(topic="u", to="a", phase=2), source="b", now_ns=0)
-    node.receive(Move(topic="u", to="a", phase=4), source="b", now_ns=0)
-    assert sent(node, MoveReply) == [MoveReply(number=1, moved=False)]
+    move(node, "u", "a", READY, source="b")
+    move(node, "u", "a", FROZEN, source="b")
+    node.receive(MoveStep(number=1, topic="u", phase=SWITCH), source="b", now_ns=0)
+    (reply,) = sent(node, MoveReply)
+    assert isinstance(reply, MoveReply)
+    assert not reply.moved
+    assert reply.waits == "the move of 'u' to a is at the step 'ask', and waits for b"
     node.receive(OrderRequest(number=1, events=(event("u", 1),), settled=1), source="p", now_ns=0)
     assert sent(node, Out) == [Out(origin="a", slots=((1, 1),))]
     # Its publisher had sent it to a node before that of its topic, which now is the same.
@@ -98,8 +104,8 @@ def test_event_without_payload_is_not_published_at_the_new_node() -> None:
 def test_placement_knows_the_keeper_of_each_slot() -> None:
     placement = Placement(["a", "b", "c"], topics={"a": ("t",)})
     assert placement.keeper("t", 1) == ""
-    assert placement.learn("t", placement.moved("t", "b", 5))
-    parts = placement.moved("t", "c", 9)
+    assert placement.learn("t", moved(placement.parts_of("t"), "b", 5))
+    parts = moved(placement.parts_of("t"), "c", 9)
     assert placement.learn("t", parts)
     assert not placement.learn("t", parts)
     assert [placement.keeper("t", slot) for slot in (1, 5, 6, 9, 10, 0)] == [*"aabbcc"]

@@ -19,6 +19,9 @@ from tests.protocols.transactions.harness import (
     usub,
 )
 
+from ensue.protocols.content.frames import SUBSCRIBE, UNSUBSCRIBE, Change
+from ensue.protocols.transactions.client import Ceased, Concluded
+from ensue.protocols.transactions.frames import Operation
 from ensue.simulation.deployments.transaction_clients import Act
 
 SEEDS = 25
@@ -75,3 +78,36 @@ def test_one_of_two_withdrawals_takes_effect(
         assert is_there == (not committed), seed
     assert set(counts) <= {0, 1}, counts
     assert counts[1], counts
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_planned_subscription_that_another_transaction_withdrew_has_ended(kind: str) -> None:
+    """Its client hears of it at the commit of the plan: after that, it does not count its events.
+
+    The swarm of transactions found it with seed 701.
+    """
+    net = TransactionNet(line(2), {"a": "b0", "c": "b1"})
+    net.on_notified = None
+    made = Operation(path="1", client="c", change=Change(SUBSCRIBE, "c.plan-1", "x = 1"))
+    gone = Operation(path="1", client="c", change=Change(UNSUBSCRIBE, "c.plan-1"))
+    net.command("a", lambda node, now: node.submit([made], 10**11, hold=True, now_ns=now))
+    net.settle()
+    name = net.notified["a"][-1].transaction
+    if kind == "planned":
+        net.command("a", lambda node, now: node.submit([gone], 10**11, now_ns=now))
+    else:
+        net.command("c", lambda node, now: node.begin(kind, 10**11, now_ns=now))
+        net.settle()
+        other = net.notified["c"][-1].transaction
+        net.command("c", lambda node, now: node.act(other, "usub", name="c.plan-1", now_ns=now))
+        net.settle()
+        net.command("c", lambda node, now: node.end(other, commit=True, now_ns=now))
+    net.settle()
+    assert "c.plan-1" not in net.broker("b1").tables.subscriptions
+    before = len(net.notified["c"])
+    net.command("a", lambda node, now: node.end(name, commit=True, now_ns=now))
+    net.settle()
+    told = [one for one in net.notified["c"][before:] if isinstance(one, Concluded | Ceased)]
+    assert [type(one) for one in told] == [Concluded, Ceased]
+    assert net.client("c").subscriptions == ()
+    net.at_rest()

@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests.protocols.shared import test_loss_recovery
 from tests.simulation.swarms import (
     test_deadline,
     test_merged,
     test_mutants_causal,
+    test_mutants_loss,
     test_mutants_membership,
     test_mutants_total,
     test_mutants_transactions,
+    test_total_noncausal,
 )
 
 Find = Callable[[Any, Iterable[int]], int | None]
@@ -27,6 +30,11 @@ ORDERS: dict[str, tuple[tuple[Any, ...], Find, int]] = {
         test_mutants_total.MUTANTS,
         test_mutants_total.first_seed,
         test_mutants_total.SEEDS_MAX,
+    ),
+    "total-noncausal": (
+        test_total_noncausal.MUTANTS,
+        test_total_noncausal.SEARCH.first_seed,
+        test_total_noncausal.SEEDS_MAX,
     ),
     "causal": (
         test_mutants_causal.MUTANTS,
@@ -39,6 +47,16 @@ ORDERS: dict[str, tuple[tuple[Any, ...], Find, int]] = {
         test_mutants_transactions.MUTANTS,
         test_mutants_transactions.SEARCH.first_seed,
         test_mutants_transactions.SEEDS_MAX,
+    ),
+    "loss": (
+        test_mutants_loss.MUTANTS,
+        test_mutants_loss.first_seed,
+        test_mutants_loss.SEEDS_MAX,
+    ),
+    "loss: links": (
+        test_loss_recovery.MUTANTS,
+        test_loss_recovery.first_seed,
+        test_loss_recovery.SEEDS_MAX,
     ),
     **{
         f"{order}: {part}": (

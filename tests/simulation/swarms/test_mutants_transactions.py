@@ -6,7 +6,7 @@ in production code fails. The seed that found a bug last time is tried first.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from tests.simulation.swarms.planted import CAUGHT, Mutant, Search
 
 from ensue.core.errors import LocalProtocolError
 from ensue.protocols.content.broker import ContentBroker
+from ensue.protocols.content.client import ContentClient, Notified
 from ensue.protocols.content.entries import IndexedEntries
 from ensue.protocols.content.filters.filter import Filter
 from ensue.protocols.content.frames import Acknowledge, Attach, Change, Notify, Publication
@@ -419,12 +420,31 @@ def journals_no_acknowledgements(self: InputLog, frame: Frame, *, source: str, n
         real_take(self, frame, source=source, now_ns=now_ns)
 
 
-def keeps_for_readers_alone(self: Mailboxes, mailbox: Mailbox, frame: Notify) -> None:
+def keeps_for_readers_alone(self: Mailboxes, mailbox: Mailbox, frames: Sequence[Notify]) -> None:
     """Events that come while no client reads are lost."""
     if mailbox.reader:
-        real_keep(self, mailbox, frame)
+        real_keep(self, mailbox, frames)
 
 
+def delivers_where_none_subscribed(self: ContentClient, frame: Notify) -> None:
+    """Events of a transaction reach a subscription that was never made, too."""
+    real_notify(self, frame)
+    if frame.transaction:
+        names = tuple(f"{name}0" for name in frame.subscriptions)
+        stray = Notified(frame.publication, names[0], 1, frame.transaction, frame.path)
+        self._effects.notify(None, **stray.row("delivered", 1))
+
+
+def makes_under_one_name(self: Mailboxes, name: str, frame: Attach) -> Mailbox:
+    """A mailbox that is made again gets events that were published for the earlier one."""
+    self.made, made = 0, self.made
+    try:
+        return real_make(self, name, frame)
+    finally:
+        self.made = made + 1
+
+
+real_notify, real_make = ContentClient.notify, Mailboxes.make
 real_attach, real_keep = Mailboxes.attach, Mailboxes._keep
 real_take = InputLog.take
 
@@ -497,6 +517,12 @@ MUTANTS = (
         "acks are not journaled", 497, patches=((InputLog, "take", journals_no_acknowledgements),)
     ),
     Mutant("mailboxes need readers", 1, patches=((Mailboxes, "_keep", keeps_for_readers_alone),)),
+    Mutant(
+        "delivers where none subscribed",
+        1,
+        patches=((ContentClient, "notify", delivers_where_none_subscribed),),
+    ),
+    Mutant("mailboxes keep names", 194, patches=((Mailboxes, "make", makes_under_one_name),)),
 )
 
 

@@ -44,7 +44,7 @@ def test_cost_depends_on_type_size_and_the_frame_itself() -> None:
         service_ns=100,
         service_ns_by_frame={"Other": 1_000},
         service_ns_per_byte=2.5,
-        service_of=lambda frame: 7 if size_of(frame) == 4 else 0,
+        service_of=lambda node, frame: 7 if (node, size_of(frame)) == ("b", 4) else 0,
         size_of=size_of,
     )
     world, b = pair(config)

@@ -159,6 +159,12 @@ def stale(rows: list[Row], random: Random) -> list[Row]:
     return _added(rows, one, subscription=f"{one.node}.nothing")
 
 
+def stray(rows: list[Row], random: Random) -> list[Row]:
+    """A client receives an event of a transaction at a subscription that does not exist."""
+    one = _some(rows, random, lambda row: row.action == "delivered" and bool(row.transaction))
+    return _added(rows, one, subscription=f"{one.node}.nothing")
+
+
 def sequential(rows: list[Row], random: Random) -> list[Row]:
     """A broker processes an operation again, after all others."""
     one = _some(
@@ -214,7 +220,7 @@ def orphan(rows: list[Row], random: Random) -> list[Row]:
 
 BREAKS: tuple[Break, ...] = (
     split, dirty, duplicate, torn, unread, dropped, mixed, stale, sequential, cycle, behind, tables,
-    orphan,
+    orphan, stray,
 )  # fmt: skip
 ANOMALIES = {
     "split", "dirty", "duplicate", "torn", "mixed", "stale", "sequential", "cycle", "behind",
@@ -248,6 +254,12 @@ def test_audit_of_broken_runs_agrees_with_checker(
     assert found == ANOMALIES, "every way to break a run was found"
     report = audit(tmp_path / "runs", "transactions", violations_max=ALL).report(violations_max=ALL)
     assert_same(report, expected)
+    strays = [
+        each
+        for each in report["atomic"].violations
+        if each.anomaly == "stale" and "-stray-" in each.subscribers[0].run
+    ]
+    assert len(strays) == times
 
 
 @pytest.mark.verify

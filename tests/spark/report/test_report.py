@@ -174,7 +174,7 @@ def test_a_large_trace_is_judged_by_the_audit_with_the_same_result(
     monkeypatch.setattr(verdicts, "ROWS_MAX", 3)
     monkeypatch.delattr(verdicts, "checkers")
     rows = read_runs(spark, folder)
-    found = verdicts.judge(rows, ["none", "total"], order="total", row_count=4)
+    found = verdicts.judge(rows, {"none": "total", "total": "total"}, row_count=4)
     assert found == made.judgements
 
 
@@ -185,7 +185,7 @@ def test_violation_of_any_rule_is_reported(spark: SparkSession, tmp_path: Path) 
         script.subscribe(node, "x")
     script.publish("p", "a").deliver("q", "a").publish("q", "b").deliver("q", "b")
     rows = frame(spark, script.deliver("s", "b", "a").rows, tmp_path)
-    judged = verdicts.judge(rows, ["r"], order="causal-topic", row_count=7)["r"]
+    judged = verdicts.judge(rows, {"r": "causal-topic"}, row_count=7)["r"]
     assert judged.verdict is Verdict.INVALID
     assert judged.first is not None
     assert judged.first.anomaly == "causal"

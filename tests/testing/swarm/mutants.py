@@ -22,9 +22,12 @@ from tests.simulation.swarms.test_mutants_transactions import (
     invites_without_waiting,
     keeps_for_readers_alone,
 )
+from tests.testing.swarm import mailbox_mutants, noncausal_mutants
+from tests.testing.swarm.many_mutants import MANY
+from tests.testing.swarm.move_mutants import MOVES
 
 import ensue
-from ensue.client import bus as bus_module
+from ensue.client import publications
 from ensue.client.acknowledgements import Acknowledgements
 from ensue.client.backpressure import Backpressure
 from ensue.client.bus import Bus
@@ -1129,8 +1132,10 @@ real_delivery_notify = Delivery.notify
 real_subscriber_config = Hub.subscriber_config
 
 CALLS = (
-    Mutant("headers are dropped", "total", ((bus_module, "check_headers", drop_headers),)),
-    Mutant("headers are dropped, causal", "causal", ((bus_module, "check_headers", drop_headers),)),
+    Mutant("headers are dropped", "total", ((publications, "check_headers", drop_headers),)),
+    Mutant(
+        "headers are dropped, causal", "causal", ((publications, "check_headers", drop_headers),)
+    ),
     Mutant("unread events count", "deadline", ((Share, "check", keep_unread_as_delivered),)),
     Mutant(
         "late events go uncounted", "merged", ((MergedSubscriber, "_refuse", refuse_uncounted),)
@@ -1293,7 +1298,12 @@ CELLS = tuple(
     )
 )
 
+NONCAUSAL = tuple(
+    Mutant(name, noncausal_mutants.ORDER, (patch,)) for name, patch in noncausal_mutants.BUGS
+)
+
 SEEDS = {
+    **noncausal_mutants.SEEDS,
     "ended subscriptions get events": 1,
     "events of aborted plans stay": 2,
     "mailboxes have no window": 171,
@@ -1432,9 +1442,10 @@ SEEDS = {
 """By bug: a seed that finds it, and finds nothing without it."""
 
 _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, *OPERATIONS)
-_ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS)
-MUTANTS = tuple(
-    msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS
+_ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS, *NONCAUSAL)
+MUTANTS = (
+    *(msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS),
+    *(Mutant(*each) for each in (*MANY, *MOVES, *mailbox_mutants.BUGS)),
 )
 UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)
 """Bugs that no program reaches yet, or that harm nothing that is judged."""

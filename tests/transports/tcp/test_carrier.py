@@ -2,10 +2,12 @@
 
 import asyncio
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.brokers.deadlines import until
+from tests.transports.noncausal_suite import chain_of_two
 from tests.transports.remote_suite import RemoteSuite, fresh
 from tests.transports.stations import StationThread, tcp_station
 from tests.transports.suite import take
@@ -29,6 +31,16 @@ class TestTcp(RemoteSuite):
         cls, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ) -> StationThread:
         return tcp_station(tmp_path_factory.mktemp("station"), spare_port())
+
+    @classmethod
+    def noncausal_chain(
+        cls, request: pytest.FixtureRequest, data: Path
+    ) -> tuple[list[StationThread], str]:
+        del request
+        addresses = f"127.0.0.1:{spare_port()}", f"127.0.0.1:{spare_port()}"
+        configs = chain_of_two(data, addresses)
+        stations = [StationThread(partial(Server, config)) for config in configs]
+        return stations, f"ensue://{addresses[0]}"
 
     def test_name_taken_over_is_not_reclaimed(self) -> None:
         async def main() -> None:

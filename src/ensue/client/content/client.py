@@ -25,7 +25,7 @@ from ensue.client.validation import (
     check_handler,
     check_payload,
 )
-from ensue.core.errors import BadInput
+from ensue.core.errors import BadInput, FilterError
 from ensue.core.event import Event
 from ensue.protocols.content.frames import Publication
 from ensue.protocols.transactions.frames import PLANNED
@@ -112,8 +112,12 @@ class ContentClient:
         self, where: str, options: ReadOptions, *, accept_loss: bool
     ) -> Subscription:
         """Return a durable subscription by content."""
-        parse_unreserved(where)
         check_durable_name(options.name)
+        try:
+            parse_unreserved(where)
+        except FilterError as error:
+            why = f"the filter of the durable subscription {options.name!r} can't be read: {error}"
+            raise FilterError(why, text=error.text, position=error.position) from None
         assert options.name is not None
         request = DurableRequest(
             where=where,

@@ -40,11 +40,16 @@ from ensue.runtime.content_brokers import ContentBrokers
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import Hub
 
-__all__ = ["DurableMailbox", "DurableReader", "DurableRequest"]
+__all__ = ["DurableMailbox", "DurableReader", "DurableRequest", "lingering_name"]
 
 EXPIRED = "expired"
 REDELIVERED = "redelivered"
 """The verdict of an event that an earlier reader may have had."""
+
+
+def lingering_name(name: str, *, by_content: bool) -> str:
+    """Return the name by which a closed subscription lingers: one for each kind."""
+    return f"{CONTENT}/{name}" if by_content else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +204,8 @@ class DurableReader(Reader):
         """Begin the session; return when all brokers know it."""
         del subscription
         hub, self._client, self._on_outcomes = self._hub, client, on_outcomes
-        if (resting := hub.lingering.get(self._request.name)) is not None:
+        lingering = lingering_name(self._request.name, by_content=True)
+        if (resting := hub.lingering.get(lingering)) is not None:
             await resting.settle()
             resting.rest()
         await hub.enter(self.name)

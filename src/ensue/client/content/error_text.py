@@ -13,7 +13,17 @@ from ensue.client.received_event import CONTENT
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.filters.parser import parse
 
-__all__ = ["RefusedRequest", "display_name", "explained", "failure_of", "in_words"]
+__all__ = [
+    "RefusedRequest",
+    "display_name",
+    "explained",
+    "failure_of",
+    "in_words",
+    "invitation_text",
+    "timed_out",
+    "too_few_reached",
+    "undecided_plan",
+]
 
 SHOWN_MAX = 200
 """Maximum characters shown of an event or a list of filters."""
@@ -60,6 +70,43 @@ def explained(reason: str, situation: RefusedRequest) -> str:
 def failure_of(error: BaseException) -> str:
     """Return the type and the text of an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def timed_out(timeout_s: float, waiting: str) -> str:
+    """Return why a transaction aborted at its deadline, and what it was waiting for, if known."""
+    passed = f"its timeout of {timeout_s:g} s" if timeout_s else "its timeout"
+    if waiting:
+        return (
+            f"{passed} passed while it waited for {waiting}: have it return sooner, or pass a "
+            "longer timeout= to bus.transaction"
+        )
+    return (
+        f"{passed} passed before it was committed: end it sooner, or pass a longer timeout= to "
+        "bus.transaction"
+    )
+
+
+def undecided_plan(timeout_s: float) -> str:
+    """Return why a held plan aborted at its deadline."""
+    return (
+        f"it was held for longer than its timeout of {timeout_s:g} s: commit or abort it sooner, "
+        "or pass a longer timeout= to bus.transaction"
+    )
+
+
+def invitation_text(event: Mapping[str, object]) -> str:
+    """Return how an invitation by content is shown."""
+    return f"the invitation {_cut(repr(dict(event)))}"
+
+
+def too_few_reached(event: Mapping[str, object], found: int, at_least: int) -> str:
+    """Return why an invitation by content aborts: it found fewer clients than it needs."""
+    clients = {0: "no client", 1: "1 client"}.get(found, f"{found} clients")
+    return (
+        f"{invitation_text(event)} found {clients}, of at_least={at_least}: have "
+        "other buses call `await bus.on_invitation(handler, where=…)` with a filter that matches "
+        "it, or lower at_least; clients without a connection do not count"
+    )
 
 
 def _unknown(name: str, situation: RefusedRequest) -> str:

@@ -31,7 +31,12 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from ensue.client.content.error_text import RefusedRequest, display_name, explained
+from ensue.client.content.error_text import (
+    RefusedRequest,
+    display_name,
+    explained,
+    undecided_plan,
+)
 from ensue.client.content.reader import ContentRequest, ReadOptions
 from ensue.client.content.session import CONTENT, ContentSession
 from ensue.client.content.transaction import Operations, Subscribe, end_here, share_of
@@ -57,7 +62,7 @@ from ensue.protocols.content.frames import ADVERTISE, SUBSCRIBE, UNADVERTISE, UN
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import Operation
 from ensue.protocols.transactions.invitations import parse_unreserved
-from ensue.protocols.transactions.operations import OVER, lost_connection
+from ensue.protocols.transactions.operations import OVER, TIMEOUT, lost_connection
 from ensue.runtime.names import check_text
 
 __all__ = ["PlannedClient", "PlannedTransaction"]
@@ -247,7 +252,7 @@ class PlannedTransaction:
             raise TransactionAborted(
                 f"the plan has no answer after {self._timeout_s:g} s: a server is away or busy; it "
                 "is not committed",
-                reason="timeout",
+                reason=TIMEOUT,
             )
         answer = holding.result()
         if answer.refused:
@@ -309,7 +314,7 @@ class PlannedTransaction:
         if answer.refused == OVER:
             waited_s = asyncio.get_running_loop().time() - since_s
             late = waited_s >= self._timeout_s
-            raise self._not_done("timeout" if late else lost_connection(self._session.name))
+            raise self._not_done(TIMEOUT if late else lost_connection(self._session.name))
         if answer.refused:
             raise self._not_done(answer.refused)
 
@@ -445,7 +450,8 @@ class PlannedTransaction:
 
     def _not_done(self, refused: str) -> TransactionAborted:
         why = self._explained(refused)
-        return aborted_transaction(f"the plan can't be carried out: {why}", reason=why)
+        text = undecided_plan(self._timeout_s) if why == TIMEOUT else why
+        return aborted_transaction(f"the plan can't be carried out: {text}", reason=why)
 
     def _answered(self, answering: "asyncio.Future[Answered]") -> None:
         """Note the advertisements of a committed plan; undo one that was refused."""

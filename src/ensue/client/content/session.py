@@ -145,8 +145,10 @@ class WithoutDeliveries(AlongsideRecorder):
 class ContentSession:
     """The session of one bus with the content brokers."""
 
-    def __init__(self, hub: Hub, name: str) -> None:
+    def __init__(self, hub: Hub, name: str, *, durable: str = "") -> None:
         self._hub = hub
+        self._durable = durable
+        """The durable subscription that it manages: its broker is where that is kept."""
         self.bus = name
         self.name = f"{name}{_SUFFIX}"
         if len(self.name) > NAME_LENGTH_MAX:
@@ -217,7 +219,7 @@ class ContentSession:
     def _start(self) -> None:
         hub = self._hub
         self._driver = Driver(
-            self.brokers.client(self.name),
+            self.brokers.client(self.name, durable=self._durable),
             transport=hub.transport,
             clock=hub.clock,
             on_outcomes=self._outcomes,

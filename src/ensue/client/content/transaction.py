@@ -17,7 +17,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ensue.client.content.error_text import RefusedRequest, explained, in_words
+from ensue.client.content.error_text import (
+    RefusedRequest,
+    explained,
+    invitation_text,
+    timed_out,
+    too_few_reached,
+)
 from ensue.client.content.reader import ContentRequest, ContentShare, ReadOptions
 from ensue.client.content.session import CONTENT, ContentSession
 from ensue.client.subscription import Subscription
@@ -43,7 +49,7 @@ from ensue.protocols.content.frames import Publication
 from ensue.protocols.transactions.client import TransactionClient
 from ensue.protocols.transactions.frames import ANYONE, ATOMIC, PLANNED, SERIALIZABLE
 from ensue.protocols.transactions.invitations import parse_unreserved
-from ensue.protocols.transactions.operations import ABORTED, OVER
+from ensue.protocols.transactions.operations import ABORTED, OVER, TIMEOUT
 from ensue.runtime.names import check_text
 
 if TYPE_CHECKING:
@@ -169,6 +175,9 @@ class Operations:
 class _Participant:
     """Operations within a transaction, of the client that coordinates it or of an invited one."""
 
+    _timeout_s: float = 0.0
+    """Its timeout; 0: an invited client does not know it."""
+
     def __init__(self, session: ContentSession, subscribe: Subscribe) -> None:
         self._session = session
         self._subscribe = subscribe
@@ -239,7 +248,8 @@ class _Participant:
         `client` is the name of a bus, whose handler gets `attributes` and `payload`. Attributes
         instead of a name invite by content: all other buses that take such invitations with
         `bus.on_invitation(…, where=…)`. This bus must have advertised them. Returns the number of
-        invited buses. If there are fewer than `at_least`, the transaction is aborted.
+        invited buses, without those that left or lost their connections before they acted. If
+        there are fewer than `at_least`, the transaction is aborted.
         """
         checked = check_payload(payload, self._session.payload_bytes_max)
         if isinstance(client, Mapping):
@@ -303,7 +313,7 @@ class _Participant:
         try:
             made = await self._subscribe(wanted).__aenter__()
         except SubscriptionRefused as error:
-            raise self._refused(in_words(self._why(error.reason))) from None
+            raise self._refusal(error.reason) from None
         self._session.when_over(self.name, lambda done: None if done else made.close())
         return made
 
@@ -319,7 +329,8 @@ class _Participant:
     async def _invite(
         self, client: str, attributes: Mapping[str, object] | None, payload: bytes
     ) -> int:
-        self._check(await self._send_invitation(f"{client}.{CONTENT}", attributes, payload))
+        answer = await self._send_invitation(f"{client}.{CONTENT}", attributes, payload)
+        self._check(answer, waiting=f"the handler of {client!r}, which it invited")
         return 1
 
     async def _invite_matching(
@@ -330,17 +341,9 @@ class _Participant:
         asked = RefusedRequest(
             own=self._own, event=event, advertised=known, advertise="await tx.advertise(where=…)"
         )
-        self._check(answer, asked)
+        self._check(answer, asked, f"a handler that takes {invitation_text(event)}")
         if answer.reached < at_least:
-            found = (
-                f"{answer.reached} of at least {at_least} clients take"
-                if answer.reached
-                else ("no client takes")
-            )
-            raise self._refused(
-                f"{found} the invitation {dict(event)!r}: have it call "
-                "`await bus.on_invitation(…, where=…)` first"
-            )
+            raise self._refused(too_few_reached(event, answer.reached, at_least))
         return answer.reached
 
     async def _send_invitation(
@@ -375,18 +378,30 @@ class _Participant:
     def _note_end(self, committed: bool) -> None:
         self._aborted = "" if committed else self._session.reason
 
-    def _check(self, answer: "Answered", asked: RefusedRequest | None = None) -> None:
+    def _check(
+        self, answer: "Answered", asked: RefusedRequest | None = None, waiting: str = ""
+    ) -> None:
+        """Raise if an operation was refused; `waiting` is what it waited for."""
         if answer.refused:
-            raise self._refused(explained(self._why(answer.refused), asked or RefusedRequest()))
+            raise self._refusal(answer.refused, asked, waiting)
+
+    def _refusal(
+        self, refused: str, asked: RefusedRequest | None = None, waiting: str = ""
+    ) -> TransactionAborted:
+        why = self._why(refused)
+        if why != TIMEOUT:
+            return self._refused(explained(why, asked or RefusedRequest()))
+        was_waiting = waiting if refused == TIMEOUT else ""
+        return self._refused(why, timed_out(self._timeout_s, was_waiting))
 
     def _why(self, refused: str) -> str:
         """Return why the transaction was aborted, if known, or that it has ended."""
         is_known = refused == OVER and self._aborted not in ("", ABORTED)
         return self._aborted if is_known else refused
 
-    def _refused(self, reason: str) -> TransactionAborted:
+    def _refused(self, reason: str, text: str = "") -> TransactionAborted:
         self.failure = aborted_transaction(
-            f"the transaction can't be committed: {reason}",
+            f"the transaction can't be committed: {text or reason}",
             reason=reason,
             transaction=self.name,
         )

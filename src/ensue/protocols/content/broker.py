@@ -10,7 +10,7 @@ from ensue.core.event import NAME_LENGTH_MAX
 from ensue.protocols.content import frames as f
 from ensue.protocols.content.filters.parser import parse
 from ensue.protocols.content.frames import Change, Publication, Routed, Step
-from ensue.protocols.content.mailboxes import Mailbox, mailbox_of, subscription_of
+from ensue.protocols.content.mailboxes import mailbox_of
 from ensue.protocols.content.refusals import overfull, refusal, reserved_name
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.content.steps import Pending, Steps
@@ -71,8 +71,7 @@ class ContentBroker:
         if name in mailboxes:
             mailboxes.attach(name, frame, client)
             return
-        change = Change(f.SUBSCRIBE, subscription_of(name), frame.where)
-        mailboxes.open[name] = Mailbox(change.name, frame.where, frame.owner)
+        change = Change(f.SUBSCRIBE, mailboxes.make(name, frame).subscription, frame.where)
         self.welcome(name)
         mailboxes.attach(name, frame, client)
         # The mailbox takes the answer, and passes it on to its reader.
@@ -91,7 +90,7 @@ class ContentBroker:
             return reserved_name(f.INVITATION)
         if len(frame.name) > NAME_LENGTH_MAX:
             return f"a durable name has at most {NAME_LENGTH_MAX} characters, got {len(frame.name)}"
-        change = Change(f.SUBSCRIBE, subscription_of(name), frame.where)
+        change = Change(f.SUBSCRIBE, name, frame.where)
         return overfull(change, name, state.tables, state.config)
 
     def acknowledge(self, frame: f.Acknowledge, client: str) -> None:
@@ -112,6 +111,13 @@ class ContentBroker:
             mailboxes.release(frame.mailbox)
         self._state.send(client, f.Done(number=frame.number, refused=refused))
         return frame.forget and not refused
+
+    def dismiss(self, frame: f.Dismiss, client: str) -> str:
+        """End a durable subscription for a client that need not read it; return its mailbox."""
+        mailboxes, name = self._state.mailboxes, mailbox_of(frame.name)
+        refused = mailboxes.refuse_dismissal(name, frame)
+        self._state.send(client, f.Done(number=frame.number, refused=refused))
+        return name if not refused and mailboxes.dismiss(name) else ""
 
     def _introduce(self, pending: Pending, client: str, home: str, *, but: str) -> None:
         """Announce to neighbors that a client joined or left."""

@@ -148,6 +148,18 @@ class Cells(msgspec.Struct, frozen=True, kw_only=True):
         """The number of cells."""
         return prod(axis.count for axis in self.axes)
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of all cells."""
+        return tuple(map(self._topic, product(*(range(axis.count) for axis in self.axes))))
+
+    def has(self, event: Event) -> bool:
+        """Return whether an event is on the topic of the cell of its attributes."""
+        try:
+            return self.topic_of(attributes_of(event.headers)) == event.topic
+        except msgspec.DecodeError:
+            return False
+
     def topic_of(self, event: Attributes) -> str:
         """Return the topic of the cell of an event."""
         return self._topic(tuple(axis.class_of(event.get(axis.name)) for axis in self.axes))

@@ -24,7 +24,7 @@ from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.effects import Effects
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.frames import Change, Publication
-from ensue.protocols.content.mailboxes import mailbox_of, subscription_of
+from ensue.protocols.content.mailboxes import mailbox_of
 
 __all__ = [
     "Answered",
@@ -121,6 +121,7 @@ class ClientRecord(msgspec.Struct, array_like=True):
     gone: bool
     rest: bytes
     ahead: dict[int, Change] = {}
+    attached: dict[str, tuple[str, int]] = {}
 
 
 RECORD = Records[ClientRecord](ClientRecord)
@@ -148,8 +149,8 @@ class ContentClient:
         """Subscriptions that were withdrawn ahead of the answer to them."""
         self._ahead: dict[int, Change] = {}
         """By request: subscriptions that were answered ahead of brokers that are away."""
-        self._epochs: dict[str, int] = {}
-        """By durable subscription that this client reads, or has read: the last epoch."""
+        self._attached: dict[str, tuple[str, int]] = {}
+        """By mailbox that this client reads, or has read: its subscription, and the last epoch."""
         self.welcomed = False
         self.ended = False
         """Whether this client has left, or its session has ended."""
@@ -171,6 +172,7 @@ class ContentClient:
                 self.gone,
                 rest,
                 self._ahead,
+                self._attached,
             )
         )
 
@@ -180,6 +182,7 @@ class ContentClient:
         self.asked = {number: codec.decode(data) for number, data in record.asked.items()}
         self.last_number, self.published = record.last_number, record.published
         self.positions, self._ahead = record.positions, record.ahead
+        self._attached = record.attached
         self.welcomed, self.ended, self.gone = record.welcomed, record.ended, record.gone
         return record.rest
 
@@ -275,7 +278,7 @@ class ContentClient:
 
     def attached(self, frame: f.Attached) -> None:
         """Note that this client reads a durable subscription."""
-        self._epochs[subscription_of(frame.mailbox)] = frame.epoch
+        self._attached[frame.mailbox] = (frame.subscription, frame.epoch)
         self._effects.notify(Attachment(frame.number, frame.mailbox, frame.epoch))
 
     def detached(self, frame: f.Detached) -> None:
@@ -283,7 +286,7 @@ class ContentClient:
         self._effects.notify(
             Superseded(frame.mailbox, frame.epoch, frame.reason),
             action="unsubscribed",
-            subscription=subscription_of(frame.mailbox),
+            subscription=self._subscription_of(frame.mailbox),
             verdict="detached",
         )
 
@@ -292,7 +295,7 @@ class ContentClient:
         self._effects.notify(
             None,
             action="unsubscribed",
-            subscription=subscription_of(frame.mailbox),
+            subscription=self._subscription_of(frame.mailbox),
             verdict="" if frame.forget else "closed",
         )
         self.send_request(frame)
@@ -308,15 +311,18 @@ class ContentClient:
             self._answered(asked, frame)
             return asked
         change = self._ahead.pop(frame.number, None)
-        if change is not None and change.name in self.positions:
+        if change is not None and (change.name in self.positions or change.name in self._epochs):
             self._effects.notify(None, **self._subscribed(change))
         return None
 
     def _count(self, name: str) -> None:
-        """Count the events of a subscription, unless it was withdrawn ahead of the answer."""
+        """Count the events of a subscription, unless it was withdrawn ahead of the answer.
+
+        The broker counts those of a durable one.
+        """
         if name in self._withdrawn:
             self._withdrawn.remove(name)
-        else:
+        elif name not in self._epochs:
             self.positions.setdefault(name, 0)
 
     def _subscribed(self, change: Change) -> dict[str, Any]:
@@ -337,12 +343,13 @@ class ContentClient:
         answer = Answered(frame.number, frame.refused, frame.transaction, frame.away)
         change = getattr(asked, "change", None)
         if isinstance(asked, f.Attach):
-            change = Change(f.SUBSCRIBE, subscription_of(mailbox_of(asked.name)), asked.where)
+            name = self._subscription_of(mailbox_of(asked.name))
+            change = Change(f.SUBSCRIBE, name, asked.where)
         elif isinstance(asked, f.Acknowledge) and not frame.refused:
             self._effects.notify(
                 answer,
                 action="acknowledged",
-                subscription=subscription_of(asked.mailbox),
+                subscription=self._subscription_of(asked.mailbox),
                 publisher_seq=asked.epoch,
                 position=asked.position,
             )
@@ -382,7 +389,7 @@ class ContentClient:
         """Deliver an event of a durable subscription."""
         notified = Notified(
             frame.publication,
-            subscription_of(frame.mailbox),
+            self._subscription_of(frame.mailbox),
             frame.position,
             frame.transaction,
             frame.path,
@@ -393,6 +400,15 @@ class ContentClient:
         )
         verdict = "redelivered" if frame.redelivered else ""
         self._effects.notify(notified, **notified.row("delivered", frame.position, verdict))
+
+    @property
+    def _epochs(self) -> dict[str, int]:
+        """By durable subscription that this client reads, or has read: the last epoch."""
+        return dict(self._attached.values())
+
+    def _subscription_of(self, mailbox: str) -> str:
+        """Return the subscription of a mailbox, as of the last attachment; empty if none."""
+        return self._attached.get(mailbox, ("", 0))[0]
 
     def _is_withdrawn(self, name: str) -> bool:
         """Return whether the withdrawal of a subscription is not answered yet.

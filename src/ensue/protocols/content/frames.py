@@ -36,6 +36,7 @@ __all__ = [
     "Change",
     "Detached",
     "Disconnected",
+    "Dismiss",
     "Done",
     "Expire",
     "Expired",
@@ -179,6 +180,7 @@ class Attached(Frame, frozen=True, tag=114):
     number: Count
     mailbox: Identifier
     epoch: Count
+    subscription: Identifier = ""
 
 
 class Acknowledge(Frame, frozen=True, tag=108):
@@ -197,6 +199,15 @@ class Release(Frame, frozen=True, tag=109):
     mailbox: Identifier
     epoch: Count
     forget: bool = False
+
+
+class Dismiss(Frame, frozen=True, tag=118):
+    """A client that need not be its reader ends a durable subscription."""
+
+    number: Count
+    name: Identifier
+    owner: Identifier = ""
+    """The user whose it must be, as the server knows it; clients leave it empty: anyone's."""
 
 
 class Mailed(Frame, frozen=True, tag=116):
@@ -350,6 +361,7 @@ FRAMES: tuple[type[Frame], ...] = (
     Attached,
     Acknowledge,
     Release,
+    Dismiss,
     Mailed,
     Detached,
     Routed,

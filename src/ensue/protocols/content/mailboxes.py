@@ -11,18 +11,27 @@ clients of the tree, a home and one subscription, so tables and transactions tre
 client. What the broker would send to it (`BrokerState.send`), the mailbox takes: events are
 numbered and kept; the answer to its subscription is passed on to its reader. Positions are 1, 2, 3,
 … over all readers. The broker sends at most `window` events beyond the last acknowledged one: that
-is the back-pressure. A mailbox ends when its reader forgets it, not with a session.
+is the back-pressure. A mailbox ends when its reader forgets it, not with a session. One that is
+made again under the name has another subscription: it gets no event that was published for the
+earlier one, also if the transaction of that event commits later.
 
 Transactions deliver to mailboxes. They do not make, withdraw or invite them: a plan or an
 invitation that names one is refused (`transactional_refusal`).
 
 Limits. A mailbox keeps at most `kept_max` events, all of a broker `kept_bytes_max` bytes. The event
-beyond is lost, and so are all later ones: the mailbox is *overfull*. A reader still gets what was
-kept; then it is detached, with the limit as the reason. The next one is refused unless it accepts
-the loss. A broker has at most `mailboxes_max` of them.
+beyond is lost, and so are all later ones: the mailbox is *overfull*. The events of a transaction
+are kept all or not at all. A reader still gets what was kept; then it is detached, with the limit
+as the reason. The next one is refused unless it accepts the loss. A broker has at most
+`mailboxes_max` of them, and `mailboxes_per_user` of one user.
+
+A mailbox that has had no reader for `mailbox_expire_ns` ends, if that is not 0: what it kept is
+gone, and its name is refused until a client accepts the loss. Time while the broker is down counts,
+but none ends within `lease_ns` of its start: readers need time to return.
 
 Assumptions. All clients attach a name at the same broker; servers refuse it elsewhere.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
@@ -33,6 +42,7 @@ from ensue.protocols.content.frames import (
     Attach,
     Attached,
     Detached,
+    Dismiss,
     Done,
     Mailed,
     Notify,
@@ -41,19 +51,22 @@ from ensue.protocols.content.frames import (
 from ensue.protocols.interface import Frame
 
 __all__ = [
+    "FORGOTTEN",
     "SUPERSEDED",
     "Kept",
     "Mailbox",
     "Mailboxes",
     "mailbox_of",
-    "subscription_of",
     "transactional_refusal",
 ]
 
 SUPERSEDED = "superseded"
 """The reason when another client has attached."""
+FORGOTTEN = "forgotten"
+"""The reason when a client that does not read it has ended it."""
 PREFIX = "durable/"
 """How names of mailboxes begin; no other client's name has a slash."""
+HOUR_NS = 3_600 * 1_000_000_000
 EVENT_BYTES = 256
 """What an event without a payload counts."""
 
@@ -61,11 +74,6 @@ EVENT_BYTES = 256
 def mailbox_of(name: str) -> str:
     """Return the client name of a mailbox."""
     return f"{PREFIX}{name}"
-
-
-def subscription_of(mailbox: str) -> str:
-    """Return the name of a mailbox's subscription."""
-    return f"{mailbox}.sub"
 
 
 def transactional_refusal(client: str) -> str:
@@ -120,6 +128,8 @@ class Mailbox(msgspec.Struct, array_like=True):
     kept: list[Kept] = msgspec.field(default_factory=list)
     overfull: str = ""
     """Why it keeps nothing more; empty: it does."""
+    idle_since_ns: int = 0
+    """When its last reader left; 0: it has one."""
 
     @property
     def last(self) -> int:
@@ -134,43 +144,90 @@ class Mailboxes:
         self._config = config
         self._effects = effects
         self.open: dict[str, Mailbox] = {}
+        self.now_ns = 0
+        """The time of the input that is being handled."""
+        self.expired: dict[str, str] = {}
+        """By mailbox that has expired, and that no client has entered since: the refusal."""
+        self._idle: dict[str, int] = {}
+        """Mailboxes without a reader, by when it left, earliest first."""
+        self.made = 0
+        """How many have been made: the number is part of the subscription's name."""
         self._bytes = 0
         """What all kept events count."""
+        self._arriving: dict[str, list[Notify]] = {}
+        """By mailbox: events of a transaction whose last one has not arrived.
+
+        They all arrive with one input of the broker: between two inputs there are none.
+        """
 
     def __contains__(self, client: str) -> bool:
         """Return whether a client is a mailbox."""
         return client in self.open
 
-    def restore(self, mailboxes: dict[str, Mailbox]) -> None:
+    def restore(self, mailboxes: dict[str, Mailbox], made: int, expired: dict[str, str]) -> None:
         """Restore the persisted mailboxes."""
-        self.open = mailboxes
+        self.open, self.made, self.expired = mailboxes, made, expired
+        idle = sorted((one.idle_since_ns, name) for name, one in mailboxes.items())
+        self._idle = {name: since_ns for since_ns, name in idle if since_ns}
         self._bytes = sum(one.size for mailbox in mailboxes.values() for one in mailbox.kept)
 
     def refusal(self, name: str, frame: Attach) -> str:
         """Return why a client can't attach, or nothing."""
         mailbox = self.open.get(name)
         if mailbox is None:
-            limit, what = self._config.mailboxes_max, "there are too many durable subscriptions"
-            full = limit_reason(what, "mailboxes_max", limit, "forget some")
-            return full if len(self.open) >= limit else ""
+            return self._refusal_of_new(name, frame)
         if mailbox.owner and frame.owner and mailbox.owner != frame.owner:
             return f"the durable subscription {frame.name!r} belongs to another user"
         if mailbox.where != frame.where:
-            return f"the durable subscription {frame.name!r} has the filter {mailbox.where!r}"
+            return (
+                f"the durable subscription {frame.name!r} has the filter {mailbox.where!r}, got "
+                f"{frame.where!r}: enter it with its own filter, forget it first, or choose "
+                "another name"
+            )
         return "" if mailbox.kept or frame.accept_loss else mailbox.overfull
+
+    def _refusal_of_new(self, name: str, frame: Attach) -> str:
+        """Return why a client can't make a mailbox, or nothing."""
+        if name in self.expired and not frame.accept_loss:
+            return self.expired[name]
+        limit = self._config.mailboxes_max
+        if len(self.open) >= limit:
+            what = "there are too many durable subscriptions"
+            return limit_reason(what, "mailboxes_max", limit, "forget some")
+        limit = self._config.mailboxes_per_user
+        if frame.owner and sum(one.owner == frame.owner for one in self.open.values()) >= limit:
+            what = f"{frame.owner!r} has too many durable subscriptions here"
+            how = "forget some, or raise limits.mailboxes_per_user in the server's file"
+            return limit_reason(what, "mailboxes_per_user", limit, how)
+        return ""
+
+    def make(self, name: str, frame: Attach) -> Mailbox:
+        """Make a mailbox, whose subscription has a name that no other one had."""
+        self.made += 1
+        self.expired.pop(name, None)
+        made = self.open[name] = Mailbox(f"{name}.sub{self.made}", frame.where, frame.owner)
+        return made
 
     def attach(self, name: str, frame: Attach, reader: str) -> None:
         """Begin an epoch with a reader; detach the earlier one."""
         mailbox = self.open[name]
         self._detach(name, mailbox, SUPERSEDED)
         mailbox.reader, mailbox.number = reader, frame.number
+        mailbox.idle_since_ns = 0
+        self._idle.pop(name, None)
         mailbox.owner = mailbox.owner or frame.owner
         mailbox.epoch += 1
         mailbox.window = max(1, min(frame.window, self._config.window))
         mailbox.pushed = mailbox.acknowledged
         if frame.accept_loss:
             mailbox.overfull = ""
-        self._effects.send(reader, Attached(number=frame.number, mailbox=name, epoch=mailbox.epoch))
+        attached = Attached(
+            number=frame.number,
+            mailbox=name,
+            epoch=mailbox.epoch,
+            subscription=mailbox.subscription,
+        )
+        self._effects.send(reader, attached)
         self._answer(mailbox)
         self._push(name, mailbox)
 
@@ -178,9 +235,13 @@ class Mailboxes:
         """Take a frame for a mailbox: keep an event, pass on the answer to its subscription."""
         mailbox = self.open[name]
         if isinstance(frame, Notify):
-            self._keep(mailbox, frame)
-            self._push(name, mailbox)
-            self.detach_overfull(name)
+            arriving = self._arriving.setdefault(name, [])
+            arriving.append(frame)
+            if not any(frame.following):
+                del self._arriving[name]
+                self._keep(mailbox, arriving)
+                self._push(name, mailbox)
+                self.detach_overfull(name)
         elif isinstance(frame, Done) and frame.number:
             mailbox.away = frame.away
             self._answer(mailbox)
@@ -201,17 +262,66 @@ class Mailboxes:
 
     def release(self, name: str) -> None:
         """Detach the reader of a mailbox, at its own request."""
-        self.open[name].reader = ""
+        self._lose_reader(name, self.open[name])
 
     def detach_all_of(self, reader: str) -> None:
         """Detach a reader that has left from its mailboxes."""
-        for mailbox in self.open.values():
+        for name, mailbox in self.open.items():
             if mailbox.reader == reader:
-                mailbox.reader = ""
+                self._lose_reader(name, mailbox)
 
     def remove(self, name: str) -> None:
         """Remove a mailbox, with what it keeps."""
         self._bytes -= sum(one.size for one in self.open.pop(name).kept)
+        self._idle.pop(name, None)
+
+    # -- Mailboxes without readers --------------------------------------------------------------
+
+    def _lose_reader(self, name: str, mailbox: Mailbox) -> None:
+        mailbox.reader = ""
+        # 0 stands for a mailbox with a reader.
+        mailbox.idle_since_ns = self._idle[name] = max(1, self.now_ns)
+
+    def due_ns(self) -> int | None:
+        """Return when the next mailbox expires, if one does."""
+        first_ns = next(iter(self._idle.values()), None)
+        expire_ns = self._config.mailbox_expire_ns
+        return None if first_ns is None or not expire_ns else first_ns + expire_ns
+
+    def idle(self, now_ns: int) -> list[str]:
+        """Return the mailboxes that have had no reader for too long."""
+        last_ns = now_ns - self._config.mailbox_expire_ns
+        return [name for name, since_ns in self._idle.items() if since_ns <= last_ns]
+
+    def note_expired(self, name: str) -> None:
+        """Refuse the name of a mailbox that is about to end, until a client accepts the loss."""
+        hours = self._config.mailbox_expire_ns / HOUR_NS
+        self.expired[name] = (
+            f"the durable subscription {name.removeprefix(PREFIX)!r} has expired, with the events "
+            f"that it kept: it had no reader for {hours:g} hours (mailbox_expire); enter it with "
+            "accept_loss=True"
+        )
+        if len(self.expired) > self._config.mailboxes_max:
+            del self.expired[next(iter(self.expired))]
+
+    def refuse_dismissal(self, name: str, frame: Dismiss) -> str:
+        """Return why a client can't end a mailbox that it does not read, or nothing."""
+        mailbox = self.open.get(name)
+        if mailbox is None and name not in self.expired:
+            return f"there is no durable subscription {frame.name!r} by content"
+        if mailbox is not None and frame.owner and mailbox.owner not in ("", frame.owner):
+            return f"the durable subscription {frame.name!r} belongs to another user"
+        return ""
+
+    def dismiss(self, name: str) -> bool:
+        """Detach the reader of a mailbox that ends; return whether there is a mailbox."""
+        self.expired.pop(name, None)
+        mailbox = self.open.get(name)
+        if mailbox is not None:
+            self._detach(name, mailbox, FORGOTTEN)
+        return mailbox is not None
+
+    # -- Events ---------------------------------------------------------------------------------
 
     def acknowledge(self, name: str, position: int) -> None:
         """Drop events up to a position, and send further ones."""
@@ -251,24 +361,23 @@ class Mailboxes:
         mailbox.pushed = max(mailbox.pushed, end)
         mailbox.seen = max(mailbox.seen, mailbox.pushed)
 
-    def _keep(self, mailbox: Mailbox, frame: Notify) -> None:
-        """Keep an event, unless the mailbox is overfull or there is no room."""
-        following = frame.following[0] if frame.following else 0
-        one = Kept(frame.publication, frame.transaction, frame.path, following)
-        full = self._full(mailbox, one)
-        if full and not mailbox.overfull:
-            mailbox.overfull = full
+    def _keep(self, mailbox: Mailbox, frames: Sequence[Notify]) -> None:
+        """Keep an event, or all of a transaction, unless it is overfull or there is no room."""
+        those = [
+            Kept(one.publication, one.transaction, one.path, sum(one.following)) for one in frames
+        ]
+        mailbox.overfull = mailbox.overfull or self._full(mailbox, those)
         if not mailbox.overfull:
-            mailbox.kept.append(one)
-            self._bytes += one.size
+            mailbox.kept += those
+            self._bytes += sum(one.size for one in those)
 
-    def _full(self, mailbox: Mailbox, one: Kept) -> str:
-        """Return why there is no room for an event, or nothing."""
+    def _full(self, mailbox: Mailbox, those: Sequence[Kept]) -> str:
+        """Return why there is no room for events, or nothing."""
         config, how = self._config, "read it faster, and enter it with accept_loss=True"
-        if len(mailbox.kept) >= config.kept_max:
+        if len(mailbox.kept) + len(those) > config.kept_max:
             what = "it lost events: too many were not acknowledged"
             return limit_reason(what, "kept_max", config.kept_max, how)
-        if self._bytes + one.size > config.kept_bytes_max:
+        if self._bytes + sum(one.size for one in those) > config.kept_bytes_max:
             what = "it lost events: its server keeps too many bytes"
             return limit_reason(what, "kept_bytes_max", config.kept_bytes_max, how)
         return ""
@@ -279,4 +388,4 @@ class Mailboxes:
                 self._effects.send(mailbox.reader, Done(number=mailbox.number, refused=reason))
             detached = Detached(mailbox=name, epoch=mailbox.epoch, reason=reason)
             self._effects.send(mailbox.reader, detached)
-            mailbox.reader = ""
+            self._lose_reader(name, mailbox)

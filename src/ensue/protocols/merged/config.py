@@ -62,6 +62,9 @@ class MergedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """False: persist nothing, for a process whose name dies with it."""
     retry_ns: int = 500 * MILLISECOND_NS
     """Delay until an unanswered request for a topic is repeated."""
+    retry_ns_min: int = 0
+    """Where messages get lost: the shortest wait for the answer to an event, which then follows the
+    measured round trips. 0: `poll_ns`, for connections, which lose messages only when they end."""
     poll_ns: int = 2 * SECOND_NS
     """Interval at which attached topics are requested again, in case the service forgot them."""
     listeners_max: int = 65_536
@@ -87,6 +90,10 @@ class MergedConfig(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if getattr(self, field) < 1:
                 raise ConfigurationError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if not 0 <= self.retry_ns_min <= self.poll_ns:
+            raise ConfigurationError(
+                f"retry_ns_min must be between 0 and poll_ns, got {self.retry_ns_min}"
+            )
         if not 1 <= self.warn_percent <= 100:
             raise ConfigurationError(f"warn_percent must be 1 to 100, got {self.warn_percent}")
         if self.modulus is not None and self.modulus < self.modulus_min:

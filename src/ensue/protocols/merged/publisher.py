@@ -6,6 +6,10 @@ the same (`answered`), the answer settles the event, and an unanswered event is 
 unchanged: receivers drop it as a duplicate or as late. With a modulus a late copy would look new,
 so `answered` excludes a modulus.
 
+Where messages get lost (`retry_ns_min`), the wait for an answer follows the measured round trips
+(`ensue.protocols.shared.round_trips`): a copy that arrives within delta is delivered in its place,
+as if nothing had been lost. Over connections the wait is `poll_ns`.
+
 Events delivered in order need no `observe`: by then this clock is beyond anything they can know
 of. What a process learns earlier or otherwise, as from an unordered subscription or outside of
 Ensue, is passed to `observe`; `token` is what to send along, so that a process that observes it
@@ -35,8 +39,9 @@ from ensue.core.wire import Records
 from ensue.protocols.interface import Broadcast, Effect, Frame, Persist, Publish, Settle
 from ensue.protocols.merged.config import MergedConfig
 from ensue.protocols.merged.terms import TermsClient
-from ensue.protocols.merged.timestamps import INDEX, MARK, Timeline, timestamps_for
+from ensue.protocols.merged.timestamps import INDEX, Timeline, timestamps_for, topic_refusal
 from ensue.protocols.shared.event_numbers import EventNumbers
+from ensue.protocols.shared.round_trips import RoundTrips
 from ensue.protocols.topic_log.fanout import Agreed, Declined
 from ensue.protocols.topic_log.frames import Accepted
 
@@ -44,6 +49,24 @@ __all__ = ["MergedPublisher"]
 
 SEQUENCE = "sequence/"
 _NUMBER = Records[int](int)
+
+
+class Unanswered:
+    """An event that was sent, and not answered yet."""
+
+    __slots__ = ("due_ns", "event", "sent_ns", "wait_ns")
+
+    def __init__(self, event: Event, now_ns: int, wait_ns: int) -> None:
+        self.event = event
+        self.sent_ns: int | None = now_ns
+        """When it was sent; None if that was more than once."""
+        self.wait_ns = wait_ns
+        self.due_ns = now_ns + wait_ns
+        """When to retransmit it."""
+
+    def sent_again(self, now_ns: int, wait_ns: int) -> None:
+        """Note that it was retransmitted."""
+        self.sent_ns, self.wait_ns, self.due_ns = None, wait_ns, now_ns + wait_ns
 
 
 class MergedPublisher:
@@ -74,8 +97,13 @@ class MergedPublisher:
         self._answered = answered
         self._stamped_terms = config.terms.to_entries() if stamps_terms else {}
         self._terms = TermsClient(config.terms, fanouts, retry_ns=config.retry_ns, now_ns=now_ns)
-        self._unanswered: dict[str, tuple[int, Event]] = {}
-        """By id: when to retransmit, and the event, in the order they are due."""
+        self._unanswered: dict[str, Unanswered] = {}
+        """By id."""
+        self._retransmit_ns = now_ns
+        """None of these is retransmitted before."""
+        self._round_trips = RoundTrips(
+            initial_ns=config.poll_ns, least_ns=config.retry_ns_min, most_ns=config.poll_ns
+        )
         self._numbers = EventNumbers(name)
         self._ready_tick = config.tick(now_ns) + config.epsilon_ticks + 1
         self._waiting: deque[tuple[Event, ...]] = deque()
@@ -117,8 +145,8 @@ class MergedPublisher:
     ) -> tuple[Event, ...]:
         """Publish events with one timestamp; each is topic, payload, key, headers."""
         for topic, *_ in items:
-            if topic.startswith(MARK):
-                raise BadInput(f"a topic in merged order must not begin with {MARK!r}: {topic!r}")
+            if (why := topic_refusal(topic)) is not None:
+                raise BadInput(why)
         if self._waiting_count + len(items) > self.config.outgoing_max:
             self._waiting_count = self._count_waiting()  # A fault may have changed it.
         if self._waiting_count + len(items) > self.config.outgoing_max:
@@ -175,14 +203,17 @@ class MergedPublisher:
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Settle answered events."""
-        del now_ns
         match frame:
             case Agreed():
                 self._terms.receive(frame, source)
             case Accepted(event=event_id) if event_id in self._unanswered:
-                self._effects.append(Settle(self._unanswered.pop(event_id)[1], ""))
+                answered = self._unanswered.pop(event_id)
+                if answered.sent_ns is not None:
+                    self._round_trips.sample(now_ns - answered.sent_ns)
+                self._effects.append(Settle(answered.event, ""))
             case Declined(event=event_id, reason=reason) if event_id in self._unanswered:
-                self._effects.append(Settle(self._unanswered.pop(event_id)[1], "void", reason))
+                refused = self._unanswered.pop(event_id)
+                self._effects.append(Settle(refused.event, "void", reason))
             case _:
                 pass
 
@@ -190,27 +221,29 @@ class MergedPublisher:
         """Retransmit unanswered events now: the connection is new."""
         self._seen_ns = now_ns
         self._terms.repeat(now_ns)
-        for event_id, (_, event) in list(self._unanswered.items()):
-            self._unanswered[event_id] = (now_ns + self.config.poll_ns, event)
-            self._effects.append(Broadcast(event))
+        self._round_trips.reset()
+        for each in self._unanswered.values():
+            each.sent_again(now_ns, self._round_trips.timeout_ns)
+            self._effects.append(Broadcast(each.event))
+        self._note_due(now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Stamp waiting events, and retransmit unanswered ones that are due."""
         self._stamp_waiting(now_ns)
         self._terms.handle_timer(now_ns)
-        for event_id, (due_ns, event) in list(self._unanswered.items()):
-            if now_ns < due_ns <= now_ns + self.config.poll_ns:
-                break  # A due time further ahead is from before the clock went back.
-            del self._unanswered[event_id]
-            self._unanswered[event_id] = (now_ns + self.config.poll_ns, event)
-            self._effects.append(Broadcast(event))
+        if self._unanswered and not self._is_ahead(self._retransmit_ns, now_ns):
+            for each in self._unanswered.values():
+                if not self._is_ahead(each.due_ns, now_ns):
+                    each.sent_again(now_ns, self._round_trips.after(each.wait_ns))
+                    self._effects.append(Broadcast(each.event))
+            self._note_due(now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when the next timer is due."""
         config, seen_ns = self.config, self._seen_ns
-        due_ns = next((due_ns for due_ns, _ in self._unanswered.values()), None)
-        if due_ns is not None:
-            due_ns = min(due_ns, seen_ns + config.poll_ns)
+        due_ns = None
+        if self._unanswered:
+            due_ns = min(self._retransmit_ns, seen_ns + config.poll_ns)
         ask_ns = self._terms.next_timer_ns()
         if ask_ns is not None:
             due_ns = ask_ns if due_ns is None else min(due_ns, ask_ns)
@@ -227,6 +260,18 @@ class MergedPublisher:
             effects += self._terms.effects
             self._terms.effects = []
         return effects
+
+    def _is_ahead(self, due_ns: int, now_ns: int) -> bool:
+        """Return whether a time to retransmit is to come.
+
+        One further ahead than the longest wait is from before the clock went back.
+        """
+        return now_ns < due_ns <= now_ns + self.config.poll_ns
+
+    def _note_due(self, now_ns: int) -> None:
+        """Note when the first event is to be retransmitted."""
+        dues = (each.due_ns for each in self._unanswered.values())
+        self._retransmit_ns = min(dues, default=now_ns)
 
     def _count_waiting(self) -> int:
         return sum(map(len, self._waiting))
@@ -257,6 +302,9 @@ class MergedPublisher:
             stamped = msgspec.structs.replace(event, stamp=stamp, published_at_ns=now_ns)
             self._effects += (Publish(stamped), Broadcast(stamped))
             if self._answered:
-                self._unanswered[stamped.id] = (now_ns + self.config.poll_ns, stamped)
+                sent = Unanswered(stamped, now_ns, self._round_trips.timeout_ns)
+                first = not self._unanswered or sent.due_ns < self._retransmit_ns
+                self._retransmit_ns = sent.due_ns if first else self._retransmit_ns
+                self._unanswered[stamped.id] = sent
             else:
                 self._effects.append(Settle(stamped, ""))

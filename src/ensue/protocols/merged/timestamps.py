@@ -53,11 +53,19 @@ __all__ = [
     "Timestamps",
     "index_of",
     "timestamps_for",
+    "topic_refusal",
 ]
 
 MARK = "@"
 """Prefix of every entry of a merged stamp, and of no topic on a merged bus."""
 TICK, AHEAD, COUNTER, INDEX = CLOCK, "@c", "@k", "@i"
+
+
+def topic_refusal(topic: str) -> str | None:
+    """Return why no event of a merged bus can have a topic; None if one can."""
+    if topic.startswith(MARK):
+        return f"a topic in merged order must not begin with {MARK!r}: {topic!r}"
+    return None
 
 
 class CounterTimestamp(msgspec.Struct, frozen=True, gc=False):

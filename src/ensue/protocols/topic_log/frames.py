@@ -16,6 +16,7 @@ __all__ = [
     "Fetch",
     "Fetched",
     "Forward",
+    "LogEnd",
     "Notify",
     "Put",
     "Surveyed",
@@ -58,6 +59,9 @@ class TopicLogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Number all events as they are published, whatever their topics (`Event.place`)."""
     durable: bool = True
     """False: persist nothing; the log ends with its process."""
+    probe_ns: int = 0
+    """Where messages get lost: how long after the last event of a topic its listeners are sent the
+    end of its log (`ensue.protocols.topic_log.tail_probes`). 0: never."""
 
     def __post_init__(self) -> None:
         for field in (
@@ -74,6 +78,10 @@ class TopicLogConfig(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, field) < 1:
                 value = getattr(self, field)
                 raise ConfigurationError(f"TopicLogConfig.{field} must be at least 1, got {value}")
+        if self.probe_ns < 0:
+            raise ConfigurationError(
+                f"TopicLogConfig.probe_ns must be at least 0 (no probes), got {self.probe_ns}"
+            )
 
 
 class Put(Frame, frozen=True, tag=1):
@@ -187,6 +195,16 @@ class Surveyed(Frame, frozen=True, tag=13):
     """Topic to its first slot that is kept, and its first one that is not filled yet."""
 
 
+class LogEnd(Frame, frozen=True, tag=14):
+    """The end of a topic that has been silent: a listener that lacks an event requests it."""
+
+    topic: Name
+    next: Count
+    """The first free slot."""
+    silent_ns: Count
+    """For how long the last event has been on its way."""
+
+
 class TopicFrame(Frame, frozen=True):
     """A frame of one order for all listeners of a topic. Subclasses have a tag.
 
@@ -210,6 +228,7 @@ FRAMES: tuple[type[Frame], ...] = (
     Fetch,
     Fetched,
     Surveyed,
+    LogEnd,
 )
 
 
@@ -228,7 +247,7 @@ def topic_of(frame: Frame) -> str:
     """Return the topic whose listeners get a frame; empty if it is for one peer."""
     if isinstance(frame, Notify):
         return frame.event.topic
-    return frame.topic if isinstance(frame, TopicFrame) else ""
+    return frame.topic if isinstance(frame, (TopicFrame, LogEnd)) else ""
 
 
 def matches(topic: str, pattern: str) -> bool:

@@ -52,6 +52,7 @@ from ensue.protocols.topic_log.frames import (
     Fetch,
     Fetched,
     Forward,
+    LogEnd,
     Notify,
     Put,
     Surveyed,
@@ -60,6 +61,7 @@ from ensue.protocols.topic_log.frames import (
     TopicLogConfig,
 )
 from ensue.protocols.topic_log.slot_search import SlotSearch
+from ensue.protocols.topic_log.tail_probes import TailProbes
 from ensue.protocols.topic_log.topic import RECENT, KeptEvents, Topic, made_whole
 
 __all__ = ["KeptEvents", "TopicLog", "TopicLogConfig"]
@@ -94,6 +96,10 @@ class TopicLog:
         self._effects: list[Effect] = []
         self._burst = 0
         self._search = SlotSearch()
+        self._now_ns = 0
+        probes = self.config.keeps_log and self.config.probe_ns > 0
+        self._probes = TailProbes(probe_ns=self.config.probe_ns) if probes else None
+        """None: messages don't get lost, or can't be sent again."""
         self._attached: dict[str, dict[str, None]] = {}
         """Peer to the topics that it is attached to."""
         self._attachments = 0
@@ -117,7 +123,7 @@ class TopicLog:
 
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Answer a frame."""
-        del now_ns
+        self._now_ns = now_ns
         match frame:
             case Put(event=event):
                 self._put(event, source)
@@ -137,11 +143,20 @@ class TopicLog:
                 pass  # Not for a topic log: a stray frame changes nothing.
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: there are no timers."""
+        """Send the ends of silent topics to their listeners."""
+        for topic, silent_ns in () if self._probes is None else self._probes.take_due(now_ns):
+            log = self._topics.get(topic)
+            if log is not None and log.attached:
+                end = LogEnd(topic=topic, next=log.next, silent_ns=silent_ns)
+                self._effects.append(Multicast(topic, self._peers_of(log), end))
 
     def next_timer_ns(self) -> int | None:
-        """Return None: there are no timers."""
-        return None
+        """Return when the end of a silent topic is to be sent."""
+        return None if self._probes is None else self._probes.next_timer_ns()
+
+    def advance(self, now_ns: int) -> None:
+        """Set the time of what is published next: the owner calls `append`."""
+        self._now_ns = now_ns
 
     def trim(self, topic: str, first: int) -> None:
         """Note that slots below `first` are no longer kept."""
@@ -326,15 +341,22 @@ class TopicLog:
             elif self._kept is not None and (log.hole or log.filled < log.next):
                 self._note_filled(topic, log)
         if log.attached:
-            if log.peers is None:
-                # One tuple for topics with the same listeners, so that these are served together.
-                if len(self._peers) >= PEERS_MAX:
-                    self._peers.clear()
-                peers = tuple(log.attached)
-                log.peers = self._peers.setdefault(peers, peers)
+            peers = self._peers_of(log) if log.peers is None else log.peers
             known = NOTIFY + encoded if encoded and keeps_log else b""
-            effects.append(Multicast(topic, log.peers, Notify(event=event), known))
+            effects.append(Multicast(topic, peers, Notify(event=event), known))
+            if self._probes is not None:
+                self._probes.published(topic, self._now_ns)
         return len(encoded)
+
+    def _peers_of(self, log: Topic) -> tuple[str, ...]:
+        """Return the listeners of a topic, as one tuple for all topics with the same ones."""
+        if log.peers is None:
+            # So that these are served together.
+            if len(self._peers) >= PEERS_MAX:
+                self._peers.clear()
+            peers = tuple(log.attached)
+            log.peers = self._peers.setdefault(peers, peers)
+        return log.peers
 
     def _note_filled(self, topic: str, log: Topic) -> None:
         """Persist roughly where the first empty slot is, to spare a restart the search."""

@@ -20,6 +20,8 @@ class Identified(Frame, frozen=True, tag=55):
     log: Lineage
     damage: str = ""
     """Why the log can't be read, from a station that is about to stop."""
+    groups: Count = 1
+    """How many subscriptions order topics together there (`SequencerConfig.groups`)."""
 
 
 class LogRefused(Frame, frozen=True, tag=56):
@@ -32,6 +34,6 @@ class LogRefused(Frame, frozen=True, tag=56):
 FRAMES: tuple[type[Frame], ...] = (Identify, Identified, LogRefused)
 
 
-def answer(frame: Identify, log: Lineage, source: str) -> Send:
+def answer(frame: Identify, log: Lineage, source: str, *, groups: int = 1) -> Send:
     """Return the answer to an `Identify`."""
-    return Send(source, Identified(number=frame.number, log=log))
+    return Send(source, Identified(number=frame.number, log=log, groups=groups))

@@ -17,6 +17,13 @@
 | Expired | station | subscriber | the subscriber was removed from the chain |
 | Forget | publisher, subscriber | nodes | the sender leaves: forget it |
 | Refused | node | publisher, subscriber | the request is refused, and why |
+| MoveRequest | operator | first node | move a topic |
+| MoveReply | first node | operator | how far the move is |
+| Move | node | next node, or the one before | a step of a move |
+| MoveStep | node | first node; all, if frozen | the step is taken |
+| MoveDecision | node | node | how a move was decided |
+| Moved | node | publisher, subscriber | the topic has another node |
+| KnownMoves | node | node | all moves that the sender knows |
 
 Between nodes of the chain frames travel over numbered links (`ensue.protocols.shared.link`).
 Everything else may be lost, repeated or overtaken: requests are repeated until answered, and a
@@ -43,9 +50,12 @@ __all__ = [
     "Fill",
     "Forget",
     "Grant",
+    "KnownMoves",
     "Move",
+    "MoveDecision",
     "MoveReply",
     "MoveRequest",
+    "MoveStep",
     "Moved",
     "OrderRequest",
     "Out",
@@ -228,16 +238,24 @@ class Registered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Move(Frame, frozen=True, tag=32):
-    """A topic's move to another node, on its way along the chain (`topic_moves`)."""
+    """A step of a topic's move to another node, on its way along the chain (`topic_moves`)."""
 
     topic: Name
     to: Name
     phase: Count
+    number: Count = 0
+    """1, 2, 3, … per chain. Each number is decided once: the topic moves, or it does not."""
+    parts: tuple[tuple[Name, Count], ...] = ()
+    """The topic's parts before the move (`placement.Parts`); none: it was never moved."""
     count: Count = 0
-    """The events of the topic."""
+    """The events of the topic. In a question: the bytes that its state takes, as far as known."""
     counts: dict[Name, Count] = msgspec.field(default_factory=dict)
     """The events of topics that share subscriptions with it."""
     registered: tuple[Registered, ...] = ()
+    seen: Count = 0
+    """The highest number that a node on the way knows to be decided."""
+    refusal: str = ""
+    """Why a node can't take this step; empty: it can."""
 
 
 class Moved(Frame, frozen=True, tag=33):
@@ -266,6 +284,34 @@ class MoveReply(Frame, frozen=True, tag=35):
     moved: bool
     refusal: str = ""
     """Why the topic is not moved; empty: it is moved or about to be."""
+    waits: str = ""
+    """What a move under way waits for."""
+
+
+class MoveDecision(Frame, frozen=True, tag=36):
+    """The decision on a move, past the links: a node between may be down."""
+
+    move: Move
+
+
+class MoveStep(Frame, frozen=True, tag=37):
+    """The sender has taken a step. A frozen node repeats it to all nodes, to get the decision."""
+
+    number: Count
+    topic: Name
+    phase: Count
+
+
+class KnownMoves(Frame, frozen=True, tag=38):
+    """All moves that a node knows. Where two nodes differ, the one with more parts is right."""
+
+    parts: dict[Name, tuple[tuple[Name, Count], ...]]
+    seen: Count
+    """The highest number that the node knows to be decided."""
+    wanted: bool = False
+    """Whether the sender asks for the same of the receiver."""
+    complete: bool = True
+    """Whether the sender has heard from all nodes, if it has to."""
 
 
 FRAMES: tuple[type[Frame], ...] = (
@@ -289,6 +335,9 @@ FRAMES: tuple[type[Frame], ...] = (
     Moved,
     MoveRequest,
     MoveReply,
+    MoveDecision,
+    MoveStep,
+    KnownMoves,
     *frames.FRAMES,
     *link.FRAMES,
 )

@@ -1,6 +1,7 @@
 """Gap requests: how a subscriber asks the logs of its topics for events it missed.
 
-From time to time it polls how far the logs are. Events that it lacks are mostly on their way,
+From time to time it polls how far the logs are, and the log of a silent topic says so by itself
+(`ensue.protocols.topic_log.tail_probes`). Events that it lacks are mostly on their way,
 behind other events or past them, and a request would make the log send all of that twice, to a
 subscriber that is busy enough. So it looks again after a round trip, and requests what is still
 missing of what there was. It requests at once only where events are held back for a round trip
@@ -22,7 +23,7 @@ so on up to `BACKOFF_POLLS_MAX` times `poll_ns`; only the answer to the latest l
 from collections.abc import Callable
 
 from ensue.protocols.shared.round_trips import RoundTrips
-from ensue.protocols.topic_log.frames import Attached
+from ensue.protocols.topic_log.frames import Attached, LogEnd
 from ensue.protocols.total.backfill import Backfill
 from ensue.protocols.total.delivery import Delivery
 from ensue.protocols.total.subscription_state import SubscriptionState
@@ -187,10 +188,22 @@ class GapRequests:
         elif not latest and missing < frame.next:
             self._expect(topic, frame.next, now_ns)
 
-    def _expect(self, topic: str, end: int, now_ns: int) -> None:
+    def on_log_end(self, frame: LogEnd, _source: str, now_ns: int) -> None:
+        """Request what is missing of a silent topic, unless it may still be on its way."""
+        topic = frame.topic
+        if self._delivery.paused or topic not in self._queue.clock:
+            return
+        if self._queue.first_missing(topic) >= frame.next:
+            return
+        if frame.silent_ns >= self.requests.timeout_ns:
+            self.ask(topic, now_ns)
+        else:
+            self._expect(topic, frame.next, now_ns, sent_ns=now_ns - frame.silent_ns)
+
+    def _expect(self, topic: str, end: int, now_ns: int, *, sent_ns: int | None = None) -> None:
         """Check after a round trip whether the events before a slot have arrived."""
-        if not self._ends:
-            self._ends_due_ns = now_ns + self.requests.timeout_ns
+        due_ns = (now_ns if sent_ns is None else sent_ns) + self.requests.timeout_ns
+        self._ends_due_ns = min(due_ns, self._ends_due_ns) if self._ends else due_ns
         self._ends[topic] = end
 
     def _poll(self, now_ns: int) -> None:

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from ensue.core.errors import ConfigurationError
 from ensue.protocols.total.records import PlacementRecord
 
-__all__ = ["Parts", "Placement", "losses"]
+__all__ = ["Parts", "Placement", "losses", "moved"]
 
 Parts = tuple[tuple[str, int], ...]
 """The nodes that keep the parts of a topic's log, each with the last slot of its part; the last
@@ -36,7 +36,17 @@ class Placement:
     in rank order.
     """
 
-    __slots__ = ("_hashed", "_ranks", "_stages", "closed", "moving", "nodes", "parts", "topics")
+    __slots__ = (
+        "_hashed",
+        "_ranks",
+        "_stages",
+        "closed",
+        "moving",
+        "nodes",
+        "parts",
+        "topics",
+        "unsure",
+    )
 
     def __init__(
         self,
@@ -57,6 +67,8 @@ class Placement:
         """A cache: topic to the stage that its hash picks."""
         self.moving = ""
         """The topic that is being moved, if any."""
+        self.unsure = False
+        """Whether topics may have moved without this node's knowledge."""
         self.parts: dict[str, Parts] = {}
         """Topics that were moved, to the nodes that keep the parts of their logs."""
         listed: list[str] = []
@@ -119,10 +131,9 @@ class Placement:
         self._stages[topic] = self.nodes.index(parts[-1][0])
         return True
 
-    def moved(self, topic: str, node: str, count: int) -> Parts:
-        """Return the parts of a topic's log once it has moved to a node after `count` events."""
-        parts = self.parts.get(topic) or ((self.node(topic), 0),)
-        return (*parts[:-1], (parts[-1][0], count), (node, 0))
+    def parts_of(self, topic: str) -> Parts:
+        """Return the parts of a topic's log; one, if it was never moved."""
+        return self.parts.get(topic) or ((self.node(topic), 0),)
 
     def keeper(self, topic: str, slot: int = 0) -> str:
         """Return the node that keeps a slot of a topic that was moved; empty if it was not.
@@ -160,6 +171,11 @@ class Placement:
         """Return the first and the last stage that host any of the topics."""
         stages = [self.stage(topic) for topic in topics]
         return min(stages), max(stages)
+
+
+def moved(parts: Parts, node: str, count: int) -> Parts:
+    """Return the parts of a topic's log once it has moved to a node after `count` events."""
+    return (*parts[:-1], (parts[-1][0], count), (node, 0))
 
 
 def losses(old: Placement, new: Placement, used: Iterable[str]) -> list[str]:

@@ -8,10 +8,16 @@ so: a restart resumes after the last event that was handled. There are three kin
   at (0 once the first slot is known);
 - `fallen` in the subscription's own record: a topic that fell behind what the log keeps, until it
   is joined again.
+
+What waits for an acknowledgement is bounded. Delivered events: an application with `pending_max` of
+them gets no more (`Delivery.paused`). Events that were stepped over, void or without a match, have
+no position and no acknowledgement, and there may be any number behind an unacknowledged one: at
+most two slots of each topic are kept, the next one to persist and the last one.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
 
 from ensue.protocols.interface import Acknowledged, Persist
 from ensue.protocols.total.records import CLOCK, HISTORY, INT, ClockRecord
@@ -41,11 +47,17 @@ class Progress:
         """The position of the last delivered event."""
         self.gaps: set[int] = set()
         """Positions of unacknowledged events whose topics were left: no other event gets them."""
-        self._acknowledged = 0
         self.places: dict[str, int] = {}
         """Topic to the place of its last event."""
         self.unacknowledged: deque[tuple[int, str, int]] = deque()
-        """Position, topic and slot of each delivered or skipped event; no topic once it is left."""
+        """Position, topic and slot of each delivered event; no topic once it is left."""
+        self.skipped: dict[str, list[tuple[int, int]]] = {}
+        """By topic: slots up to which events were skipped, and the position each waits for.
+
+        The next one, and the last one: those between tell no more.
+        """
+        self._due: list[tuple[int, str]] = []
+        """A heap of these topics, by the position that the next one waits for."""
         self.histories: dict[str, tuple[int, int]] = {}
         """Topics with a `history` record to their cuts and the places they start at."""
         self.fallen: dict[str, int] = {}
@@ -61,8 +73,10 @@ class Progress:
             self.delivered += 1
             while self.delivered in self.gaps:
                 self.delivered += 1
-        if self._acknowledge_each and (count or self.unacknowledged):
+        if self._acknowledge_each and count:
             self.unacknowledged.append((self.delivered, topic, slot))
+        elif self._acknowledge_each and self.unacknowledged:
+            self._skip(topic, slot)
         elif self._durable:
             self._advance(topic, slot)
             if count:
@@ -71,13 +85,15 @@ class Progress:
     def acknowledge(self, position: int) -> None:
         """Note that the application has handled every event up to a position."""
         position = min(position, self.delivered)
-        self._acknowledged = max(position, self._acknowledged)
         if self.gaps:
             self.gaps = {each for each in self.gaps if each > position}
         handled: dict[str, int] = {}
         while self.unacknowledged and self.unacknowledged[0][0] <= position:
             _, topic, slot = self.unacknowledged.popleft()
             handled[topic] = slot
+        while self._due and self._due[0][0] <= position:
+            _, topic = heappop(self._due)
+            handled[topic] = max(self._next_skipped(topic), handled.get(topic, 0))
         for topic, slot in handled.items():
             if topic:
                 self._advance(topic, slot)
@@ -85,9 +101,28 @@ class Progress:
             self._effects.append(Persist("delivered", INT.encode(position)))
             self._effects.append(Acknowledged(position))
 
+    def _skip(self, topic: str, slot: int) -> None:
+        """Note that a topic was skipped up to a slot, behind an unacknowledged event."""
+        slots = self.skipped.setdefault(topic, [])
+        if not slots:
+            heappush(self._due, (self.delivered, topic))
+        elif len(slots) > 1 or slots[0][0] == self.delivered:
+            slots.pop()
+        slots.append((self.delivered, slot))
+
+    def _next_skipped(self, topic: str) -> int:
+        """Take the slot that is persisted next, and wait for the last one, if there is one."""
+        slots = self.skipped[topic]
+        _, slot = slots.pop(0)
+        if slots:
+            heappush(self._due, (slots[0][0], topic))
+        else:
+            del self.skipped[topic]
+        return slot
+
     def resume(self, delivered: int, gaps: Iterable[int]) -> None:
         """Continue behind the last acknowledged position of an earlier incarnation."""
-        self.delivered = self._acknowledged = delivered
+        self.delivered = delivered
         self.gaps = {position for position in gaps if position > delivered}
 
     # -- Topics -----------------------------------------------------------------------------------
@@ -99,11 +134,10 @@ class Progress:
         alone from now on: events that are delivered again after a restart get the same ones.
         """
         self.forget_fallen(topic)
-        last = self._acknowledged
-        for position, each, _ in self.unacknowledged:
-            if each == topic and position != last:  # Else it was skipped, and has no position.
-                self.gaps.add(position)
-            last = position
+        self.gaps.update(position for position, each, _ in self.unacknowledged if each == topic)
+        if self.skipped.pop(topic, None) is not None:
+            self._due = [due for due in self._due if due[1] != topic]
+            heapify(self._due)
         self.unacknowledged = deque(
             (position, "" if each == topic else each, slot)
             for position, each, slot in self.unacknowledged
@@ -112,8 +146,9 @@ class Progress:
     def fall(self, topic: str) -> None:
         """Note the progress of a topic that will be joined again."""
         reached = self._queue.clock[topic] + 1
-        open_slots = (slot for _, each, slot in self.unacknowledged if each == topic)
-        self.fallen[topic] = next(open_slots, reached)
+        open_slots = [slot for _, each, slot in self.unacknowledged if each == topic]
+        open_slots += [slot for _, slot in self.skipped.get(topic, ())]
+        self.fallen[topic] = min(open_slots, default=reached)
         self.reached[topic] = reached
 
     def forget_fallen(self, topic: str) -> None:

@@ -25,7 +25,6 @@ __all__ = [
     "PUBLISHER",
     "REGISTRATION",
     "SUBSCRIPTION",
-    "TEXT",
     "ChangeUnderWay",
     "ChangedRecord",
     "ClockRecord",
@@ -156,7 +155,6 @@ SUBSCRIPTION = Records[SubscriptionRecord](SubscriptionRecord)
 CLOCK = Records[ClockRecord](ClockRecord)
 PARTS = Records[tuple[tuple[str, int], ...]](tuple[tuple[str, int], ...])
 """At a node: where the parts of a moved topic's log are (`placement.Parts`)."""
-TEXT = Records[str](str)
 HISTORY = Records[tuple[int, int, int]](tuple[int, int, int])
 """The unread past of a topic: the next slot, the cut, and the place to start at."""
 

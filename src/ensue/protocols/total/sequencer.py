@@ -49,8 +49,11 @@ from ensue.protocols.total.frames import (
     Confirm,
     Fill,
     Forget,
+    KnownMoves,
     Move,
+    MoveDecision,
     MoveRequest,
+    MoveStep,
     OrderRequest,
     PublisherLost,
     Repeat,
@@ -60,13 +63,14 @@ from ensue.protocols.total.frames import (
 from ensue.protocols.total.group_merges import GroupMerge, group_merges
 from ensue.protocols.total.groups import Groups
 from ensue.protocols.total.leases import OPEN, OUT, VOID, Lease, Leases
+from ensue.protocols.total.move_coordinator import MoveCoordinator
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.publisher_sessions import PublisherSession, PublisherSessions
 from ensue.protocols.total.records import INT, LEASE
 from ensue.protocols.total.responses import Responses
 from ensue.protocols.total.stage import StageState
 from ensue.protocols.total.subscription_changes import SubscriptionChanges
-from ensue.protocols.total.topic_moves import MOVED, TopicMoves
+from ensue.protocols.total.topic_moves import FROZEN, MOVED, READY, MoveConfig, TopicMoves
 
 __all__ = ["Sequencer"]
 
@@ -76,6 +80,8 @@ ENCODED_MAX = 4
 """Bytes of a character."""
 LOST_MAX = 10_000
 """Publishers with lost connections that are remembered, the latest ones."""
+_OF_MOVES = (Move, MoveDecision, KnownMoves)
+"""Frames that may end a freeze."""
 
 
 class Sequencer:
@@ -84,7 +90,8 @@ class Sequencer:
     `put_out` takes the events of an `OrderRequest` that this node can order alone, and returns
     their bytes; without it the publisher gets a stamp. `slot_of` finds the slot of an event that
     was published before a restart. `records` is what an earlier incarnation persisted. With a
-    `seal_key`, stamps that publishers take elsewhere are sealed.
+    `seal_key`, stamps that publishers take elsewhere are sealed. With `comparing`, it
+    compares its moves with those nodes first (`topic_moves`).
     """
 
     def __init__(
@@ -97,6 +104,8 @@ class Sequencer:
         slot_of: Callable[[Event], int] | None = None,
         records: Mapping[str, bytes] | None = None,
         seal_key: bytes = b"",
+        move_config: MoveConfig | None = None,
+        comparing: Sequence[str] = (),
         now_ns: int = 0,
     ) -> None:
         self.name = name
@@ -132,9 +141,17 @@ class Sequencer:
             Accepted: self._on_void_answer,
             Taken: self._on_void_answer,
         }
-        self.moves = TopicMoves(self.state, self.changes)
-        self._handlers[Move] = self.moves.on_move
-        self._handlers[MoveRequest] = self.moves.on_request
+        self.moves = TopicMoves(
+            self.state, self.changes, config=move_config, comparing=comparing, now_ns=now_ns
+        )
+        self.coordinator = MoveCoordinator(self.state, self.moves)
+        self._handlers |= {
+            Move: self._on_move,
+            MoveDecision: self.moves.on_decision,
+            MoveStep: self._on_move_step,
+            KnownMoves: self.moves.on_known,
+            MoveRequest: self.coordinator.on_request,
+        }
         for key in sorted(records or {}, key=_record_order):
             self._restore(key, (records or {})[key], now_ns)
 
@@ -186,19 +203,31 @@ class Sequencer:
             return  # Not for a sequencer: a stray frame changes nothing. Or for later.
         handler(frame, source, now_ns)
         self._responses.flush()
-        if type(frame) is Move:
-            while (held := self.moves.take_held()) is not None:
-                self.receive(held[0], source=held[1], now_ns=now_ns)
+        if isinstance(frame, _OF_MOVES):
+            self._take_held(now_ns)
+
+    def _take_held(self, now_ns: int) -> None:
+        """Take the requests that came while a topic moved."""
+        while (held := self.moves.take_held()) is not None:
+            self.receive(held[0], source=held[1], now_ns=now_ns)
 
     def handle_timer(self, *, now_ns: int) -> None:
-        """Void the leases that ran out; ask again for voids that got no answer."""
+        """Void the leases that ran out; ask again for what got no answer."""
+        self.moves.handle_timer(now_ns)
+        self.coordinator.handle_timer(now_ns)
+        self._take_held(now_ns)
         for lease in self.leases.take_due(now_ns, again_ns=self.config.retry_ns):
             self._persist_lease(lease)
             self.state.effects.append(Broadcast(lease.void_event(self.name)))
 
     def next_timer_ns(self) -> int | None:
-        """Return when the next lease runs out."""
-        return self.leases.next_due_ns()
+        """Return when the next lease runs out, or a move has something due."""
+        dues = (
+            self.leases.next_due_ns(),
+            self.moves.next_timer_ns(),
+            self.coordinator.next_timer_ns(),
+        )
+        return min((due for due in dues if due is not None), default=None)
 
     def take_effects(self) -> Sequence[Effect]:
         """Drain the effects."""
@@ -243,6 +272,19 @@ class Sequencer:
         if publisher in self.lost:
             del self.lost[publisher]
             self.leases.lengthen(publisher, self.placement.nodes)
+
+    # -- Moves of topics ---------------------------------------------------------------------------
+
+    def _on_move(self, frame: Move, source: str, now_ns: int) -> None:
+        if self.stage == 0 and frame.phase in (READY, FROZEN) and self.state.is_from_above(source):
+            self.coordinator.on_answer(frame, now_ns)
+        else:
+            self.moves.on_move(frame, source, now_ns)
+
+    def _on_move_step(self, frame: MoveStep, source: str, now_ns: int) -> None:
+        self.moves.on_step(frame, source, now_ns)
+        if self.stage == 0:
+            self.coordinator.on_step(frame, source, now_ns)
 
     # -- Requests ----------------------------------------------------------------------------------
 
@@ -544,8 +586,10 @@ class Sequencer:
             self.state.counters.get(rest)[0] = INT.decode(value)
         elif kind in ("publisher", "elsewhere", "gone", "refused"):
             self.sessions.restore(kind, rest, value, now_ns)
-        elif kind in ("moved", "frozen", "moving"):
-            self.moves.restore(kind, rest, value)
+        elif kind in ("moved", "frozen", "decided", "seen"):
+            self.moves.restore(kind, rest, value, now_ns)
+        elif kind == "moving":
+            self.coordinator.restore(value, now_ns)
         elif kind in ("subscription", "change"):
             self.changes.restore(kind, rest, value)
         elif kind == "lease":

@@ -55,6 +55,7 @@ from ensue.protocols.total.frames import (
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.sequencer import Sequencer
 from ensue.protocols.total.status import StatusRequest
+from ensue.protocols.total.topic_moves import MoveConfig
 
 __all__ = ["EPHEMERAL", "FRAMES", "FROM_CLIENTS", "UNNUMBERED", "Station", "StationConfig"]
 
@@ -72,6 +73,11 @@ class StationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     expire_ns: int | None = None
     """How long a subscriber may be silent; None: for ever."""
+    moves: MoveConfig = MoveConfig()
+    """Waits and limits of topic moves."""
+    compares: bool = False
+    """Whether this station may continue from older records than it had, or from none: then it takes
+    nothing of clients until all other stations have told it which moves they know."""
 
 
 FRAMES: tuple[type[Frame], ...] = (
@@ -109,6 +115,9 @@ FROM_CLIENTS: frozenset[type[Frame]] = frozenset(
 UNNUMBERED: tuple[type[Frame], ...] = (
     frames.Repeat,
     frames.ChangeRepeat,
+    frames.MoveDecision,
+    frames.MoveStep,
+    frames.KnownMoves,
     log_frames.Put,
     log_frames.Accepted,
     log_frames.Taken,
@@ -119,6 +128,7 @@ _OF_LOG = ("event/", "first/", "attached/", "place/")
 _OF_STATE_STORE = ("keeper/", "kept/")
 _EXPIRED = "expired/"
 _FOR_LOG = (log_frames.Put, log_frames.AttachRequest, log_frames.DetachRequest, log_frames.Fetch)
+_EARLY = (StatusRequest, Identify, frames.MoveRequest)
 _FOR_STATE_STORE = (state_store.Recall, state_store.Remember, state_store.Dismiss)
 
 
@@ -153,6 +163,7 @@ class Station:
         of_state_store = _select(own, _OF_STATE_STORE)
         of_others = (*_OF_LOG, *_OF_STATE_STORE, _EXPIRED)
         of_node = {key: own[key] for key in own if not key.startswith(of_others)}
+        self.config = station_config or StationConfig()
         self.log = TopicLog(name=name, config=topic_log_config, records=of_log, kept=kept)
         self.node = Sequencer(
             name=name,
@@ -162,11 +173,12 @@ class Station:
             slot_of=self.log.slot_of,
             records=of_node,
             seal_key=seal_key,
+            move_config=self.config.moves,
+            comparing=[node for node in placement.nodes if node != name and self.config.compares],
             now_ns=now_ns,
         )
         self.node.moves.on_switch = self._switched
         self.state_store = StateStore(name=name, config=state_store_config, records=of_state_store)
-        self.config = station_config or StationConfig()
         self._now_ns = now_ns
         self._effects: list[Effect] = []
         self._seen: dict[str, int] = {}
@@ -197,15 +209,9 @@ class Station:
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Pass a frame to the part that handles it."""
         self._now_ns = now_ns
-        if source in self._seen:
-            self._seen[source] = now_ns
-        elif source in self._expired:
-            self._effects.append(Send(source, Expired(name=source)))
+        self.log.advance(now_ns)
+        if not self._admits(frame, source, now_ns):
             return
-        elif self.config.expire_ns is not None and (
-            type(frame) is AttachRequest or (type(frame) is ChangeRequest and EPHEMERAL in source)
-        ):
-            self._seen[source] = now_ns
         if isinstance(frame, _FOR_LOG):
             if self._is_moved(frame, source):
                 return
@@ -222,6 +228,22 @@ class Station:
         else:
             self.node.receive(frame, source=source, now_ns=now_ns)
             self._note_passed_on(frame, now_ns)
+
+    def _admits(self, frame: Frame, source: str, now_ns: int) -> bool:
+        """Note a sign of life of a client; return whether its frame is handled."""
+        is_early = self.placement.unsure and source not in self.placement.nodes
+        if is_early and not isinstance(frame, _EARLY):
+            return False  # Clients repeat it.
+        if source in self._seen:
+            self._seen[source] = now_ns
+        elif source in self._expired:
+            self._effects.append(Send(source, Expired(name=source)))
+            return False
+        elif self.config.expire_ns is not None and (
+            type(frame) is AttachRequest or (type(frame) is ChangeRequest and EPHEMERAL in source)
+        ):
+            self._seen[source] = now_ns
+        return True
 
     def _is_moved(self, frame: Frame, source: str) -> bool:
         """Return whether another node keeps what a frame asks for; then it gets `Moved`."""
@@ -247,7 +269,11 @@ class Station:
                 for each in registered:
                     if EPHEMERAL in each.subscriber and each.subscriber not in self._expired:
                         self._seen.setdefault(each.subscriber, self._now_ns)
-        elif parts[-2][0] == self.name:
+        elif self.name in self.placement.keepers(topic):
+            # A part that is not all here can't be completed: readers would wait for the rest.
+            last = next(last for node, last in parts if node == self.name)
+            if self.node.count(topic) < last:
+                self.log.trim(topic, last + 1)
             moved = Moved(topic=topic, parts=parts)
             for peer in self.log.listeners().get(topic, ()):
                 self._effects.append(Send(peer, moved))
@@ -260,7 +286,9 @@ class Station:
             if len(self.watchers) > WATCHERS_MAX:
                 del self.watchers[next(iter(self.watchers))]
             if self.lineage is not None:
-                self._effects.append(log_identity.answer(question, self.lineage, source))
+                groups = self.node.config.groups
+                identified = log_identity.answer(question, self.lineage, source, groups=groups)
+                self._effects.append(identified)
         # Requests repeated in one batch get one answer: it may be long.
         elif self.on_status_request is not None and source not in self._status_sent:
             self._status_sent[source] = None
@@ -288,6 +316,7 @@ class Station:
     def handle_timer(self, *, now_ns: int) -> None:
         """Run the sequencer's timers; look for vanished subscribers."""
         self._now_ns = now_ns
+        self.log.handle_timer(now_ns=now_ns)
         self.node.handle_timer(now_ns=now_ns)
         expire_ns, late_ns = self.config.expire_ns, now_ns - self._sweep_due_ns
         if expire_ns is not None and late_ns >= 0:
@@ -299,10 +328,10 @@ class Station:
 
     def next_timer_ns(self) -> int | None:
         """Return when something is due."""
-        node = self.node.next_timer_ns()
-        if self.config.expire_ns is None or not self._seen:
-            return node
-        return self._sweep_due_ns if node is None else min(node, self._sweep_due_ns)
+        dues = [self.node.next_timer_ns(), self.log.next_timer_ns()]
+        if self.config.expire_ns is not None and self._seen:
+            dues.append(self._sweep_due_ns)
+        return min((due_ns for due_ns in dues if due_ns is not None), default=None)
 
     def publishers(self) -> tuple[str, ...]:
         """Return the publishers whose slots subscribers may wait for."""
@@ -314,7 +343,10 @@ class Station:
 
     def regain(self, name: str) -> None:
         """Note that a connection has a name."""
-        self.node.regain(name)
+        if name in self.placement.nodes:
+            self.node.moves.greet(name)
+        else:
+            self.node.regain(name)
 
     def trim(self, topic: str, first: int) -> None:
         """Note that events of a topic below a slot are no longer kept."""

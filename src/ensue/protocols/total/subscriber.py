@@ -41,7 +41,7 @@ from ensue.protocols.interface import (
     Refuse,
     Send,
 )
-from ensue.protocols.topic_log.frames import Attached, Fetched, Notify
+from ensue.protocols.topic_log.frames import Attached, Fetched, LogEnd, Notify
 from ensue.protocols.total.backfill import Backfill
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.delivery import Delivery
@@ -144,6 +144,7 @@ class Subscriber:
         self._handlers: dict[type[Frame], Callable[..., None]] = {
             Attached: self._on_attached,
             Fetched: self.backfill.on_fetched,
+            LogEnd: self.gaps.on_log_end,
             Expired: self._on_expired,
             Changed: self._on_changed,
             Refused: self._on_refused,

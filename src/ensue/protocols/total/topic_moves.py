@@ -4,17 +4,27 @@ The log of the topic is not copied. The old node keeps what it has, up to the la
 (`placement.Parts`), with its retention, and takes events for open slots of that part; the new node
 keeps the slots that it gives.
 
-How: the first node of the chain coordinates one move at a time. A `Move` travels the chain in
-phases, over the links between neighbors, so that each step is taken once, also across crashes.
+How: the first node of the chain coordinates one move at a time (`move_coordinator`). A `Move`
+travels the chain in phases, over the links between neighbors.
 
-1. Freeze, up. Each node stops to take requests of clients and holds them. It adds the counts of its
+1. Ask, up. Nothing stops. A node refuses if its state would not fit into a frame, or if it knows
+   a later move of the topic. Ready, down to the first node.
+2. Freeze, up. Each node stops to take requests of clients and holds them. It adds the counts of its
    own topics that share a subscription with the moving one; the topic's node adds its count and its
-   subscribers. Links are FIFO, so when the last node is frozen no request is under way.
-2. Frozen, down, to the first node.
-3. Switch, up. Each node adopts the new placement, learns the counts, and takes requests again: its
-   own requests follow the `Move` to the next node. The old node forgets subscribers that have no
-   other topic there, and the new one registers those of the topic.
-4. Done, down.
+   subscribers. Links are FIFO, so when the last node is frozen no request is under way. Frozen,
+   down to the first node.
+3. The first node decides. It switches once all nodes are frozen, or gives the move up if they are
+   not within `freeze_ns`. Its record of the switch is the point of no return: before it, any crash
+   ends in the old placement, and behind it in the new one.
+4. Switch or abort, up. At a switch each node adopts the new placement, learns the counts, and takes
+   requests again: its own requests follow the `Move` to the next node. The old node forgets
+   subscribers that have no other topic there, and the new one registers those of the topic. At an
+   abort each node takes requests again, and nothing has changed.
+
+A decision also travels outside the links (`MoveDecision`), so that a node that is down holds up no
+others: the first node repeats it until every node has taken the step, and frozen nodes ask all
+others for it. A node takes a decision once, whichever way it comes, and passes it up its link
+before any request of its own. So what comes from below behind a freeze comes behind the decision.
 
 Why order is kept: stamps and changes depend on the order of nodes only while they travel. Every
 one has either ended at all nodes before the freeze did, under the old placement, or starts at a
@@ -29,56 +39,126 @@ behind it: the publisher requests these events again. A frozen node takes notifi
 publishers, and publishers may go on to publish what is stamped: neither changes counts or
 subscriptions.
 
-HAZARD: while a node is down the others stay frozen if the freeze has begun. Nothing is lost, and
-publishers wait.
+Which move of a topic is the newest says the number of its parts. Nodes exchange the moves that they
+know (`KnownMoves`) when they connect. A node that is behind continues from an older state: it
+adopts what is newer, and nothing it gave for the topic since then counts. A node that may be behind
+(`comparing`) takes no requests until it has heard from all others, and each of them from all: then
+none gets a request from below that it would handle as of an older placement.
+
+HAZARD: a node that continues from an older state and is not known to do so takes a topic for its
+own until another node is connected.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from ensue.core.event import wire_bytes
+from ensue.core.event import text_bytes, wire_bytes
+from ensue.core.wire import Records
 from ensue.protocols.interface import Frame, Send
 from ensue.protocols.total.frames import (
+    ENTRY_BYTES,
     ChangeRequest,
     Forget,
+    KnownMoves,
     Move,
-    MoveReply,
-    MoveRequest,
+    MoveDecision,
+    MoveStep,
     OrderRequest,
     Registered,
     StampRequest,
 )
-from ensue.protocols.total.records import PARTS, TEXT
+from ensue.protocols.total.placement import Parts, Placement, moved
+from ensue.protocols.total.records import INT, PARTS
 from ensue.protocols.total.stage import StageState
 from ensue.protocols.total.subscription_changes import SubscriptionChanges
 
-__all__ = ["MOVED", "TopicMoves"]
+__all__ = [
+    "ABORT",
+    "ASK",
+    "FREEZE",
+    "FROZEN",
+    "MOVED",
+    "READY",
+    "STEPS",
+    "SWITCH",
+    "MoveConfig",
+    "TopicMoves",
+]
 
-FREEZE, FROZEN, SWITCH, DONE = 1, 2, 3, 4
+ASK, READY, FREEZE, FROZEN, SWITCH, ABORT = 1, 2, 3, 4, 5, 6
 """The phases."""
+STEPS = {ASK: "ask", FREEZE: "freeze", SWITCH: "switch", ABORT: "abort"}
+"""Those that nodes take up the chain, as operators read them."""
 MOVED = -1
 """The stage that completes a request whose topic was moved away before it was taken."""
-MOVED_MAX = 1_000
-"""Topics that may have been moved: every client learns of each."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
 """Requests that a frozen node holds; beyond, they are dropped, and their clients repeat them."""
 REQUEST_BYTES = 64
+GROWTH = 2
+"""How many times `bytes_max` the state may have when it is sent: clients come and go meanwhile."""
+CORRECTED_MAX = 1_000
+"""Corrected topics that are remembered until they are logged."""
+MILLISECOND_NS = 1_000_000
 
 _HELD: tuple[type[Frame], ...] = (StampRequest, OrderRequest, ChangeRequest, Forget)
+_MOVE = Records[Move](Move)
+
+
+class MoveConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits and limits of moves."""
+
+    ask_ns: int = 1000 * MILLISECOND_NS
+    """How long the answer to the question may take; then the move is refused."""
+    freeze_ns: int = 500 * MILLISECOND_NS
+    """How long freezing may take; then the move is given up."""
+    retry_ns: int = 100 * MILLISECOND_NS
+    """How long to wait before asking for a decision, or repeating one; doubled each time."""
+    retry_ns_max: int = 2000 * MILLISECOND_NS
+    """The longest wait."""
+    bytes_max: int = 4 * 1024 * 1024
+    """How large the state of a topic may be: its subscribers, and the counts of its group."""
 
 
 class TopicMoves:
-    """The part of a sequencer that moves topics; `on_switch` is called at each move."""
+    """The part of a sequencer that takes the steps of moves; `on_switch` is called at each move.
 
-    def __init__(self, state: StageState, changes: SubscriptionChanges) -> None:
+    `comparing` names the nodes that this one has to hear from before it takes requests.
+    """
+
+    def __init__(
+        self,
+        state: StageState,
+        changes: SubscriptionChanges,
+        *,
+        config: MoveConfig | None = None,
+        comparing: Iterable[str] = (),
+        now_ns: int = 0,
+    ) -> None:
         self._state = state
         self._changes = changes
-        self.active: tuple[str, str] | None = None
-        """At the first node: the topic that moves, and where to."""
+        self.config = config or MoveConfig()
+        self.comparing = dict.fromkeys(comparing)
+        """Nodes that this one has to hear from."""
+        self._incomplete = dict.fromkeys(comparing)
+        """Nodes that may have to hear from others."""
+        state.placement.unsure = bool(self.comparing)
+        self.seen = 0
+        """The highest number of a move that is known to be decided."""
+        self.decision: Move | None = None
+        """The last one that was taken here."""
+        self.corrected: dict[str, Parts] = {}
+        """Topics whose newer parts other nodes knew, until they are logged."""
+        self.switches = 0
+        """How often a topic got another node since the start."""
+        self._frozen: Move | None = None
+        """The freeze that was taken, until it is decided."""
         self._held: deque[tuple[Frame, str]] = deque()
         self._held_bytes = 0
+        self._wait_ns = self.config.retry_ns
+        self._due_ns: int | None = now_ns if self.comparing else None
+        """When to ask the other nodes for a decision, or for their moves."""
         self.on_switch: Callable[[str, int, tuple[Registered, ...]], None] | None = None
 
     @property
@@ -86,14 +166,28 @@ class TopicMoves:
         """The topic that moves, while this node takes no requests."""
         return self._state.placement.moving
 
-    def restore(self, kind: str, topic: str, value: bytes) -> None:
+    @property
+    def unsure_of(self) -> list[str]:
+        """The nodes that have to answer before this one takes requests."""
+        return list(self.comparing | self._incomplete)
+
+    @property
+    def frozen_number(self) -> int:
+        """The number of the move for which this node is frozen, or 0."""
+        return 0 if self._frozen is None else self._frozen.number
+
+    def restore(self, kind: str, topic: str, value: bytes, now_ns: int) -> None:
         """Restore a record of an earlier incarnation."""
         if kind == "moved":
             self._state.placement.learn(topic, PARTS.decode(value))
-        elif kind == "frozen":
-            self._state.placement.moving = topic
+        elif kind == "decided":
+            self.decision = _MOVE.decode(value)
+        elif kind == "seen":
+            self.seen = INT.decode(value)
         else:
-            self.active = (topic, TEXT.decode(value))
+            self._frozen = _MOVE.decode(value)
+            self._state.placement.moving = topic
+            self._due_ns = now_ns + self._wait_ns
 
     def holds(self, frame: Frame, source: str) -> bool:
         """Hold a request until the topic has moved, if this node is frozen."""
@@ -115,80 +209,192 @@ class TopicMoves:
             self._held_bytes = 0
         return self._held.popleft()
 
+    # -- Timer ------------------------------------------------------------------------------------
+
+    def next_timer_ns(self) -> int | None:
+        """Return when to ask other nodes."""
+        return self._due_ns
+
+    def handle_timer(self, now_ns: int) -> None:
+        """Ask other nodes for a decision, or for the moves that they know."""
+        if self._due_ns is None or now_ns < self._due_ns:
+            return
+        self._due_ns = now_ns + self._wait_ns
+        self._wait_ns = min(2 * self._wait_ns, self.config.retry_ns_max)
+        state = self._state
+        if self._frozen is not None:
+            step = MoveStep(number=self._frozen.number, topic=self.frozen, phase=FREEZE)
+            state.effects += [
+                Send(node, step) for node in state.placement.nodes if node != state.name
+            ]
+        for node in self.unsure_of:
+            self._send_known(node, wanted=True)
+
     # -- Frames -----------------------------------------------------------------------------------
 
-    def on_request(self, frame: MoveRequest, source: str, _now_ns: int) -> None:
-        """Begin a move, or say how far it is."""
-        state, topic, to = self._state, frame.topic, frame.to
-        refusal = self._refusal(topic, to)
-        moved = not refusal and self.active is None and state.placement.node(topic) == to
-        if not refusal and not moved and self.active is None:
-            self.active = (topic, to)
-            state.persist(f"moving/{topic}", TEXT.encode(to))
-            self._freeze(Move(topic=topic, to=to, phase=FREEZE))
-        reply = MoveReply(number=frame.number, moved=moved, refusal=refusal)
-        state.effects.append(Send(source, reply))
-
-    def _refusal(self, topic: str, to: str) -> str:
+    def on_move(self, frame: Move, source: str, now_ns: int) -> None:
+        """Take the next step of a move, or pass the answer down."""
         state = self._state
-        placement, config = state.placement, state.config
-        refusal = ""
-        if state.stage != 0:
-            refusal = f"{state.name} is not the first server of the chain: {placement.nodes[0]} is"
-        elif not config.carries or config.fixed is not None:
-            refusal = "this chain can't move topics"
-        elif to not in placement.nodes:
-            refusal = f"the chain has no server {to!r}; it has {', '.join(placement.nodes)}"
-        elif not placement.knows(topic):
-            refusal = f"{topic!r} has no place on this chain"
-        elif self.active not in (None, (topic, to)):
-            refusal = "another topic is being moved: try again"
-        elif topic not in placement.parts and len(placement.parts) >= MOVED_MAX:
-            refusal = f"{MOVED_MAX} topics were moved already"
-        elif to != placement.node(topic) and to in placement.keepers(topic):
-            refusal = f"{to} still keeps an earlier part of it: choose another server"
-        return refusal
-
-    def on_move(self, frame: Move, source: str, _now_ns: int) -> None:
-        """Take the next step of a move."""
-        state = self._state
-        up = frame.phase in (FREEZE, SWITCH)
+        up = frame.phase in STEPS
         valid = state.is_from_below(source) if up else state.is_from_above(source)
-        if not valid or frame.to not in state.placement.nodes:
+        if not valid or not self._is_valid(frame):
             return  # Not what a neighbor would send.
-        if frame.phase == FREEZE:
-            self._freeze(frame)
-        elif frame.phase == SWITCH:
-            self._switch(frame)
-        elif state.stage > 0:
+        if not up:
             state.pass_down(frame)
-        elif frame.phase == FROZEN:
-            self._switch(msgspec.structs.replace(frame, phase=SWITCH))
-        elif self.active is not None:
-            state.persist(f"moving/{self.active[0]}", None)
-            self.active = None
+        elif frame.phase in (SWITCH, ABORT):
+            self.decide(frame)
+        elif frame.phase == ASK:
+            self._pass_on(self.ask(frame), READY)
+        elif frame.number > self.seen:  # Else it was given up before it came here.
+            self._pass_on(self.freeze(frame, now_ns), FROZEN)
 
-    # -- Steps ------------------------------------------------------------------------------------
+    def on_decision(self, frame: MoveDecision, source: str, _now_ns: int) -> None:
+        """Take a decision that came past the links."""
+        move = frame.move
+        known = source in self._state.placement.nodes and move.phase in (SWITCH, ABORT)
+        if known and self._is_valid(move) and not self.decide(move):
+            self._tell(move)  # Again: the first answer may be lost.
+
+    def on_step(self, frame: MoveStep, source: str, _now_ns: int) -> None:
+        """Answer a frozen node that asks for a decision."""
+        if source not in self._state.placement.nodes or frame.phase != FREEZE:
+            return
+        if self.decision is not None and self.decision.number == frame.number:
+            self._state.effects.append(Send(source, MoveDecision(move=self.decision)))
+        elif frame.number < self.seen:
+            self._send_known(source)  # It is decided for every node: that one is behind.
+
+    def on_known(self, frame: KnownMoves, source: str, _now_ns: int) -> None:
+        """Adopt the moves that another node knows and this one does not."""
+        placement = self._state.placement
+        if source not in placement.nodes:
+            return
+        if self._frozen is not None and frame.seen > self._frozen.number - placement.unsure:
+            # This node is behind: no other is frozen any more. Or the first one may have lost it.
+            self._unfreeze()
+        self.adopt(frame.parts)
+        if self._frozen is None:
+            self._see(frame.seen)
+        self.comparing.pop(source, None)
+        if frame.wanted:
+            self._send_known(source)
+        if frame.complete:
+            self._incomplete.pop(source, None)
+        if placement.unsure and not self.unsure_of:
+            placement.unsure = False
+            if self._frozen is None:
+                self._due_ns = None
+
+    def adopt(self, known: Mapping[str, Parts]) -> None:
+        """Adopt those parts of moved topics that are newer than the ones known here."""
+        if self._frozen is not None:
+            return  # It would miss what comes with the decision.
+        placement = self._state.placement
+        for topic, parts in known.items():
+            newer = len(parts) > max(1, len(placement.parts.get(topic, ())))
+            if newer and _names(parts, placement):
+                self._correct(topic, parts)
+
+    def take_corrected(self) -> dict[str, Parts]:
+        """Remove and return the corrected topics."""
+        corrected, self.corrected = self.corrected, {}
+        return corrected
+
+    def greet(self, node: str) -> None:
+        """Tell a node that has connected which moves are known here, if there were any."""
+        if self.seen or self._state.placement.parts:
+            self._send_known(node)
+
+    def _is_valid(self, move: Move) -> bool:
+        placement = self._state.placement
+        return move.to in placement.nodes and _names(move.parts, placement)
+
+    def _send_known(self, node: str, *, wanted: bool = False) -> None:
+        known = KnownMoves(
+            parts=dict(self._state.placement.parts),
+            seen=self.seen,
+            wanted=wanted,
+            complete=not self.comparing,
+        )
+        self._state.effects.append(Send(node, known))
+
+    def _tell(self, move: Move) -> None:
+        """Tell the first node which step is taken here."""
+        first = self._state.placement.nodes[0]
+        if first != self._state.name:
+            step = MoveStep(number=move.number, topic=move.topic, phase=move.phase)
+            self._state.effects.append(Send(first, step))
 
     def _pass_on(self, frame: Move, answer: int) -> None:
-        """Pass a move to the next node, or answer it in the next phase."""
-        if self._state.stage + 1 < len(self._state.placement.nodes):
+        """Pass a step to the next node, or answer it."""
+        if not frame.refusal and self._state.stage + 1 < len(self._state.placement.nodes):
             self._state.pass_on(frame)
         else:
             self._state.pass_down(msgspec.structs.replace(frame, phase=answer))
 
-    def _freeze(self, frame: Move) -> None:
+    def _see(self, number: int) -> None:
+        if number > self.seen:
+            self.seen = number
+            self._state.persist("seen/", INT.encode(number))
+
+    # -- Steps ------------------------------------------------------------------------------------
+
+    def ask(self, frame: Move) -> Move:
+        """Return the question with the bytes of this node's state, or why it can't move a topic."""
         state, topic = self._state, frame.topic
+        own = state.placement.parts_of(topic)
+        if len(frame.parts) > len(own) and self._frozen is None:
+            self._correct(topic, frame.parts)
+            own = frame.parts
+        counts, registered = self._part(topic)
+        size = frame.count + _state_bytes(counts, registered)
+        refusal = ""
+        if len(own) > len(frame.parts):
+            refusal = f"{state.name} knows a later move of it: try again"
+            self._send_known(state.placement.nodes[0])
+        elif own != frame.parts:
+            refusal = f"{state.name} has it on {own[-1][0]}, unlike the first server"
+        elif self._frozen is not None or self.seen >= frame.number:
+            refusal = f"{state.name} knows a later move: try again"
+        elif size > self.config.bytes_max:
+            refusal = (
+                f"its subscriptions with their topics take {size:,} bytes, above the limit of "
+                f"{self.config.bytes_max:,}: move it when there are fewer of them, or of their "
+                "topics"
+            )
+        seen = max(frame.seen, self.seen, self.frozen_number)
+        self._tell(frame)
+        return msgspec.structs.replace(frame, count=size, seen=seen, refusal=refusal)
+
+    def freeze(self, frame: Move, now_ns: int) -> Move:
+        """Take no requests from now on; return the step with the state of this node."""
+        state, topic = self._state, frame.topic
+        bare = msgspec.structs.replace(frame, counts={}, registered=(), refusal="")
+        self._frozen = bare
         state.placement.moving = topic
-        state.persist(f"frozen/{topic}", b"")
-        partners = state.hosted(state.groups.sharing(topic))
-        counts = frame.counts | {each: state.count(each) for each in partners}
+        state.persist(f"frozen/{topic}", _MOVE.encode(bare))
+        self._wait_ns = self.config.retry_ns
+        self._due_ns = now_ns + self.config.freeze_ns + self._wait_ns
+        self._tell(frame)
+        counts, registered = self._part(topic)
+        counts = frame.counts | counts
         frame = msgspec.structs.replace(frame, counts=counts)
         if state.hosted((topic,)):
             frame = msgspec.structs.replace(
-                frame, count=state.count(topic), registered=tuple(self._registered(topic))
+                frame, count=state.count(topic), registered=tuple(registered)
             )
-        self._pass_on(frame, FROZEN)
+        if _state_bytes(counts, frame.registered) > GROWTH * self.config.bytes_max:
+            # It would not fit into a frame.
+            refusal = f"its subscriptions became too many on {state.name}: try again later"
+            return msgspec.structs.replace(bare, refusal=refusal)
+        return frame
+
+    def _part(self, topic: str) -> tuple[dict[str, int], list[Registered]]:
+        """Return what a move needs of this node: counts, and at the topic's node subscribers."""
+        state = self._state
+        partners = state.hosted(state.groups.sharing(topic))
+        registered = self._registered(topic) if state.hosted((topic,)) else []
+        return {each: state.count(each) for each in partners}, registered
 
     def _registered(self, topic: str) -> list[Registered]:
         """List the subscribers whose registration names a topic."""
@@ -201,12 +407,40 @@ class TopicMoves:
                 found.append(Registered(name, number, topics, left))
         return found
 
+    def decide(self, move: Move) -> bool:
+        """Take a decision and pass it up; return False if it was taken before."""
+        state = self._state
+        if move.number <= self.seen:
+            return False
+        self.decision = move
+        if state.stage == 0:
+            # Until all nodes have it. The others need not remember: the first one repeats it.
+            state.persist("decided/", _MOVE.encode(move))
+        self._see(move.number)
+        if move.phase == SWITCH:
+            self._switch(move)
+        self._unfreeze()
+        if state.stage + 1 < len(state.placement.nodes):
+            state.pass_on(move)
+        self._tell(move)
+        return True
+
+    def _unfreeze(self) -> None:
+        """Take requests again."""
+        if self._frozen is not None:
+            self._state.persist(f"frozen/{self._frozen.topic}", None)
+        self._frozen = None
+        self._state.placement.moving = ""
+        if not self._state.placement.unsure:
+            self._due_ns = None
+
     def _switch(self, frame: Move) -> None:
         state, topic = self._state, frame.topic
         placement = state.placement
         was_here = bool(state.hosted((topic,)))
-        placement.learn(topic, placement.moved(topic, frame.to, frame.count))
-        state.persist(f"moved/{topic}", PARTS.encode(placement.parts[topic]))
+        parts = moved(frame.parts, frame.to, frame.count)
+        placement.learn(topic, parts)
+        state.persist(f"moved/{topic}", PARTS.encode(parts))
         for each, count in (*frame.counts.items(), (topic, frame.count)):
             if placement.stage(each) < state.stage or (each == topic and frame.to == state.name):
                 state.learn(each, count)
@@ -217,12 +451,28 @@ class TopicMoves:
             state.counters.get(topic)
             for one in frame.registered:
                 self._take_over(one, topic)
-        state.group_cache.clear()
-        placement.moving = ""
-        state.persist(f"frozen/{topic}", None)
+        self._switched(topic, frame.count, frame.registered)
+
+    def _switched(self, topic: str, count: int, registered: tuple[Registered, ...] = ()) -> None:
+        self._state.group_cache.clear()
+        self.switches += 1
         if self.on_switch is not None:
-            self.on_switch(topic, frame.count, frame.registered)
-        self._pass_on(frame, DONE)
+            self.on_switch(topic, count, registered)
+
+    def _correct(self, topic: str, parts: Parts) -> None:
+        """Adopt newer parts of a topic: this node continues from before they were made."""
+        state = self._state
+        if not state.placement.knows(topic):
+            return
+        state.placement.learn(topic, parts)
+        state.persist(f"moved/{topic}", PARTS.encode(parts))
+        count = parts[-2][1]
+        if parts[-1][0] == state.name:
+            state.learn(topic, count)
+        self.corrected[topic] = parts
+        if len(self.corrected) > CORRECTED_MAX:
+            del self.corrected[next(iter(self.corrected))]
+        self._switched(topic, count)
 
     def _take_over(self, one: Registered, topic: str) -> None:
         """Register a subscriber of the old node here."""
@@ -244,3 +494,17 @@ class TopicMoves:
         changes = self._changes
         number = max(one.number, changes.seen.get(name, 0))
         changes.register(name, number, topics, left, (*changes.dropped.get(name, ()), *dropped))
+
+
+def _names(parts: Parts, placement: Placement) -> bool:
+    """Return whether parts name nodes of the chain."""
+    return all(node in placement.nodes for node, _ in parts)
+
+
+def _state_bytes(counts: Mapping[str, int], registered: Iterable[Registered]) -> int:
+    """Return an upper bound for the bytes of a topic's state in a frame."""
+    size = sum(text_bytes(topic) + ENTRY_BYTES for topic in counts)
+    for one in registered:
+        size += text_bytes(one.subscriber) + 2 * ENTRY_BYTES
+        size += sum(text_bytes(topic) + ENTRY_BYTES for topic in (*one.topics, *one.left))
+    return size

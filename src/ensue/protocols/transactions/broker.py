@@ -90,6 +90,8 @@ class TransactionBroker:
         )
         self.log.recover(records or {})
         self.leases.restart(self.sessions, now_ns)
+        self._expire_from_ns = now_ns + self.config.lease_ns
+        """When the first durable subscription may end: its reader may be about to return."""
         state.departed.clear()
 
     # -- Status ---------------------------------------------------------------------------------
@@ -190,15 +192,23 @@ class TransactionBroker:
         for client in self.leases.out_of_grace(now_ns):
             self.leases.end_grace(client)
             self._take(f.Disconnected(client=client), now_ns)
+        due_ns = self._mailbox_due_ns()
+        for mailbox in self.state.mailboxes.idle(now_ns) if due_ns and due_ns <= now_ns else ():
+            self._take(f.Expire(client=mailbox), now_ns)
         due_ns = self.deadline_ns()
         if due_ns is not None and due_ns <= now_ns:
             self._take(f.Tick(), now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when the next timer is due."""
-        deadline_ns = self.deadline_ns()
-        dues = self.leases.due_ns()
-        return min(dues if deadline_ns is None else [*dues, deadline_ns], default=None)
+        dues = (self.deadline_ns(), self._mailbox_due_ns())
+        known = [due_ns for due_ns in dues if due_ns is not None]
+        return min([*self.leases.due_ns(), *known], default=None)
+
+    def _mailbox_due_ns(self) -> int | None:
+        """Return when the next durable subscription without a reader ends."""
+        due_ns = self.state.mailboxes.due_ns()
+        return None if due_ns is None else max(due_ns, self._expire_from_ns)
 
     def deadline_ns(self) -> int | None:
         """Return the next deadline of a transaction."""
@@ -267,6 +277,7 @@ class TransactionBroker:
 
     def handle(self, frame: Frame, source: str, now_ns: int) -> None:
         """Handle an input that was logged."""
+        self.state.mailboxes.now_ns = now_ns
         handler = self._handlers.get(type(frame))
         if handler is not None:
             handler(frame, source, now_ns)
@@ -288,6 +299,7 @@ class TransactionBroker:
             f.Attach: lambda frame, client, _now: self.content.attach(frame, client),
             f.Acknowledge: lambda frame, client, _now: self.content.acknowledge(frame, client),
             f.Release: self._release,
+            f.Dismiss: self._dismiss,
             f.Forbidden: self._forbid,
             f.Routed: self._route,
             f.Step: self._step,
@@ -328,6 +340,11 @@ class TransactionBroker:
     def _release(self, frame: f.Release, client: str, now_ns: int) -> None:
         if self.content.release(frame, client):
             self._depart(frame.mailbox, now_ns)
+
+    def _dismiss(self, frame: f.Dismiss, client: str, now_ns: int) -> None:
+        mailbox = self.content.dismiss(frame, client)
+        if mailbox:
+            self._depart(mailbox, now_ns)
 
     def _forbid(self, frame: f.Forbidden, client: str, now_ns: int) -> None:
         del now_ns
@@ -389,6 +406,8 @@ class TransactionBroker:
 
     def _expire(self, frame: f.Expire, source: str, now_ns: int) -> None:
         del source
+        if frame.client in self.state.mailboxes:
+            self.state.mailboxes.note_expired(frame.client)
         if frame.client in self.state.clients:
             self._depart(frame.client, now_ns)
 
@@ -473,6 +492,8 @@ class TransactionBroker:
                 partial=steps.partial,
                 announced=steps.announced,
                 mailboxes=state.mailboxes.open,
+                mailboxes_made=state.mailboxes.made,
+                mailboxes_expired=state.mailboxes.expired,
             )
         )
 
@@ -490,7 +511,9 @@ class TransactionBroker:
             members=broker.members,
             disconnected=broker.disconnected,
         )
-        self.state.mailboxes.restore(broker.mailboxes)
+        self.state.mailboxes.restore(
+            broker.mailboxes, broker.mailboxes_made, broker.mailboxes_expired
+        )
         self.steps.restore(
             last_number=broker.last_number,
             pending=broker.pending,

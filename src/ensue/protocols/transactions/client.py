@@ -94,6 +94,7 @@ class TransactionClient:
             f.Attach: content.send_request,
             f.Acknowledge: content.send_request,
             f.Release: content.release,
+            f.Dismiss: content.send_request,
             f.Mailed: content.mailed,
             f.Attached: content.attached,
             f.Detached: content.detached,
@@ -198,6 +199,10 @@ class TransactionClient:
         """Stop reading a durable subscription; with `forget`, end it."""
         frame = f.Release(number=0, mailbox=mailbox, epoch=epoch, forget=forget)
         return self.request(frame, now_ns)
+
+    def dismiss(self, name: str, *, now_ns: int) -> int:
+        """End a durable subscription that this client need not read."""
+        return self.request(f.Dismiss(number=0, name=name), now_ns)
 
     def leave(self, *, now_ns: int) -> None:
         """Withdraw everything and end the session."""

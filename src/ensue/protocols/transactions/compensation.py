@@ -89,17 +89,28 @@ class Compensation:
         before its transaction has, and before the last event routed by older versions. `own` are
         those that the transaction of the events itself makes or withdraws.
         """
-        held, kept = self._state.tables.subscriptions, set(own)
-        for issued in self._open():
-            kept.update(one.change.name for one in issued if one.change.action == UNSUBSCRIBE)
-        for undo in self._state.undos:
-            kept.update(*undo.withdrawn.values())
+        held, kept = self._state.tables.subscriptions, self._withdrawn() | set(own)
         found = []
         for one in deliveries:
             names = tuple(name for name in one.subscriptions if name in held or name in kept)
             if names:
                 found.append(msgspec.structs.replace(one, subscriptions=names))
         return found
+
+    def ended(self, names: Iterable[str]) -> set[str]:
+        """Return the subscriptions that have ended, and whose clients get no word of it later."""
+        withdrawn = self._withdrawn()
+        held = self._state.tables.subscriptions
+        return {name for name in names if name not in held and name not in withdrawn}
+
+    def _withdrawn(self) -> set[str]:
+        """Return subscriptions that were withdrawn, and of whose end clients are yet to hear."""
+        withdrawn: set[str] = set()
+        for issued in self._open():
+            withdrawn.update(one.change.name for one in issued if one.change.action == UNSUBSCRIBE)
+        for undo in self._state.undos:
+            withdrawn.update(*undo.withdrawn.values())
+        return withdrawn
 
     def _leave_to_another(self, undone: Issued) -> bool:
         """Assign a withdrawal to an open transaction that requested it after it was done."""

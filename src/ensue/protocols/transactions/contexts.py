@@ -110,6 +110,7 @@ class ContextRecord(msgspec.Struct, array_like=True):
     operations: int = 0
     neighbors: list[str] = []
     changed: list[str] = []
+    idle: list[str] = []
 
 
 class Context:
@@ -128,6 +129,8 @@ class Context:
         """Clients of this broker that took part: they get the outcome."""
         self.invitations: dict[str, tuple[str, int]] = {}
         """By path: an invited client that has not finished, and the number of the waiting step."""
+        self.idle: dict[str, None] = {}
+        """Paths of invitations by content whose recipients have done nothing yet."""
         self.operations = 0
         """Number of operations of clients of this broker, with invitations."""
         self.neighbors: dict[str, None] = {}
@@ -155,6 +158,7 @@ class Context:
             self.operations,
             list(self.neighbors),
             self.changed,
+            list(self.idle),
         )
 
     @staticmethod
@@ -167,7 +171,7 @@ class Context:
         context.voted, context.log, context.deliveries = record.voted, record.log, record.deliveries
         context.issued, context.invitations = record.issued, record.invitations
         context.participants = dict.fromkeys(record.participants)
-        context.operations = record.operations
+        context.operations, context.idle = record.operations, dict.fromkeys(record.idle)
         if record.layer is not None:
             assert context.layer is not None
             context.layer.restore(record.layer)

@@ -6,8 +6,12 @@ inviter gives attributes that it has advertised. Its home adds the reserved attr
 invitation as a step along the tables of the transaction. Each broker invites its own clients whose
 subscriptions to invitations match, once each, and passes it on to neighbors. It answers when all of
 them have finished, with the number of clients that were reached: so the inviter's next operation,
-and the commit, wait for every recipient (Algorithm 2, acknowledgements). A home answers for a
-client that has left or is disconnected: the answer is then a refusal, and the transaction aborts.
+and the commit, wait for every recipient (Algorithm 2, acknowledgements).
+
+Live recipients count. A client that is disconnected is not invited. A home answers for a recipient
+that leaves or is disconnected: if it has done nothing for the invitation, it is not counted, and
+its home refuses operations that come later. If it has, the answer is a refusal, and the transaction
+aborts.
 
 In a serializable transaction the step is in the log, and its recipients are compared before the
 vote: a subscription to invitations that came or went meanwhile is a conflict.

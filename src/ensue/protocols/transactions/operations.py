@@ -45,6 +45,7 @@ from ensue.protocols.transactions.invitations import marked, unmarked
 __all__ = [
     "ABORTED",
     "OVER",
+    "TIMEOUT",
     "UNDER_WAY",
     "Operations",
     "lost_connection",
@@ -56,6 +57,8 @@ __all__ = [
 OVER = "the transaction is over"
 ABORTED = "aborted"
 """The reason when its own client aborts a transaction."""
+TIMEOUT = "timeout"
+"""The reason when it was not ended in time."""
 UNDER_WAY = "operations of it are still under way"
 """The reason when a client ends its part before its operations are answered."""
 _FLOODED = (f.ADVERTISE, f.UNADVERTISE)
@@ -146,8 +149,7 @@ class Operations:
         if context is None or refused:
             state.send(client, f.Done(number=frame.number, refused=refused))
             return
-        context.participants[client] = None
-        context.operations += 1
+        self._note_operation(context, client, frame.path)
         record_operation(state, frame.transaction, frame.path, frame.change, frame.publication)
         changes: tuple[Change, ...] = ()
         if frame.change is not None:
@@ -171,8 +173,7 @@ class Operations:
         if context is None or refused:
             state.send(client, f.Done(number=frame.number, refused=refused))
             return
-        context.participants[client] = None
-        context.operations += 1
+        self._note_operation(context, client, frame.path)
         pending = Pending(client, frame.number, frame.transaction, frame.path)
         if by_content:
             publication = marked(frame.publication)
@@ -188,17 +189,24 @@ class Operations:
             self._state.send(client, f.Done(number=frame.number, refused=OVER))
             return
         del context.invitations[frame.path]
+        context.idle.pop(frame.path, None)
         self._state.send(client, f.Done(number=frame.number))
         acts = self._steps.acts_within(frame.transaction, frame.path)
         self._steps.finish(invited[1], frame.refused or (UNDER_WAY if acts else ""))
 
     def answer_invitations(self, client: str, refused: str) -> None:
-        """Answer the invitations of a client that has left or is disconnected."""
+        """Answer the invitations of a client that has left or is disconnected.
+
+        One by content that it has done nothing for does not count it. All others are refused.
+        """
         for context in list(self._contexts.values()):
             for path, (invited, number) in list(context.invitations.items()):
                 if invited == client:
                     del context.invitations[path]
-                    self._steps.finish(number, refused)
+                    if context.idle.pop(path, "") is None:
+                        self._steps.finish(number, "", reached=-1)
+                    else:
+                        self._steps.finish(number, refused)
 
     def _context_for(self, name: str, path: str, client: str) -> Context | None:
         """Return the context of a transaction in which a client may act now, or None."""
@@ -211,6 +219,12 @@ class Operations:
         else:
             allowed = self._coordinates(name, client)
         return context if allowed else None
+
+    def _note_operation(self, context: Context, client: str, path: str) -> None:
+        """Note that a client has done an operation of its thread."""
+        context.participants[client] = None
+        context.operations += 1
+        context.idle.pop(path.rpartition(".")[0], None)
 
     def _too_many(self, context: Context) -> str:
         """Return the refusal if clients here have reached the operation limit, or nothing."""
@@ -284,15 +298,19 @@ class Operations:
     def spread_invitation(
         self, context: Context, pending: Pending, hop: str, publication: Publication, base: str
     ) -> None:
-        """Invite clients of this broker whose filters match, and pass the invitation on."""
+        """Invite clients of this broker whose filters match, and pass the invitation on.
+
+        Clients that have left or lost their connections are not invited, and do not count.
+        """
         done = run(context.tables, Logged(hop, (), publication, {}, [], {}))
         if context.isolated:
             context.log.append(done)
-        pending.reached = len(done.clients)
         for number, (client, names) in enumerate(done.clients.items(), 1):
-            self._invite_here(
-                context, pending, client, publication, f"{base}.{number}", tuple(names)
-            )
+            if not self._absence(client):
+                pending.reached += 1
+                path = f"{base}.{number}"
+                context.idle[path] = None
+                self._invite_here(context, pending, client, publication, path, tuple(names))
         for number, neighbor in enumerate(done.neighbors, 1 + len(done.clients)):
             self._open_at(neighbor, context, pending.transaction)
             self._steps.cause(
@@ -313,22 +331,23 @@ class Operations:
         path: str,
         subscriptions: tuple[str, ...] = (),
     ) -> None:
-        """Deliver an invitation to a client of this broker, or refuse it for the client."""
+        """Deliver an invitation to a client of this broker."""
+        context.participants[client] = None
+        context.invitations[path] = (client, self._steps.wait(pending))
+        invited = t.Invited(
+            transaction=pending.transaction,
+            path=path,
+            publication=unmarked(publication) if subscriptions else publication,
+            subscriptions=subscriptions,
+        )
+        self._state.send(client, invited)
+
+    def _absence(self, client: str) -> str:
+        """Return why a client of this broker can't take part in transactions now, or nothing."""
         state = self._state
         if client not in state.clients or client in state.leaving:
-            pending.refused = pending.refused or f"{client} is gone"
-        elif client in state.disconnected:
-            pending.refused = pending.refused or lost_connection(client)
-        else:
-            context.participants[client] = None
-            context.invitations[path] = (client, self._steps.wait(pending))
-            invited = t.Invited(
-                transaction=pending.transaction,
-                path=path,
-                publication=unmarked(publication) if subscriptions else publication,
-                subscriptions=subscriptions,
-            )
-            state.send(client, invited)
+            return f"{client} is gone"
+        return lost_connection(client) if client in state.disconnected else ""
 
     def pass_invitation(
         self, context: Context, pending: Pending, client: str, publication: Publication
@@ -342,6 +361,8 @@ class Operations:
         elif hop != client:
             self._open_at(hop, context, pending.transaction)
             self._steps.cause(pending, hop, publication=publication, invited=client)
+        elif absence := self._absence(client):
+            pending.refused = absence
         else:
             self._invite_here(context, pending, client, publication, pending.path)
         self._steps.settle(pending)

@@ -406,8 +406,7 @@ class Plans:
         self._end_for_participants(name, plan, commit=commit, reason=reason)
         if commit:
             deliver(self._state, name, self._compensation.still_owed(plan.deliveries))
-            ended = (one for one in plan.issued if one.change.action == f.UNSUBSCRIBE)
-            self._send_withdrawn(name, ended)
+            self._send_withdrawn(name, self._ended_with(plan))
             done, plan.issued = plan.issued, []
             self._compensation.keep_withdrawn(done)
         if name in self.submissions:
@@ -428,6 +427,20 @@ class Plans:
                 subscriptions=tuple(subscriptions) if commit else (),
             )
             self._state.send(client, ended)
+
+    def _ended_with(self, plan: Plan) -> list[Issued]:
+        """Return the changes after which subscriptions have ended with a committed plan.
+
+        Its withdrawals, and subscriptions that it made and another transaction has withdrawn: their
+        clients learn only now that they had them.
+        """
+        made = (one.change.name for one in plan.issued if one.change.action == f.SUBSCRIBE)
+        gone = self._compensation.ended(made)
+        return [
+            one
+            for one in plan.issued
+            if one.change.action == f.UNSUBSCRIBE or one.change.name in gone
+        ]
 
     def _send_withdrawn(self, name: str, issued: Iterable[Issued]) -> None:
         """Notify clients of subscriptions that ended with a plan, after their last event."""

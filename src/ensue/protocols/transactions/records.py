@@ -60,6 +60,8 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     partial: dict[int, tuple[str, ...]] = {}
     announced: dict[int, tuple[str, list[Change]]] = {}
     mailboxes: dict[str, Mailbox] = {}
+    mailboxes_made: int = 0
+    mailboxes_expired: dict[str, str] = {}
 
 
 class ContextsRecord(msgspec.Struct, array_like=True):
@@ -174,6 +176,6 @@ PLANS = Records[PlansRecord](PlansRecord)
 
 def encode_broker(record: BrokerRecord) -> bytes:
     """Return a broker's record; without durable subscriptions, as it was before there were any."""
-    if record.mailboxes:
+    if record.mailboxes_made:
         return BROKER.encode(record)
-    return _FIELDS.encode(list(msgspec.structs.astuple(record)[:-1]))
+    return _FIELDS.encode(list(msgspec.structs.astuple(record)[:-3]))

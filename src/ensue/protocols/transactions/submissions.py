@@ -23,7 +23,7 @@ from ensue.protocols.content.refusals import (
 )
 from ensue.protocols.content.state import BrokerState
 from ensue.protocols.transactions import frames as t
-from ensue.protocols.transactions.operations import ABORTED, whole_name
+from ensue.protocols.transactions.operations import ABORTED, TIMEOUT, whole_name
 from ensue.protocols.transactions.plans import Plans, numbered
 from ensue.protocols.transactions.records import Submission
 
@@ -110,7 +110,7 @@ class Submissions:
         """Abort held plans at their deadlines."""
         for name, submission in list(self._plans.submissions.items()):
             if not submission.decided and submission.deadline_ns <= now_ns:
-                self._decide(name, commit=False, reason="timeout")
+                self._decide(name, commit=False, reason=TIMEOUT)
 
     def abort_all_of(self, client: str, reason: str) -> None:
         """Abort the plans that a client holds."""

@@ -73,7 +73,7 @@ from ensue.protocols.transactions.contexts import (
     replay,
 )
 from ensue.protocols.transactions.locks import overlap
-from ensue.protocols.transactions.operations import ABORTED, OVER, UNDER_WAY
+from ensue.protocols.transactions.operations import ABORTED, OVER, TIMEOUT, UNDER_WAY
 from ensue.protocols.transactions.records import (
     OPEN,
     PAUSING,
@@ -578,7 +578,7 @@ class TwoPhaseCommit:
             if _due_of(coordination) > now_ns or name not in self.coordinations:
                 continue
             if coordination.deadline_ns <= now_ns:
-                self._conclude(name, now_ns, commit=False, reason="timeout")
+                self._conclude(name, now_ns, commit=False, reason=TIMEOUT)
             else:
                 self._prepare(name, coordination, now_ns)
 

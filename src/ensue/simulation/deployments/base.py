@@ -132,6 +132,11 @@ class Deployment:
         yield from ()
 
     @classmethod
+    def order_label(cls, scenario: Scenario) -> str:
+        """Return the name in traces of the order that the run promises."""
+        return scenario.order
+
+    @classmethod
     def describe_settings(cls, scenario: Scenario) -> Iterator[str]:
         """Describe the configuration of the protocol."""
         del scenario

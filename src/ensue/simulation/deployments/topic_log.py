@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
+
 from ensue import orders
 from ensue.core.event import Event
 from ensue.core.wire import Codec
@@ -98,6 +100,9 @@ class TopicLogDeployment(Deployment):
         if self.scenario.fan_out:
             return lambda _records, _now: Fanout(name=name)
         config, role = self.scenario.topic_log_config, self.roles.ens
+        if not orders.named(self.scenario.order).keeps_log:
+            # Subscribers of other orders request nothing that they lack.
+            config = msgspec.structs.replace(config, probe_ns=0)
         return lambda records, _now: role(name=name, config=config, records=records)
 
     def events(self) -> Iterator[tuple[int, Event]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ensue import orders
 from ensue.checkers import Report, Verdict, check, content_cells
 from ensue.checkers.content_filters import attributes_of
 from ensue.core.event import Event
@@ -28,7 +29,7 @@ from ensue.protocols.total.frames import MoveRequest
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.publisher import Publisher
 from ensue.protocols.total.sequencer import Sequencer
-from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station
+from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station, StationConfig
 from ensue.protocols.total.subscriber import Subscriber
 from ensue.simulation.deployments.topic_log import Records, TopicLogDeployment
 from ensue.simulation.scenario import Scenario, SubscriberSpec
@@ -42,7 +43,7 @@ NOTICE_NS = 50_000_000
 """Within so long a server notices that a connection was made or lost, …"""
 OPERATOR = "operator"
 """Asks for moves of topics."""
-MOVE_REQUESTS = 8
+MOVE_REQUESTS = 30
 MOVE_RETRY_NS = 100_000_000
 NOTICED = 0.9
 """… if it does: a machine that is gone closes nothing."""
@@ -122,6 +123,7 @@ class TotalDeployment(TopicLogDeployment):
                         name=name,
                         placement=self._own_placement(),
                         config=scenario.sequencer,
+                        station_config=StationConfig(moves=scenario.move),
                         topic_log_config=scenario.topic_log_config,
                         records=own,
                         now_ns=now_ns,
@@ -217,6 +219,8 @@ class TotalDeployment(TopicLogDeployment):
 
     def _regain(self, name: str) -> None:
         """Let servers notice that a publisher is back, sometimes before they miss it."""
+        if name in self.placement.nodes:
+            self._notice_peer(name)
 
         def regain(node: Any, _now_ns: int) -> None:
             for part in _parts(node):
@@ -234,6 +238,22 @@ class TotalDeployment(TopicLogDeployment):
                 at_ns = self.world.now_ns + random.randrange(NOTICE_NS)
                 self.world.call(server, command, at_ns=at_ns)
 
+    def _notice_peer(self, name: str) -> None:
+        """Let the other servers notice, in a while, that a server is connected."""
+        if not self.scenario.moves:
+            return
+
+        def greet(node: Any, _now_ns: int) -> None:
+            for part in _parts(node):
+                if isinstance(part, Sequencer):
+                    part.moves.greet(name)
+
+        random = self.world.stream("peers")
+        for server in self.placement.nodes:
+            if server != name:
+                at_ns = self.world.now_ns + random.randrange(NOTICE_NS)
+                self.world.call(server, greet, at_ns=at_ns)
+
     # -- In words -------------------------------------------------------------------------------
 
     @classmethod
@@ -249,6 +269,11 @@ class TotalDeployment(TopicLogDeployment):
         """Describe the configuration of the protocol."""
         yield _sequencer(scenario.sequencer)
 
+    @classmethod
+    def order_label(cls, scenario: Scenario) -> str:
+        """Return whether the chain keeps causal order, too."""
+        return orders.log_order(scenario.sequencer)
+
     # -- What came of it ------------------------------------------------------------------------
 
     def judge(self, rows: list[Row]) -> Report:
@@ -258,7 +283,7 @@ class TotalDeployment(TopicLogDeployment):
         causal = config.groups == 1 and config.reliable and config.publisher_order
         report = check(
             rows,
-            order=scenario.order,
+            order=self.order_label(scenario),
             causal=causal,
             lossy=not scenario.topic_log_config.keeps_log,
         )
@@ -293,8 +318,8 @@ class TotalDeployment(TopicLogDeployment):
         for name, node in nodes:
             if isinstance(node, Publisher) and node.unsettled_count:
                 yield f"{name} has {node.unsettled_count} unsettled events"
-            elif isinstance(node, Sequencer) and (node.moves.frozen or node.moves.active):
-                yield f"{name} moves {node.moves.frozen or node.moves.active}"
+            elif isinstance(node, Sequencer) and (node.moves.frozen or node.coordinator.active):
+                yield f"{name} moves {node.moves.frozen or node.coordinator.active}"
             elif isinstance(node, Sequencer) and node.open_count:
                 yield f"{name} has {node.open_count} open stamps"
             elif isinstance(node, Subscriber):

@@ -80,6 +80,7 @@ class _Builder:
                 keeps_log=file.sequencer.reliable,
                 retained_max=file.ens_log.retained_max,
                 batch_max=file.ens_log.batch_max,
+                probe_ns=file.ens_log.probe,
             )
         with placed("disk"):
             disk = DiskConfig(

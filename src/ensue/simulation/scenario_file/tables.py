@@ -15,7 +15,7 @@ from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.deployments.transaction_clients import TransactionSpec
-from ensue.simulation.scenario import RETRY_NS_MIN, Publication, Reply, Scenario
+from ensue.simulation.scenario import PROBE_NS, RETRY_NS_MIN, Publication, Reply, Scenario
 from ensue.simulation.scenario_file.values import (
     Chance,
     Delay,
@@ -46,7 +46,7 @@ _MERGE = _SCENARIO.merge.config
 _GOSSIP = _SCENARIO.deadline.config
 _NETWORK = NetworkConfig()
 _LINK = LinkConfig(retry_ns_min=RETRY_NS_MIN)
-_LOG = TopicLogConfig()
+_LOG = TopicLogConfig(probe_ns=PROBE_NS)
 _DISK = DiskConfig()
 _QUEUE = QueueConfig()
 _CONTENT = ContentConfig()
@@ -292,6 +292,7 @@ class LogTable(Table, frozen=True, kw_only=True):
 
     retained_max: int = _LOG.retained_max
     batch_max: int = _LOG.batch_max
+    probe: Duration = Duration(_LOG.probe_ns)
 
 
 class DiskTable(Table, frozen=True, kw_only=True):

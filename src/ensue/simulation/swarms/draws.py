@@ -311,12 +311,16 @@ def with_registry_faults(
 def draw_round_trips(scenario: Scenario, seed: int) -> Scenario:
     """Let waits follow round trips in half of the seeds, and be fixed in the others.
 
-    Drawn apart from all else, so that the others stay what they were.
+    In half of those, logs probe for lost events at the end. Drawn apart from all else, so that the
+    others stay what they were.
     """
     random = Random(f"swarm/round-trips/{seed}")
     if random.random() < 0.5:
         return scenario
     least_ns = random.choice((1, 5, 10)) * MS
+    if Random(f"swarm/silence/{seed}").random() < 0.5:
+        log = msgspec.structs.replace(scenario.topic_log_config, probe_ns=2 * least_ns)
+        scenario = msgspec.structs.replace(scenario, topic_log_config=log)
     return msgspec.structs.replace(
         scenario,
         sequencer=msgspec.structs.replace(scenario.sequencer, retry_ns_min=least_ns),

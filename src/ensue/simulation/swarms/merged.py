@@ -134,6 +134,8 @@ def _fanned_out(random: Random, kind: str, scenario: Scenario, people: "_People"
         crashes += (Crash(node="ens", at_ns=at_ns, restart_after_ns=restart_after_ns),)
         merge = msgspec.structs.replace(merge, lossy=True)
     faults = msgspec.structs.replace(faults, crashes=crashes)
+    config = msgspec.structs.replace(merge.config, retry_ns_min=random.choice((0, 1, 5, 10)) * MS)
+    merge = msgspec.structs.replace(merge, config=config)
     return msgspec.structs.replace(scenario, fan_out=True, merge=merge, faults=faults)
 
 

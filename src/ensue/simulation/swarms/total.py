@@ -14,6 +14,7 @@ import msgspec
 from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
+from ensue.protocols.total.topic_moves import MoveConfig
 from ensue.simulation.scenario import (
     Change,
     Scenario,
@@ -40,6 +41,9 @@ from ensue.simulation.world.disks import DiskConfig
 from ensue.simulation.world.faults import Clog, Crash
 
 __all__ = ["draw", "draw_moves", "draw_noncausal"]
+
+NONCAUSAL_SETTLE_NS = 300 * SECOND
+"""Many changes cross each link: one that keeps a single early frame takes longer to catch up."""
 
 
 def draw(seed: int, *, stations: bool = False) -> Scenario:
@@ -96,17 +100,33 @@ def draw(seed: int, *, stations: bool = False) -> Scenario:
     return draw_round_trips(scenario, seed)
 
 
-def draw_noncausal(seed: int, *, stations: bool = False) -> Scenario:
+def draw_noncausal(seed: int) -> Scenario:
     """Return the scenario of a seed on a chain that groups topics by two subscriptions.
 
     Subscribers change all the time: a topic that is left and another that is joined have to be
     ordered for everybody else who has both.
     """
-    scenario = draw(seed, stations=stations)
     random = Random(f"swarm/noncausal/{seed}")
-    drawn = {topic for each in scenario.publishers for rate in each.rates for topic in rate.topics}
-    topics = sorted(drawn)
-    changes_max = random.choice((3, 8, 20))
+    scenario = _by_two(random, draw(seed))
+    scenario = msgspec.structs.replace(
+        scenario, name="swarm-total-noncausal", settle_ns=NONCAUSAL_SETTLE_NS
+    )
+    topics = _published(scenario)
+    if len(scenario.chain) > 1 and len(topics) > 2 and random.random() < 0.7:
+        return _with_movers(random, scenario, topics)
+    return scenario
+
+
+def _published(scenario: Scenario) -> list[str]:
+    """Return the topics of a scenario that have events."""
+    return sorted(
+        {topic for each in scenario.publishers for rate in each.rates for topic in rate.topics}
+    )
+
+
+def _by_two(random: Random, scenario: Scenario) -> Scenario:
+    """Group topics by two subscriptions, and let subscribers change all the time."""
+    topics, changes_max = _published(scenario), random.choice((3, 8, 20))
     subscribers = tuple(
         msgspec.structs.replace(
             each, changes=_changes(random, topics, scenario.duration_ns, changes_max)
@@ -114,18 +134,77 @@ def draw_noncausal(seed: int, *, stations: bool = False) -> Scenario:
         for each in scenario.subscribers
     )
     sequencer = msgspec.structs.replace(scenario.sequencer, groups=2, fixed=None)
+    return msgspec.structs.replace(scenario, subscribers=subscribers, sequencer=sequencer)
+
+
+def _with_movers(random: Random, scenario: Scenario, topics: Sequence[str]) -> Scenario:
+    """Let one subscriber read all topics, late, and the others one after the other.
+
+    Two topics then are ordered together only because of what a mover has left.
+    """
+    reader, *movers = scenario.subscribers
+    duration_ns = scenario.duration_ns
+    subscribers = [msgspec.structs.replace(reader, topics=tuple(topics), changes=(), replies=())]
+    crashes: list[Crash] = []
+    for mover in movers:
+        topic, changes = random.choice(topics), []
+        start = (topic,)
+        for at_ns in sorted(random.sample(range(duration_ns), random.choice((2, 6, 20)))):
+            following = random.choice([each for each in topics if each != topic])
+            changes.append(Change(at_ns=at_ns, subscribe=(following,), unsubscribe=(topic,)))
+            topic = following
+            if random.random() < 0.2:
+                crashed_ns = at_ns + random.randrange(300 * MS)
+                wait_ns = random.randrange(200 * MS)
+                crashes.append(Crash(node=mover.name, at_ns=crashed_ns, restart_after_ns=wait_ns))
+        subscribers.append(
+            msgspec.structs.replace(mover, topics=start, changes=tuple(changes), replies=())
+        )
+    chain = scenario.chain
+    logs = [each.name for each in chain]
+    if not scenario.sequencer.carries:
+        logs = [each.name for each in scenario.ens]
+    hosted: list[list[str]] = [[] for _ in chain]
+    for index, topic in enumerate(random.sample(topics, len(topics))):
+        hosted[index % len(chain)].append(topic)
+    clogs = []
+    for _ in range(random.choice((2, 5, 10))):
+        from_ns = random.randrange(duration_ns)
+        clogs.append(
+            Clog(
+                sources=(random.choice(logs),),
+                targets=(reader.name,),
+                from_ns=from_ns,
+                until_ns=from_ns + random.randrange(50 * MS, 800 * MS),
+            )
+        )
+    faults = msgspec.structs.replace(
+        scenario.faults,
+        clogs=(*scenario.faults.clogs, *clogs),
+        crashes=(*scenario.faults.crashes, *crashes),
+    )
     return msgspec.structs.replace(
-        scenario, name="swarm-total-noncausal", subscribers=subscribers, sequencer=sequencer
+        scenario,
+        chain=tuple(
+            msgspec.structs.replace(node, topics=tuple(own))
+            for node, own in zip(chain, hosted, strict=True)
+        ),
+        subscribers=tuple(subscribers),
+        faults=faults,
     )
 
 
 def draw_moves(seed: int) -> Scenario:
     """Return the scenario of a seed on a chain whose topics move from node to node.
 
-    Nodes crash while they do, in half of the runs.
+    Nodes crash while they do, in half of the runs, and stay away for so long at times that the move
+    is given up. So does one that takes longer than it may, without a crash.
     """
     random = Random(f"swarm/moves/{seed}")
-    scenario = (draw_noncausal if random.random() < 0.3 else draw)(seed, stations=True)
+    is_causal = random.random() >= 0.3
+    scenario = draw(seed, stations=True)
+    if not is_causal:
+        scenario = _by_two(Random(f"swarm/noncausal/{seed}"), scenario)
     names = [each.name for each in scenario.chain]
     more = [f"node-{index}" for index in range(len(names) + 1, random.choice((2, 3, 4)) + 1)]
     chain = (*scenario.chain, *(SequencerSpec(name=name) for name in more))
@@ -139,7 +218,7 @@ def draw_moves(seed: int) -> Scenario:
         moves.append(TopicMove(topic=topic, to=to, at_ns=at_ns))
         if random.random() < 0.5:
             crashed_ns = at_ns + random.randrange(random.choice((10 * MS, 100 * MS, 500 * MS)))
-            wait_ns = random.randrange(500 * MS)
+            wait_ns = random.randrange(random.choice((500 * MS, 500 * MS, 3 * SECOND)))
             node = random.choice(names)
             crashes.append(Crash(node=node, at_ns=crashed_ns, restart_after_ns=wait_ns))
     faults = msgspec.structs.replace(scenario.faults, crashes=(*scenario.faults.crashes, *crashes))
@@ -149,6 +228,13 @@ def draw_moves(seed: int) -> Scenario:
         chain=chain,
         faults=faults,
         moves=tuple(moves),
+        move=MoveConfig(
+            ask_ns=random.choice((300 * MS, SECOND)),
+            freeze_ns=random.choice((20 * MS, 100 * MS, 500 * MS, 500 * MS)),
+            retry_ns=random.choice((10 * MS, 100 * MS)),
+            retry_ns_max=random.choice((100 * MS, 2 * SECOND)),
+            bytes_max=400 if random.random() < 0.1 else MoveConfig().bytes_max,
+        ),
     )
 
 

@@ -44,8 +44,8 @@ def scramble(node: object, random: Random, now_ns: int) -> None:
         node._busy_tick = random.choice((0, tick, FAR))  # noqa: SLF001
         node._waiting_count = random.choice((0, random.randrange(-100, 100), FAR))  # noqa: SLF001
         node._seen_ns = random.choice((0, now_ns))  # noqa: SLF001
-        for event_id, (_, event) in node._unanswered.items():  # noqa: SLF001
-            node._unanswered[event_id] = (random.choice((0, FAR)) * tick, event)  # noqa: SLF001
+        for unanswered in node._unanswered.values():  # noqa: SLF001
+            unanswered.due_ns = random.choice((0, FAR)) * tick
         node._busy_count = random.randrange(node.config.events_per_tick_max)  # noqa: SLF001
     elif isinstance(node, MergedSubscriber):
         _scramble_merger(node.merger, random, node.config.tick(now_ns))

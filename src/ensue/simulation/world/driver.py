@@ -115,7 +115,7 @@ class Driver(Loop):
         server = process.server
         if server is not None:
             assert self._queueing is not None
-            cost_ns = self._queueing.cost_ns(frame, size)
+            cost_ns = self._queueing.cost_ns(process.name, frame, size)
             server.add(self.now_ns, cost_ns, (process, source, frame, size))
             if server.serving is None and not process.pauses:
                 self._serve(process)

@@ -34,8 +34,8 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
     service_ns_by_frame: Mapping[str, int] = {}
     """Time to handle a frame by the name of its class."""
     service_ns_per_byte: float = 0.0
-    service_of: Callable[[Frame], int] | None = None
-    """Returns further time for a frame."""
+    service_of: Callable[[str, Frame], int] | None = None
+    """Returns further time for a node to handle a frame."""
     bandwidth_bytes_per_s: int | None = None
     """Bandwidth of each node's network card; None: sending takes no time."""
     size_of: Callable[[Frame], int] | None = None
@@ -57,13 +57,13 @@ class QueueConfig(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("frames_max", "sends_max"):
             require_between(f"QueueConfig.{field}", getattr(self, field), 1, 10**9)
 
-    def cost_ns(self, frame: Frame, size: int) -> int:
-        """Return how long handling a frame takes."""
+    def cost_ns(self, node: str, frame: Frame, size: int) -> int:
+        """Return how long handling a frame takes a node."""
         cost_ns = self.service_ns_by_frame.get(type(frame).__name__, self.service_ns)
         if self.service_ns_per_byte:
             cost_ns += round(self.service_ns_per_byte * size)
         if self.service_of is not None:
-            cost_ns += self.service_of(frame)
+            cost_ns += self.service_of(node, frame)
         assert cost_ns >= 0
         return cost_ns
 

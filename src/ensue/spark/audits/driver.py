@@ -32,7 +32,7 @@ from ensue.spark.audits.topic_causality import RULE, judge_topics
 from ensue.spark.audits.trace_files import Piece, pack_files, pieces
 from ensue.spark.audits.transactions import audit_transactions
 from ensue.spark.sessions import session
-from ensue.spark.traces import check_trace, is_local, read_trace
+from ensue.spark.traces import check_trace, is_local, order_of_trace, read_trace
 
 __all__ = ["audit"]
 
@@ -56,7 +56,7 @@ _DOUBTS: dict[str, pa.DataType] = {
 
 def audit(
     trace: DataFrame | str | Path,
-    order: str = "total",
+    order: str | None = "total",
     *,
     causal: bool | None = None,
     lossy: bool = False,
@@ -66,12 +66,14 @@ def audit(
     violations_max: int = 1_000,
     sizes: g.Sizes | None = None,
 ) -> Audit:
-    """Judge a trace by the promised order.
+    """Judge a trace by the promised order; None: by the one that its rows name.
 
     `trace` is a directory, which is fastest, or a data frame of `read_trace`. The other arguments
     are those of `ensue.checkers.check`. At most `violations_max` violations of each rule are
     reported per tile. `sizes` controls how a trace is divided.
     """
+    if order is None:
+        order = order_of_trace(trace)
     promise = promise_of(order)
     rules = rules_of(order, causal=causal, lossy=lossy)
     if violations_max < 1:

@@ -5,10 +5,12 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
+from ensue.checkers import named_order
 from ensue.core import trace
 from ensue.core.errors import BadInput
+from ensue.core.order import Order
 from ensue.spark.traces import check_files, is_local, read_trace
-from ensue.store import log_folder
+from ensue.store import log_folder, open_log
 from ensue.store.layout import Layout
 from ensue.store.reader import local_path
 
@@ -30,6 +32,15 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         """Raise an error if local files are not a trace; see `check` for URLs."""
         if self.trace is not None and is_local(self.trace) and _has_files(Path(self.trace)):
             check_files(Path(self.trace))
+
+    def order(self) -> str:
+        """Return the order that the log or a local trace names; empty: none yet."""
+        if self.log is not None and (named := open_log(self.log).order):
+            return named
+        if self.trace is None or not is_local(self.trace) or not _has_files(Path(self.trace)):
+            return ""
+        names = trace.named_orders(self.trace) - {Order.name}
+        return named_order(names, self.source) if names else ""
 
     def check(self, spark: SparkSession) -> None:
         """Raise an error if Spark can't read a trace at a URL."""

@@ -117,6 +117,12 @@ class Lake:
             raise BadInput(f"{self.root} can't be created: {above} is not a writable directory")
         return wanted
 
+    @property
+    def order(self) -> str:
+        """The order of the lake; empty: there is none yet."""
+        found = self._found()
+        return "" if found is None else found.order
+
     def choose(self, choices: Choices) -> None:
         """Save the choices."""
         unfinished = self._choices.with_name(f"{self._choices.name}.unfinished")

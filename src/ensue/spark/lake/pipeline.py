@@ -67,6 +67,9 @@ from ensue.store import open_log
 
 __all__ = ["Outcome", "check", "cut_text", "pipeline"]
 
+DEFAULT_ORDER = "total"
+"""The order of a lake whose source names none yet."""
+NO_GAPS = "positions of this order count events, so that they have no gaps"
 OFFSETS_PER_BATCH = 1_000_000
 """Most events of a micro-batch, so that a long log does not have to fit in memory."""
 FILE_AGE_MAX = "36500d"
@@ -118,7 +121,7 @@ def pipeline(
     source: str | Path,
     lake: str | Path,
     *,
-    order: str = "total",
+    order: str | None = None,
     topics: Iterable[str] | None = None,
     once: bool = False,
     every_s: float = 30.0,
@@ -127,7 +130,8 @@ def pipeline(
 ) -> Outcome:
     """Turn a recorded run, or only a trace or an event log, into a lake's tables.
 
-    `source` may be a run that is still growing. Runs are judged by `order`. `topics` are put in one
+    `source` may be a run that is still growing. Runs are judged by `order`; None: by the one that
+    the lake has or the source names, and by total if it names none yet. `topics` are put in one
     order; they default to all topics of the log when the first event is ordered. The lake saves
     both, and raises `BadInput` if they change.
 
@@ -156,17 +160,18 @@ def check(
     source: str | Path,
     lake: str | Path,
     *,
-    order: str = "total",
+    order: str | None = None,
     topics: Iterable[str] | None = None,
     once: bool = False,
 ) -> tuple[Inputs, Lake, Choices]:
     """Raise an error if a pipeline can't start or resume. This needs no Spark."""
-    rules_of(order)
     chosen = _chosen(topics)
     inputs = find_inputs(source)
     place = Lake(lake)
     inputs.check_lake(place.root)
     inputs.check_trace()
+    order = order or place.order or inputs.order() or DEFAULT_ORDER
+    rules_of(order)
     wanted = Choices(source=inputs.source, order=order, topics=chosen)
     place.check(wanted)
     # Reports a server that does not answer.
@@ -243,12 +248,16 @@ class _Pipeline:
         if self._inputs.log is not None:
             stages["events"] = self._start_events
             try:
-                # Raises for an order that has no rule, or none for streams.
-                rule_named(self._choices.order).hold_back({}, Limits(held_max=1))
+                rule = rule_named(self._choices.order)  # Raises for an order that has none.
+                rule.hold_back({}, Limits(held_max=1))  # Raises for one without streams.
             except UnsupportedOrder as error:
                 self._leave_out(str(error), "ordered", "gaps")
             else:
-                stages |= {"ordered": self._start_ordered, "gaps": self._start_gaps}
+                stages["ordered"] = self._start_ordered
+                if rule.begins_at_cut:
+                    stages["gaps"] = self._start_gaps
+                else:
+                    self._leave_out(NO_GAPS, "gaps")
         else:
             self._leave_out(self._inputs.no_log, "events", "ordered", "gaps")
         if self._inputs.trace is not None:
@@ -317,6 +326,11 @@ class _Pipeline:
         assert topics is not None
         assert log is not None
         if self._choices.cut is not None or self._lake.has_begun("ordered"):
+            return True
+        if not rule_named(self._choices.order).begins_at_cut:
+            bounds = open_log(log).bounds()
+            firsts = {each: bounds[each].first if each in bounds else 0 for each in topics}
+            self._choose(cut=firsts)
             return True
         if time.monotonic() < self._next_search_s:
             return self._once

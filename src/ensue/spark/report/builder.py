@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from ensue.checkers import Verdict, Violation, promise_of
+from ensue.checkers import Verdict, Violation, named_order, promise_of
 from ensue.core.errors import BadInput
 from ensue.spark.report.figures import Figures, collect
 from ensue.spark.report.page import Content, Drawing, render
@@ -25,6 +25,8 @@ from ensue.spark.trace_metrics import tables
 
 __all__ = ["DIAGRAMS_MAX", "Report", "report"]
 
+DEFAULT_ORDER = "total"
+"""The order that runs without one are judged by."""
 DIAGRAMS_MAX = 4
 
 _TITLES = {
@@ -83,18 +85,19 @@ def report(
     spark: SparkSession,
     source: str | Path,
     *,
-    order: str = "total",
+    order: str | None = None,
     span: Span | None = None,
     around: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Build a report of a trace, or of the traces below a directory.
 
-    Every run is judged by `order`. With `span` or `around`, the space-time diagrams show that time,
-    or the time around that event, instead of the first violation. `progress` is called with each
-    step.
+    Every run is judged by `order`; None: each by the one that its rows name, or by total. With
+    `span` or `around`, the space-time diagrams show that time, or the time around that event,
+    instead of the first violation. `progress` is called with each step.
     """
-    promise_of(order)  # Raises an error for an unknown order.
+    if order is not None:
+        promise_of(order)  # Raises an error for an unknown order.
     if span is not None and around is not None:
         raise BadInput("a diagram is of a span of time or around an event, not both")
     progress("reading the trace")
@@ -105,17 +108,31 @@ def report(
         figures = collect(tables(measured))
         if not figures.runs:
             raise BadInput(f"{source} holds a trace without rows: there is nothing to report")
-        progress(f"judging {figures.row_count:,} rows by {order} order")
-        judgements = judge(trace, figures.runs, order=order, row_count=figures.row_count)
+        promised = _promised(figures, order)
+        by = " and ".join(sorted(set(promised.values())))
+        progress(f"judging {figures.row_count:,} rows by {by} order")
+        judgements = judge(trace, promised, row_count=figures.row_count)
         progress("drawing")
         drawings = _drawings(trace, figures, judgements, span=span, around=around)
     finally:
         measured.unpersist()
     title = Path(source).resolve().name if "://" not in str(source) else str(source)
     content = Content(
-        title=title, order=order, figures=figures, judgements=judgements, drawings=drawings
+        title=title, order=by, figures=figures, judgements=judgements, drawings=drawings
     )
     return Report(html=render(content), figures=figures, judgements=judgements)
+
+
+def _promised(figures: Figures, order: str | None) -> dict[str, str]:
+    """Return the order of each run: the given one, or the one that its rows name."""
+    if order is not None:
+        return dict.fromkeys(figures.runs, order)
+    return {
+        row["run"]: named_order(
+            set(row["order"].split(", ")), f"run {row['run']}", default=DEFAULT_ORDER
+        )
+        for row in figures.tables["totals"]
+    }
 
 
 def _drawings(

@@ -5,7 +5,7 @@ draws. The checkers judge a trace of up to `ROWS_MAX` rows in memory; the audit 
 on Spark. The results are the same, but the checkers are faster.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -42,12 +42,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     first: Violation | None = None
 
 
-def judge(
-    trace: DataFrame, runs: Sequence[str], *, order: str, row_count: int
-) -> dict[str, Judgement]:
-    """Judge each of these runs by the promised order."""
+def judge(trace: DataFrame, runs: Mapping[str, str], *, row_count: int) -> dict[str, Judgement]:
+    """Judge each of these runs by the order that it promised."""
     found = {}
-    for run in runs:
+    for run, order in runs.items():
         rows = trace.where(trace["run"] == run)
         if row_count > ROWS_MAX:
             report = audit(rows, order, violations_max=COUNTED_MAX).report()

@@ -35,7 +35,7 @@ class BrokerDraw(msgspec.Struct, frozen=True, kw_only=True):
         Stations leave logins and connections to it. In merged order there are none, so that no
         program compares the terms of clients.
         """
-        agrees = isinstance(order, ensue.Deadline) and not self.faults
+        agrees = isinstance(order, ensue.Deadline | ensue.Total) and not self.faults
         return {
             "faults": msgspec.structs.replace(faults, **self.faults),
             "is_full": False,

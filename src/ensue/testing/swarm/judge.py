@@ -5,7 +5,8 @@ several processes, one after the other, each with a name of its own in the trace
 all its lives:
 
 - `acknowledged`: what was acknowledged, and known to be safe, never comes again;
-- `renumbered`: a position is always the same event;
+- `renumbered`: a position is always the same event, unless a later life leaves the topic of an
+  unacknowledged event before that comes again: its position goes to the next event;
 - and, with repeated deliveries left out, it is a subscriber like any other.
 """
 
@@ -131,23 +132,37 @@ def judge_prompt(rows: Sequence[Row], nodes: Iterable[str], within_s: float) -> 
 def _redeliveries(name: str, lives: Sequence[Row]) -> list[str]:
     problems = []
     safe = 0
-    events: dict[int, str | None] = {}
+    events: dict[int, Row] = {}
     for row in lives:
         position = row.position or 0
         if row.action == "acknowledged":
             safe = max(safe, position)
+        elif row.action == "unsubscribed" and row.verdict not in _GOES_ON:
+            # Those of the topic that were handed out in an earlier life do not come again.
+            lost = min(
+                (
+                    known
+                    for known, its in events.items()
+                    if known > safe and its.topic == row.topic and its.node != row.node
+                ),
+                default=None,
+            )
+            if lost is not None:
+                events = {known: its for known, its in events.items() if known < lost}
         elif row.action == "subscribed" and row.verdict == "missed":
             # Retention removed events that were handed out and not acknowledged. The application
             # learns that it missed them, and their positions go to the next ones.
-            events = {known: event for known, event in events.items() if known <= safe}
+            events = {known: its for known, its in events.items() if known <= safe}
         elif row.action == "delivered":
             if position <= safe:
                 problems.append(
                     f"acknowledged: {name} got {row.event} at position {position} again at "
                     f"{row.node}, after it had acknowledged up to {safe}"
                 )
-            known = events.setdefault(position, row.event)
-            if known != row.event:
+            known = events.get(position, row).event
+            if known == row.event:
+                events[position] = row
+            else:
                 problems.append(
                     f"renumbered: position {position} of {name} was {known}, and is {row.event}"
                 )

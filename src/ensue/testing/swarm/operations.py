@@ -47,7 +47,8 @@ from ensue.testing.swarm.gap_reports import GapReports
 from ensue.testing.swarm.judge import judge
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.lossy_hub import LossyHub
-from ensue.testing.swarm.rare_calls import draw_calls
+from ensue.testing.swarm.many_calls import one_by_one
+from ensue.testing.swarm.rare_calls import MANY, draw_calls
 from ensue.testing.swarm.rare_faults import (
     add_rare_faults,
     is_expiry,
@@ -96,6 +97,11 @@ _MISTAKES: tuple[Callable[[Any], Any], ...] = (
     lambda bus: bus.publish("a", b"", timeout=-1),
     lambda bus: bus.publish("a", b"", timeout="soon"),
     lambda bus: bus.publish("a", b"x" * 64_000_000),
+    lambda bus: bus.publish_many([("a", b""), ("a", "text")]),
+    lambda bus: bus.publish_many([("a", b""), "a"]),
+    lambda bus: bus.publish_many({"a": b""}),
+    lambda bus: bus.publish_many([("a", b"")], timeout=-1),
+    lambda bus: bus.subscribe("a").batches(max=0),
     lambda bus: bus.subscribe(),
     lambda bus: bus.subscribe(7),
     lambda bus: bus.subscribe("a", pending_max=0),
@@ -346,11 +352,14 @@ class OperationsProgram:
             ensue.connect(url, order=drawn.hub, name="second") as second,
             first.subscribe(*HUB_TOPICS, pending_max=drawn.pending_max) as events,
         ):
-            publishing = asyncio.create_task(self._fill((first, second), random, count))
+            many = MANY in drawn.calls
+            fill = self._fill_at_once if many else self._fill
+            source = one_by_one(events, random) if many else events
+            publishing = asyncio.create_task(fill((first, second), random, count))
             numbers: dict[str, list[int]] = {}
             try:
                 async with asyncio.timeout(300.0):
-                    async for event in events:
+                    async for event in source:
                         numbers.setdefault(event.publisher, []).append(int(event.payload))
                         if random.random() < 0.2:
                             await asyncio.sleep(random.choice((0.0, 0.05)))
@@ -373,6 +382,16 @@ class OperationsProgram:
         for number in range(count):
             for bus in buses:
                 await bus.publish(random.choice(HUB_TOPICS), b"%d" % number)
+
+    async def _fill_at_once(self, buses: tuple[ensue.Bus, ...], random: Random, count: int) -> None:
+        payloads = [b"%d" % number for number in range(count)]
+        calls = [
+            bus.publish_many([(random.choice(HUB_TOPICS), each) for each in payloads])
+            for bus in buses
+        ]
+        for bus, events in zip(buses, await asyncio.gather(*calls), strict=True):
+            if [event.payload for event in events] != payloads:
+                self.problems.append(f"many: on a hub {bus.name} published other events")
 
     # -- The operator -----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ acknowledged, no publication without permission, no wait beyond a stated bound.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
 
 import ensue
@@ -24,7 +25,6 @@ from ensue.core.errors import (
     SubscriptionLost,
     TransportError,
 )
-from ensue.core.order import Order
 from ensue.runtime.topic_move import move_topic
 from ensue.server.config import Limits, Retention, sequenced
 from ensue.server.permissions import Access
@@ -35,11 +35,14 @@ from ensue.testing.swarm.brokers import make_broker
 from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
+from ensue.testing.swarm.judge import SECOND_NS
 from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.many_calls import KEEPER, ManyCalls
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
 from ensue.testing.swarm.networks import late_s
 from ensue.testing.swarm.outsiders import Outsider
 from ensue.testing.swarm.rare_faults import is_expiry, long_busy_s, long_settle_s
+from ensue.testing.swarm.strangers import join_with_other_terms
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_calls import TopicCalls, header_problems
 from ensue.testing.swarm.topic_draw import Draw
@@ -58,8 +61,6 @@ CLOSE_MARGIN_S = 3.0
 """How much longer than its `close_timeout` closing a bus may take."""
 NOTICE_NS = 5_000_000_000
 """How soon after healing: clients ask stations on a broker for their logs every 2 seconds."""
-AGREE_S = 15.0
-"""How soon a client with other terms has to be refused."""
 
 
 class Program:
@@ -120,6 +121,16 @@ class Program:
         self._hands: dict[str, DurableReader] = {}
         self.taken = Taken(world.generator("cancelled reads"))
         self._calls = TopicCalls(world, drawn, self.problems, phase=self, url=self._url)
+        self._many = ManyCalls(
+            world,
+            drawn,
+            self.problems,
+            phase=self,
+            taken=self.taken,
+            url=self._url,
+            lost_ns=lambda: self.mishap.lost_ns,
+            broken=self.broken,
+        )
         self._closed: list[str] = []
         """Buses of the guest that it closed long after healing."""
         self.outsider = Outsider(drawn.topics, drawn.outsider, self.problems)
@@ -182,7 +193,10 @@ class Program:
             self._start(f"closer-{number}", self._close, self._generator())
         if drawn.users:
             self._start("guest", self._trespass, self._generator())
-        for name, main in self._calls.mains():
+        if self._many.hands is not None:
+            self.durable.append(KEEPER)
+            self._hands[KEEPER] = self._many.hands
+        for name, main in (*self._calls.mains(), *self._many.mains()):
             self._start(name, main)
         if drawn.outsider:
             self._start("outsider", self._visit, self._generator())
@@ -192,7 +206,10 @@ class Program:
     async def _move(self, random: Random) -> None:
         """Move topics from server to server."""
         for _ in range(self.drawn.moves):
-            await asyncio.sleep(random.uniform(0.0, self.busy_s / self.drawn.moves))
+            wait_s = random.uniform(0.0, self.busy_s / self.drawn.moves)
+            at_ns = self.world.now_ns + wait_s * SECOND_NS
+            while self.world.now_ns < at_ns and not self.calm:  # noqa: ASYNC110 - also ends early
+                await asyncio.sleep(1.0)
             if self.calm:
                 return
             topic, to = random.choice(self.drawn.topics), random.choice(self.cluster.names)
@@ -206,6 +223,9 @@ class Program:
             self._start(f"reader-{number}", kind, self._topics(), self._generator())
         if drawn.is_prompt:
             self._start("watcher", self._watch)
+        for number in range(drawn.movers):
+            name = f"mover-{number}"
+            self._start(name, self._move_on, self.world.generator(name))
         for number in range(drawn.durable):
             name = f"durable-{number}"
             self.durable.append(name)
@@ -402,18 +422,7 @@ class Program:
 
     async def _differ(self, random: Random) -> None:
         """Try to join with other terms, which all others have to be spared."""
-        order = self.drawn.order
-        other: Order = ensue.Deadline(ms=777)
-        if isinstance(order, ensue.Merged):
-            other = ensue.Merged(epsilon=order.epsilon * 2, delta=order.delta)
-        try:
-            async with asyncio.timeout(AGREE_S):
-                async with ensue.connect(self._url(random), order=other, name="stranger") as bus:
-                    self.problems.append(f"terms: {bus.name} was let in with {other!r}")
-        except TimeoutError:
-            self.problems.append(f"liveness: a client with other terms waited {AGREE_S:g} s")
-        except EnsueError:
-            pass
+        await join_with_other_terms(partial(self._url, random), self.drawn.order, self.problems)
         while not self.calm:  # noqa: ASYNC110 - set by another event loop
             await asyncio.sleep(0.5)
 
@@ -504,6 +513,29 @@ class Program:
                 if random.random() < 0.3:
                     return  # Leave, and subscribe anew.
                 await self._change(events, random.choice(topics), left)
+
+    async def _move_on(self, random: Random) -> None:
+        """Read one topic after the other, beside one that stays."""
+        order = self.drawn.order
+        stays, topic, *others = random.sample(self.drawn.topics, len(self.drawn.topics))
+        async with (
+            ensue.connect(self._url(random), order=order, name="mover") as bus,
+            bus.subscribe(stays, topic) as events,
+        ):
+            self.taken.watch(events)
+            # It has not got any event of the others yet.
+            left = dict.fromkeys(others, len(self.world.rows))
+            while not self.over:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(random.choice((0.05, 0.2, 1.0))):
+                        async for event in events:
+                            self.taken.take(events, event)
+                            self._check_event(events, event, left)
+                if not self.calm:
+                    await self._change(events, topic, left)
+                    topic = random.choice(others)
+                    others = [each for each in left if each != topic]
+                    await self._change(events, topic, left)
 
     def _check_event(
         self, events: ensue.Subscription, event: ensue.ReceivedEvent, left: dict[str, int]

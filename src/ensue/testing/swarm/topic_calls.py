@@ -21,11 +21,11 @@ from ensue.core.order import Order
 from ensue.protocols.deadline.delivery import DeadlineCounts
 from ensue.protocols.merged.counts import MergedCounts
 from ensue.testing.faults import Faults
-from ensue.testing.swarm.rare_calls import HEADERS, TOKENS, Phase
+from ensue.testing.swarm.rare_calls import HEADERS, MANY, TOKENS, Phase
 from ensue.testing.swarm.topic_draw import Draw
 from ensue.testing.world import World
 
-__all__ = ["TopicCalls", "header_problems"]
+__all__ = ["Collected", "TopicCalls", "header_problems"]
 
 MARK = b"headers "
 """How the payload of an event with headers begins; it goes on with these."""
@@ -68,7 +68,7 @@ class TopicCalls:
     def mains(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         """Yield the processes that are to be started: their names and programs."""
         calls = self._drawn.calls
-        if calls:
+        if calls and calls != (MANY,):
             yield "collector", self._collect
         if HEADERS in calls:
             yield "sender", self._send
@@ -151,7 +151,7 @@ class TopicCalls:
             bus.subscribe(*self._drawn.topics, pending_max=random.choice((2, 1_000))) as events,
         ):
             slow_s = random.choice((0.0, 0.0, 0.3))
-            got = _Collected(events, self._drawn)
+            got = Collected(events, self._drawn)
             try:
                 while not self._phase.over:
                     try:
@@ -166,7 +166,7 @@ class TopicCalls:
                 self._problems += got.problems
 
 
-class _Collected:
+class Collected:
     """What one subscription got."""
 
     def __init__(self, events: ensue.Subscription, drawn: Draw) -> None:

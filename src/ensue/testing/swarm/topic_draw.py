@@ -50,6 +50,8 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults
     moves: int = 0
     """How often topics move from server to server."""
+    movers: int = 0
+    """Subscribers that leave a topic and join another all the time."""
     broker: BrokerDraw | None = None
     """What servers and clients are connected to; None: to each other."""
     calls: tuple[str, ...] = ()
@@ -111,23 +113,26 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
         stranger=random.random() < 0.5,
         faults=draw_faults(random, allowed=allowed),
     )
-    if not drawn.mishap and faults is None and order != "total-moves":
+    if (not drawn.mishap or order == "total-moves") and faults is None:
         rare = add_rare_faults(drawn.faults, seed, order)
         drawn = msgspec.structs.replace(drawn, faults=rare, network=draw_network(seed, order))
     # Clients that reconnect would be refused while their old connection is not given up.
     is_full = drawn.is_full and drawn.strikes({"server_kills", "server_stops"})
     stranger = drawn.stranger and drawn.strikes({"clock_steps", "slow_disks", "resets"})
-    agrees = isinstance(value, ensue.Merged | ensue.Deadline) and not is_full
+    has_terms = isinstance(value, ensue.Merged | ensue.Deadline) or order == "total-noncausal"
     outsider = () if drawn.mishap or is_full else draw_outsider(seed, order, drawn.topics)
     drawn = msgspec.structs.replace(
         drawn,
         is_full=is_full,
-        stranger=stranger and agrees,
+        stranger=stranger and has_terms and not is_full,
         users=bool(outsider) or (drawn.users and not is_full),
         outsider=outsider,
         closers=0 if is_full or drawn.mishap else drawn.closers,
         calls=() if is_full else draw_calls(seed, order),
     )
+    if order == "total-noncausal" and len(drawn.topics) > 2 and not is_full:
+        movers = Random(f"{seed}/draw/movers").choice((0, 1, 2))  # noqa: S311 - replays a seed
+        drawn = msgspec.structs.replace(drawn, movers=movers)
     if TERMS in drawn.calls:
         drawn = msgspec.structs.replace(drawn, order=with_terms(value, seed))
     if order == "total-moves":

@@ -26,10 +26,20 @@ from ensue.server.config import sequenced
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
-from ensue.testing.swarm.absences import with_early_ends, without_expired
+from ensue.testing.swarm.absences import (
+    with_early_ends,
+    without_expired,
+    without_final_ends,
+)
 from ensue.testing.swarm.brokers import BrokerDraw, draw_broker, make_broker
-from ensue.testing.swarm.judge import judge
+from ensue.testing.swarm.judge import SECOND_NS, judge
 from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.rare_faults import (
+    add_rare_faults,
+    is_expiry,
+    long_busy_s,
+    long_settle_s,
+)
 from ensue.testing.world import World
 
 __all__ = ["TotalContentDraw", "TotalContentProgram", "draw_total_content", "judge_total_content"]
@@ -89,6 +99,9 @@ def draw_total_content(seed: int, *, faults: list[str] | None = None) -> TotalCo
         durable=tuple(random.choices(FILTERS, k=random.choice((0, 1, 2)))),
         faults=draw_faults(random, allowed=faults),
     )
+    if faults is None:
+        rare = add_rare_faults(drawn.faults, seed, "total-content")
+        drawn = msgspec.structs.replace(drawn, faults=rare)
     broker = draw_broker(seed, "total-content")
     if broker is None:
         return drawn
@@ -122,9 +135,11 @@ class TotalContentProgram:
         """By event: its attributes."""
         self.filters: dict[tuple[str, str], str] = {}
         """By bus and subscription."""
+        self.settle_s = SETTLE_S + long_settle_s(drawn.faults)
         self.calm = False
         """Whether faults are over: publishers stop."""
         self.over = False
+        self.over_ns = 0
 
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
@@ -141,11 +156,11 @@ class TotalContentProgram:
         striker = Striker(self.world, [self.cluster], drawn.faults, brokers=self._brokers)
         striker.log = self.faults
         striker.start()
-        await asyncio.sleep(BUSY_S)
+        await asyncio.sleep(BUSY_S + long_busy_s(drawn.faults))
         await striker.stop()
         self.calm = True
-        await asyncio.sleep(SETTLE_S)
-        self.over = True
+        await asyncio.sleep(self.settle_s)
+        self.over, self.over_ns = True, self.world.now_ns
         await self._end()
         self.problems += striker.hung
         self.problems += await judge_leaks(self.cluster, self.clients)
@@ -166,7 +181,8 @@ class TotalContentProgram:
             except (TransportError, EventsInDoubt):
                 await asyncio.sleep(0.5)
             except (SubscriptionLost, AccessDenied) as error:
-                if "superseded" not in str(error) and not self._was_away(error):
+                expected = "superseded" in str(error) or is_expiry(error, self.drawn.faults)
+                if not expected and not self._was_away(error):
                     raise
                 await asyncio.sleep(0.5)
             else:
@@ -207,7 +223,7 @@ class TotalContentProgram:
                     self.events[event.id] = attributes
                 await asyncio.sleep(random.choice((0.01, 0.1, 0.5)))
             with suppress(EventVoided):
-                await bus.flush(timeout=SETTLE_S / 2)
+                await bus.flush(timeout=self.settle_s / 2)
             # A server that is away now would not learn that this publisher leaves.
             await asyncio.sleep(SETTLE_S / 4)
 
@@ -261,7 +277,13 @@ def judge_total_content(program: TotalContentProgram, rows: Sequence[Row]) -> li
     pauses = program.world.pauses
     rows = with_early_ends(rows, pauses)
     rows = [*rows, *_discarded(program, rows, durable)]
-    found = judge(rows, drawn.order.label, settle_s=SETTLE_S / 2, durable=durable)
+    judged, settle_s = rows, program.settle_s - SETTLE_S / 2
+    is_long = bool(long_busy_s(drawn.faults))
+    if is_long:
+        judged = without_final_ends(rows, program.over_ns, int(settle_s * SECOND_NS))
+    found = judge(
+        judged, drawn.order.label, settle_s=None if is_long else settle_s, durable=durable
+    )
     found = without_expired(found, rows, pauses)
     finding = content_cells.judge(rows, program.events, program.filters)
     return found + [f"{finding.checker}: {each.because}" for each in finding.violations]

@@ -62,6 +62,10 @@ class TcpCarrier:
         """Whether a client ends if a server has lost its log."""
         self.on_log: Callable[[str, Lineage], None] | None = None
         """Called with a server and its log at each welcome; raises `LogLost` to refuse it."""
+        self.disagreement: Callable[[Welcome], str] | None = None
+        """Returns why a server can't be of this client's chain; empty: it can."""
+        self.differs = ""
+        """Why the server that last answered can't be of it."""
         self.on_log_lost: Callable[[LogLost], None] | None = None
         """Called when a server no longer has its log."""
         self.place_of: Callable[[str], int] | None = None
@@ -182,6 +186,11 @@ class TcpCarrier:
             return error
         self.logs[server] = log
         return None
+
+    def check_chain(self, welcome: Welcome) -> AccessDenied | None:
+        """Return why the server of a welcome can't be of this client's chain; None: it can."""
+        why = self.differs = "" if self.disagreement is None else self.disagreement(welcome)
+        return AccessDenied(why, reason=why) if why else None
 
     def log_lost(self, error: LogLost) -> None:
         """Report that a server no longer has its log."""

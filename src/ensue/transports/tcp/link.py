@@ -81,6 +81,9 @@ class Owner(Protocol):
     def check_log(self, welcome: Welcome) -> LogLost | None:
         """Return why the log in a welcome can't be the server's known one; None: it can."""
 
+    def check_chain(self, welcome: Welcome) -> AccessDenied | None:
+        """Return why the server of a welcome can't be of the owner's chain; None: it can."""
+
     def log_lost(self, error: LogLost) -> None:
         """Handle a server that no longer has its log."""
 
@@ -393,10 +396,10 @@ class Link:
                 f"{_guess(options.tls)}"
             ) from lost
         welcome = self._welcomed.result()
-        log_lost = self.carrier.check_log(welcome)
-        if log_lost is not None:
+        refusal = self.carrier.check_chain(welcome) or self.carrier.check_log(welcome)
+        if refusal is not None:
             connection.abort()
-            raise log_lost
+            raise refusal
         connection.write(encode_control(Begin(session=welcome.session)))
         self.welcome, self._wire = welcome, connection
         return welcome

@@ -1,0 +1,1 @@
+"""What an event costs as topics, subscribers and runs grow: see `__main__`."""

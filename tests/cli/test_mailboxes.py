@@ -1,0 +1,58 @@
+"""`ensue mailboxes`: list durable subscriptions by content, and forget one."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.helpers import Shell
+from tests.cli.test_content import SYNC_S, ended, started
+from tests.server.helpers import serving, within
+
+import ensue
+
+
+def test_mailboxes_are_listed_and_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            ensue.connect(server.url, order=None, name="a") as a,
+        ):
+            await within(a.advertise(where="x exists"))
+            async with a.subscribe(where="x > 0", name="billing", durable=True) as events:
+                listing = await started(server, "mailboxes", "list", "--json")
+                code, out, _ = await ended(listing)
+                (one,) = json.loads(out)["mailboxes"]
+                assert (code, one["name"], one["has_reader"]) == (0, "billing", True)
+                await within(a.publish({"x": 1}, b"1"))
+                assert (await within(anext(events))).payload == b"1"
+            await within(a.publish({"x": 1}, b"2"))
+            code, out, _ = await ended(await started(server, "mailboxes", "list", "--json"))
+            (one,) = json.loads(out)["mailboxes"]
+            assert (one["waiting"], one["has_reader"], one["where"]) == (1, False, "x > 0")
+            assert one["bytes"] > 0
+            code, out, _ = await ended(await started(server, "mailboxes", "list"))
+            assert "billing" in out
+            assert "h ago" in out
+            code, out, _ = await ended(await started(server, "mailboxes", "forget", "billing"))
+            assert (code, out) == (0, "billing is forgotten\n")
+            code, _, err = await ended(await started(server, "mailboxes", "forget", "billing"))
+            assert code == 2
+            assert "there is no durable subscription 'billing' by content" in err
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("mailboxes", "look"), "expected list or forget, got 'look'"),
+        (("mailboxes", "list", "billing"), "mailboxes list takes no name, got 'billing'"),
+        (("mailboxes", "forget"), "mailboxes forget needs a name"),
+        (("mailboxes", "list", "--timeout", "0"), "expected a number of seconds above 0"),
+    ],
+)
+def test_wrong_words_are_named(shell: Shell, words: tuple[str, ...], wrong: str) -> None:
+    result = shell(*words)
+    assert result.code == 2
+    assert wrong in result.stderr
