@@ -366,7 +366,8 @@ def test_user_without_content_permissions_can_not_begin_a_transaction(tmp_path: 
         ):
             for isolation in ("serializable", "atomic"):
                 with pytest.raises(ensue.TransactionAborted, match="may neither publish on"):
-                    await within(carol.transaction(isolation=isolation, timeout=60).__aenter__())
+                    async with carol.transaction(isolation=isolation, timeout=60):
+                        pass
                 for bus in (alice, bob):
                     async with bus.transaction(isolation=isolation, timeout=60):
                         pass

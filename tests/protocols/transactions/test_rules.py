@@ -289,9 +289,9 @@ def test_operations_need_not_wait_for_the_name_of_their_transaction(
     called = t.begun_by(began)
 
     def publish(node: TransactionClient, now_ns: int, number: int) -> str:
-        event = {"attributes": {"x": number}, "payload": b"%d" % number}
         path = node.threads.next_path(node.threads.named(called), "")
-        node.act(called, "pub", now_ns=now_ns, **event)
+        payload = str(number).encode()
+        node.act(called, "pub", now_ns=now_ns, attributes={"x": number}, payload=payload)
         return path
 
     paths = []
@@ -313,15 +313,39 @@ def test_operations_need_not_wait_for_the_name_of_their_transaction(
     net.at_rest()
 
 
+def test_clients_of_one_home_call_their_transactions_the_same() -> None:
+    """Each by the number of its own request."""
+    net = TransactionNet(line(3), {"c1": "b0", "c2": "b0", "c3": "b2"})
+
+    def begin(node: TransactionClient, now_ns: int) -> str:
+        called = t.begun_by(node.begin(SERIALIZABLE, 10**11, now_ns=now_ns))
+        node.act(called, "sub", now_ns=now_ns, where=f"own = '{node.name}'")
+        return called
+
+    def end(node: TransactionClient, now_ns: int, called: str) -> int:
+        return node.end(called, commit=True, now_ns=now_ns)
+
+    names = [net.command(client, begin) for client in ("c1", "c2")]
+    assert len(set(names)) == 1
+    net.settle()
+    for client in ("c1", "c2"):
+        ended = net.command(client, partial(end, called=names[0]))
+        net.settle()
+        assert net.answers(client)[ended] == ""
+        assert net.client(client).subscriptions
+    net.at_rest()
+
+
 def test_operation_of_no_transaction_is_refused_by_what_it_was_called() -> None:
     net = net_of()
     number = net.command("c1", lambda node, now: node.begin(SERIALIZABLE, 10**11, now_ns=now))
     begins = net.command("c1", lambda node, now: node.begin("wrong", 10**11, now_ns=now))
-    where = {"where": "x = 1"}
+
+    def subscribe(node: TransactionClient, now_ns: int, called: str) -> int:
+        return node.act(called, "sub", now_ns=now_ns, where="x = 1")[0]
+
     refused = [
-        net.command(
-            client, lambda node, now, called=called: node.act(called, "sub", now_ns=now, **where)
-        )[0]
+        net.command(client, partial(subscribe, called=called))
         for client, called in (("c1", t.begun_by(begins)), ("c2", t.begun_by(number)))
     ]
     net.settle()
