@@ -191,6 +191,7 @@ def _summary(result: "Result") -> dict[str, object]:
                 "seen": each.seen,
                 "verdict": each.verdict,
                 "why": each.why if each.met is False else "",
+                "change": each.change if each.met is False else "",
             }
             for each in result.claims
         ],

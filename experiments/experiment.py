@@ -74,6 +74,11 @@ class Table:
         found = self._by_place.get((figure, series, float(x)))
         return None if found is None else found.mean
 
+    def error(self, figure: str, series: str, x: float) -> float | None:
+        """Return the standard error of the mean at a point; None below two cases."""
+        found = self._by_place.get((figure, series, float(x)))
+        return None if found is None or found.cases < 2 else found.deviation / found.cases**0.5
+
     def curve(self, figure: str, series: str) -> list[Point]:
         """Return the points of a curve from left to right."""
         return [each for each in self.points if (each.figure, each.series) == (figure, series)]
@@ -96,6 +101,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """None if the claim needs cases that did not run: those of the full form."""
     why: str = ""
     """The reason why a claim is not met, where it is known."""
+    change: str = ""
+    """What would have to change for it to be met."""
 
     @property
     def verdict(self) -> str:
@@ -153,6 +160,7 @@ def claim(
     met: Callable[..., bool],
     *,
     why: str = "",
+    change: str = "",
 ) -> Claim:
     """Return a claim about values; it is not judged if one of them is missing."""
     if any(value is None for value in needed):
@@ -160,7 +168,13 @@ def claim(
     else:
         seen, judged = describe(*needed), met(*needed)
     return Claim(
-        figure=figure, expected=expected, criterion=criterion, seen=seen, met=judged, why=why
+        figure=figure,
+        expected=expected,
+        criterion=criterion,
+        seen=seen,
+        met=judged,
+        why=why,
+        change=change,
     )
 
 
@@ -172,6 +186,7 @@ def close_to(
     percent: float,
     *,
     why: str = "",
+    change: str = "",
 ) -> Claim:
     """Claim that a value is within `percent` of the paper's."""
     return claim(
@@ -182,6 +197,7 @@ def close_to(
         lambda value: f"{_plain(value)} ({value / published - 1:+.0%})",
         lambda value: abs(value / published - 1) <= percent / 100,
         why=why,
+        change=change,
     )
 
 
@@ -194,6 +210,7 @@ def between(
     unit: str = "",
     *,
     why: str = "",
+    change: str = "",
 ) -> Claim:
     """Claim that a value is between `low` and `high`, inclusive."""
     return claim(
@@ -204,6 +221,7 @@ def between(
         lambda value: f"{_plain(value)}{unit}",
         lambda value: low <= value <= high,
         why=why,
+        change=change,
     )
 
 

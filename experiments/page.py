@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from experiments.catalog import EXPERIMENTS
-from experiments.experiment import Chart, Claim, Experiment, Table
+from experiments.experiment import Chart, Claim, Table
 from experiments.page_sections import (
     Cost,
     Part,
-    anchor_of,
     heading_of,
     kept_parts,
+    missed_item,
     opening_of,
     wrapped,
 )
@@ -69,7 +69,7 @@ query every case (see `examples/experiments.py`).
 Each figure has criteria. *Met* and *not met* refer to this run. *Not judged* means that the
 criterion needs sizes of the full form. In the plots, lines are our results and hollow diamonds are
 numbers that a paper states. The papers' curves are not available as numbers, so criteria describe
-their shape in words.
+their shape in words. *To meet it* says what would have to change.
 """
 
 
@@ -122,20 +122,9 @@ def _part(result: Result) -> Part:
         experiment=experiment,
         section=_section(result),
         verdicts=[each.verdict for each in result.claims],
-        missed=[_missed(experiment, each) for each in result.claims if each.met is False],
+        missed=[missed_item(experiment, each) for each in result.claims if each.met is False],
         cost=Cost(result.cases, result.seconds, result.full_seconds),
     )
-
-
-def _missed(experiment: Experiment, claim: Claim) -> str:
-    """Return the list item of a claim that is not met."""
-    text = (
-        f"* [{experiment.name}](#{anchor_of(experiment)})"
-        + (f", {claim.figure}" if claim.figure else "")
-        + f": {claim.expected}. Criterion: {claim.criterion}. Seen: {claim.seen}."
-        + (f" {claim.why}" if claim.why else "")
-    )
-    return wrapped(text, indent="  ")
 
 
 def _page(parts: Sequence[Part]) -> str:

@@ -1,7 +1,7 @@
 """One experiment's part of the page, made from a result or parsed from the page.
 
 A run of some experiments replaces their parts and keeps the others. A kept part has the figures and
-verdicts of the run that it came from, and the prose of the current code.
+verdicts of the run that it came from, and the prose of the current code, reasons included.
 """
 
 import re
@@ -10,17 +10,27 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from experiments.experiment import Experiment
+from experiments.experiment import Claim, Experiment, Table
 
-__all__ = ["Cost", "Part", "anchor_of", "heading_of", "kept_parts", "opening_of", "wrapped"]
+__all__ = [
+    "Cost",
+    "Part",
+    "anchor_of",
+    "heading_of",
+    "kept_parts",
+    "missed_item",
+    "opening_of",
+    "wrapped",
+]
 
 COLUMNS_MAX = 100
 _RUN = re.compile(
     r"^`python -m experiments run ([\w-]+)`, (quick|full) form, ([\d,]+) cases\.$", re.MULTILINE
 )
-_VERDICT = re.compile(r"^\|.*\| (met|not met|not judged) \|$", re.MULTILINE)
+_VERDICT = re.compile(
+    r"^\| (.*?) \| (.*?) \| (.*?) \| (.*?) \| (met|not met|not judged) \|$", re.MULTILINE
+)
 _COST = r"^\| {} \| ([\d,]+) \| ([\d,]+) \| [\d,]+ \| ([\d,]+) \|$"
-_MISSED = r"^\* \[{}\]\(.*(?:\n  .*)*"
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -71,6 +81,18 @@ def opening_of(experiment: Experiment, form: str, cases: str) -> str:
     return "\n\n".join([command, *map(wrapped, experiment.setting)])
 
 
+def missed_item(experiment: Experiment, claim: Claim) -> str:
+    """Return the list item of a claim that is not met."""
+    text = (
+        f"* [{experiment.name}](#{anchor_of(experiment)})"
+        + (f", {claim.figure}" if claim.figure else "")
+        + f": {claim.expected}. Criterion: {claim.criterion}. Seen: {claim.seen}."
+        + (f" {claim.why}" if claim.why else "")
+        + (f" To meet it: {claim.change}" if claim.change else "")
+    )
+    return wrapped(text, indent="  ")
+
+
 def kept_parts(page: str, experiments: Mapping[str, Experiment]) -> dict[str, Part]:
     """Parse the parts of a page, by experiment; drop experiments that no longer exist."""
     found: dict[str, Part] = {}
@@ -81,18 +103,29 @@ def kept_parts(page: str, experiments: Mapping[str, Experiment]) -> dict[str, Pa
             continue
         # The setting ends where the table of claims begins.
         _, _, results = section.partition("\n|")
-        missed = re.findall(_MISSED.format(re.escape(experiment.name)), page, flags=re.MULTILINE)
+        rows = _VERDICT.findall(f"|{results}")
         cost = re.search(_COST.format(re.escape(experiment.name)), page, flags=re.MULTILINE)
         figures = [int(each.replace(",", "")) for each in cost.groups()] if cost else [0, 0, 0]
         prose = opening_of(experiment, opening[2], opening[3])
         found[experiment.name] = Part(
             experiment=experiment,
             section=f"### {heading_of(experiment)}\n\n{prose}\n\n|{results}".strip(),
-            verdicts=_VERDICT.findall(f"|{results}"),
+            verdicts=[verdict for *_, verdict in rows],
             missed=[
-                re.sub(r"\(#[^)]*\)", f"(#{anchor_of(experiment)})", each, count=1)
-                for each in missed
+                missed_item(experiment, _with_reasons(experiment, *cells))
+                for *cells, verdict in rows
+                if verdict == "not met"
             ],
             cost=Cost(*figures),
         )
     return found
+
+
+def _with_reasons(
+    experiment: Experiment, figure: str, expected: str, criterion: str, seen: str
+) -> Claim:
+    """Return a claim that was not met, with the reasons that the current code has for it."""
+    for claim in experiment.judge(Table([])):
+        if (claim.figure, claim.expected, claim.criterion) == (figure, expected, criterion):
+            return msgspec.structs.replace(claim, seen=seen, met=False)
+    return Claim(figure=figure, expected=expected, criterion=criterion, seen=seen, met=False)

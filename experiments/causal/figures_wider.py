@@ -37,6 +37,7 @@ def _judge_answers(table: Table) -> list[Claim]:
                 "The paper does not say how waits are drawn, and no distribution tried here fits "
                 "all four figures."
             ),
+            change="The paper would have to say how it draws what an event waits for.",
         ),
         between(
             "6",
@@ -129,6 +130,7 @@ def _judge_topics(table: Table) -> list[Claim]:
             _longer,
             lambda a, b: 0.2 <= b / a - 1 <= 0.4,
             why=_BUSY_ROOT,
+            change="The run would have to have 16,384 events, which takes days on two cores.",
         ),
         claim(
             "7",
@@ -138,6 +140,10 @@ def _judge_topics(table: Table) -> list[Claim]:
             _longer,
             lambda a, b: b / a - 1 <= 0.15,
             why=_ACKNOWLEDGED,
+            change=(
+                "Latency would have to count from sending, or a source would have to send the next "
+                "event of a topic before the last one is acknowledged."
+            ),
         ),
         claim(
             "7",
@@ -150,6 +156,7 @@ def _judge_topics(table: Table) -> list[Claim]:
                 "The cube's events wait for acknowledgements with as few as 1,024 events (see the "
                 "table of waits). Only the full form shows whether SRPT loses more with 16,384."
             ),
+            change="As in the last two criteria: more events, or latency from sending.",
         ),
         claim(
             "7",
@@ -383,6 +390,10 @@ def _judge_brokers(table: Table) -> list[Claim]:
                 "A tree of half as many nodes is half a hop lower, but brokers add two hops: to "
                 "the broker, and from a broker to its subscriber. The paper attributes the gain to "
                 "the root's queue, but its root sends 12 copies per event in both cases."
+            ),
+            change=(
+                "Brokers would have to be on the machines of subscribers, so that these two hops "
+                "cost nothing."
             ),
         ),
     ]

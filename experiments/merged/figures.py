@@ -167,6 +167,10 @@ def _judge_growth(table: Table) -> list[Claim]:
                 "message from after the window keeps its receiver's old c until the receiver makes "
                 "a local event (the next criterion)."
             ),
+            change=(
+                "Every process would have to make a local event after each window, or c would have "
+                "to be the one counter that Ensue uses (the last criterion)."
+            ),
         ),
         claim(
             "section 5.2",

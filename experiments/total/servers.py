@@ -1,51 +1,61 @@
 """Five servers that make stamps, and clients that request them, with the paper's link delays.
 
-Four systems; three of them are the nodes that run in production and differ only in configuration:
+The systems differ in their nodes, and in the order of the servers in the chain:
 
-- *Ours, groups by two*: fixed subscriptions, and topics are ordered together if two subscriptions
-  share them, as in the paper.
+- *Ours, groups by two*: production nodes as `causal = false` configures them (`stations`), with the
+  servers in the paper's order, by the identifiers of their topics.
+- *Ours, groups by two, ordered*: the same nodes and topics, and the servers in the order in which
+  events take the fewest hops.
 - *Ours*: the default, groups by one common subscription.
 - *Ours, placed*: the default, with the placement that `ensue.spark.placement` computes.
-
-None of these skips a server, and all omit unchanged entries. The fourth is for comparison:
-
-- *Published rules*: a model of the paper's rules as far as they decide latency and load. Groups by
-  two; a stamp names its whole group and visits only the servers above that host a topic of it.
-  Skipping the other servers is what can make a subscriber wait forever.
+- *Published rules*, and *published rules, ordered*: a model of the paper's rules (`published`) with
+  the servers in the same two orders.
 
 The paper's requests climb to server 1; here they start at stage 0, so its server 5 is stage 0. A
-stamp takes `SERVICE_NS` at each server it visits, so five servers make at most 5,000 a second,
-where the paper's prototype peaks. A client is 10 ± 2 ms from the server of its site and
-100 ± 10 ms from the others, as servers are from each other.
+stamp takes `Load.service_ns` at each server that adds to it. Ensue alone passes stamps on with
+nothing to add, and its clients alone repeat requests; these take a measured share of that time
+(`PASSED`, `REPEATED`). With 1 ms, five servers make at most 5,000 stamps a second, where the
+paper's prototype peaks. Publishing takes no time, as in the paper. A client is 10 ± 2 ms from the
+server of its site and 100 ± 10 ms from the others, as servers are from each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 from random import Random
 
 import msgspec
 import numpy as np
 
-from ensue.core.event import Stamp
-from ensue.protocols.interface import Effect, Frame, Node, Send
+from ensue.protocols.interface import Frame, Node
 from ensue.protocols.total.config import SequencerConfig
-from ensue.protocols.total.frames import Fill, Grant, Stamped, StampRequest
+from ensue.protocols.total.frames import Fill, OrderRequest, StampRequest
 from ensue.protocols.total.placement import Placement
-from ensue.protocols.total.sequencer import Sequencer
+from ensue.server.config import sequenced
 from ensue.simulation import NetworkConfig, QueueConfig, World
 from ensue.simulation.world.delays import Normal
 from ensue.simulation.world.network import LinkDelay
 from ensue.simulation.world.process import Factory
-from experiments.total.workload import SITES, TOPICS, Sites
+from experiments.total.published import PublishedClient, PublishedServer, published
+from experiments.total.stations import MeasuredPublisher, MeasuredStation, chain
+from experiments.total.workload import SITES, TOPICS, Flags, Ints, Sites
 
-__all__ = ["SYSTEMS", "Load", "Measured", "measure"]
+__all__ = ["SYSTEMS", "Load", "Measured", "measure", "server_order"]
 
 MS = 1_000_000
 SECOND = 1_000_000_000
 SERVICE_NS = 1 * MS
+PASSED, REPEATED = 0.75, 0.35
+"""What a visit costs that adds nothing to a stamp, and a repeated request, as a share of what a
+stamped request costs. Measured by `benchmarks/visits.py`."""
 NEAR, FAR = Normal(10 * MS, 2 * MS), Normal(100 * MS, 10 * MS)
-PUBLISHED, OURS, PLACED = "published rules", "ours", "ours, placed"
-TWO = "ours, groups by two"
-SYSTEMS = (TWO, OURS, PLACED, PUBLISHED)
+PUBLISHED, PUBLISHED_ORDERED = "published rules", "published rules, ordered"
+OURS, PLACED = "ours", "ours, placed"
+TWO, ORDERED = "ours, groups by two", "ours, groups by two, ordered"
+SYSTEMS = (TWO, ORDERED, OURS, PLACED, PUBLISHED, PUBLISHED_ORDERED)
+
+Nodes = tuple[
+    Sequence[MeasuredStation | PublishedServer], Sequence[MeasuredPublisher | PublishedClient]
+]
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +68,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     duration_ns: int
     seed: int
     clients: int = 1000
+    service_ns: int = SERVICE_NS
+    """How long a request takes at a server."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,139 +82,101 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """
     per_second: float
     """Rate of stamps received in the second half."""
-    outgoing: dict[int, float]
+    outgoing: Mapping[int, float]
     """By the paper's server number: the share of entries that it forwarded to other servers."""
-    entries: float
-    """Mean entries per stamp."""
 
 
-class _Client:
-    """A client that requests stamps. Command: `request`."""
-
-    def __init__(self, name: str, hosts: Sequence[str]) -> None:
-        self.name = name
-        self._hosts = hosts
-        self._numbers: dict[str, int] = {}
-        self._requested_ns: dict[tuple[str, int], int] = {}
-        self.waits: list[tuple[int, int, int]] = []
-        """Per stamp: when it was requested, when it arrived, and its entries."""
-        self._effects: list[Effect] = []
-
-    def request(self, topic: int, now_ns: int) -> None:
-        """Request a stamp."""
-        host = self._hosts[topic]
-        number = self._numbers[host] = self._numbers.get(host, 0) + 1
-        self._requested_ns[host, number] = now_ns
-        request = StampRequest(number=number, topics=(f"t{topic}",), settled=1)
-        self._effects.append(Send(host, request))
-
-    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Record the stamps of a frame."""
-        del source
-        if isinstance(frame, Stamped):
-            for grant in frame.grants:
-                requested_ns = self._requested_ns.pop((frame.origin, grant.number))
-                self.waits.append((requested_ns, now_ns, len(grant.stamp.entries)))
-
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: there are no timers."""
-
-    def next_timer_ns(self) -> int | None:
-        """Return None: there are no timers."""
-        return None
-
-    def take_effects(self) -> Sequence[Effect]:
-        """Drain the effects."""
-        effects, self._effects = self._effects, []
-        return effects
+def measure(system: str, load: Load) -> Measured:
+    """Run clients that request stamps, and measure."""
+    sites = Sites.draw(load.shape, load.clients, load.each, load.seed)
+    placement, config = deployment(system, sites)
+    servers, clients = _nodes(system, sites, placement, config)
+    world = _world(load, sites, placement, config)
+    for server in servers:
+        world.add(server.name, _existing(server), site=f"site-{_number(server.name) - 1}")
+    for number, client in enumerate(clients):
+        world.add(client.name, _existing(client), site=f"site-{number * SITES // load.clients}")
+    _schedule_requests(world, load, sites)
+    world.run(until_ns=2 * load.duration_ns)
+    half_ns = load.duration_ns // 2
+    waits = [each for client in clients for each in client.waits]
+    latencies_ns = [
+        arrived - requested
+        for requested, arrived in waits
+        if half_ns <= requested < load.duration_ns
+    ]
+    made = sum(half_ns <= arrived < load.duration_ns for _, arrived in waits)
+    return Measured(
+        latency_ms=sum(latencies_ns) / len(latencies_ns) / MS,
+        per_second=made / (half_ns / SECOND),
+        outgoing={_number(server.name): server.traffic.share for server in servers},
+    )
 
 
-class _Traffic:
-    """Count of stamp entries that leave a server, to other servers or to clients."""
-
-    def __init__(self) -> None:
-        self.onward = 0
-        self.done = 0
-
-    def count(self, effects: Sequence[Effect]) -> Sequence[Effect]:
-        """Count the entries of effects; return the effects."""
-        for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.frame, Fill):
-                self.onward += len(effect.frame.stamp.entries)
-            elif isinstance(effect, Send) and isinstance(effect.frame, Stamped):
-                self.done += sum(len(grant.stamp.entries) for grant in effect.frame.grants)
-        return effects
+def _number(server: str) -> int:
+    """Return the paper's number of a server."""
+    return int(server.rpartition("-")[2])
 
 
-class _Ours(Sequencer):
-    """A production node with a traffic counter."""
+class VisitCost:
+    """How long a frame takes a server: requests by what it does with them, and others nothing."""
 
-    traffic: _Traffic
+    def __init__(self, service_ns: int, sites: Sites, placement: Placement, groups: int) -> None:
+        self._service_ns = service_ns
+        self._passed_ns, self._repeated_ns = int(PASSED * service_ns), int(REPEATED * service_ns)
+        self._requested: set[str] = set()
+        """The events that were requested before."""
+        stages = np.array([placement.stage(f"t{topic}") for topic in range(TOPICS)])
+        self._needed = reached(sites.counts >= groups, stages)
+        self._stage = {name: stage for stage, name in enumerate(placement.nodes)}
 
-    def take_effects(self) -> Sequence[Effect]:
-        """Drain the effects."""
-        return self.traffic.count(super().take_effects())
+    def __call__(self, node: str, frame: Frame) -> int:
+        """Return the time."""
+        if isinstance(frame, Fill):
+            needs = self._needed[int(frame.topic[1:]), self._stage[node]]
+            return self._service_ns if needs else self._passed_ns
+        if isinstance(frame, OrderRequest):
+            fresh = {event.id for event in frame.events} - self._requested
+            self._requested |= fresh
+            repeated = len(frame.events) - len(fresh)
+            return self._service_ns * len(fresh) + self._repeated_ns * repeated
+        return self._service_ns if isinstance(frame, StampRequest) else 0
 
-    def next_timer_ns(self) -> None:
-        """Return None: a run is shorter than a lease."""
+
+def reached(grouped: Flags, stages: Ints) -> Flags:
+    """Return by topic and stage whether the stage hosts the topic, or another of its group."""
+    own = np.eye(TOPICS, dtype=np.bool_)
+    return np.stack([(grouped | own)[:, stages == at].any(axis=1) for at in range(SITES)], axis=1)
 
 
-class _Published:
-    """A server of the paper's topic managers: every server on the route fills in the stamp."""
+def server_order(sites: Sites) -> tuple[int, ...]:
+    """Return the sites in the order, from stage 0 on, in which events take the fewest hops.
 
-    def __init__(self, name: str, ways: Sequence[tuple[str, ...]], sizes: Sequence[int]) -> None:
-        self.name = name
-        self.traffic = _Traffic()
-        self._ways = ways
-        """By topic: the servers above this one that its stamps visit."""
-        self._stamps = [Stamp({f"{index}": 1 for index in range(size)}) for size in sizes]
-        """By topic: a stamp with the right number of entries; their content does not matter."""
-        self._effects: list[Effect] = []
+    A server keeps its topics. An event travels from the server of its topic to the last one that
+    hosts a topic of its group, through all between them.
+    """
+    home = np.arange(TOPICS) // (TOPICS // SITES)
+    shared = reached(sites.counts >= 2, home)
+    rate = sites.chances.sum(axis=0)
 
-    def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
-        """Fill in a stamp and forward it."""
-        del now_ns
-        if isinstance(frame, StampRequest):
-            topic = frame.topics[0]
-            self._onward(topic, source, self.name, frame.number, 0)
-        elif isinstance(frame, Fill):
-            self._onward(frame.topic, frame.publisher, frame.origin, frame.number, frame.last)
+    def hops(order: tuple[int, ...]) -> float:
+        stage = np.argsort(order)
+        last = np.where(shared, stage, 0).max(axis=1)
+        return float((rate * (last - stage[home])).sum())
 
-    def _onward(self, topic: str, client: str, origin: str, number: int, step: int) -> None:
-        index = int(topic[1:])
-        way, stamp = self._ways[index], self._stamps[index]
-        if step < len(way):
-            fill = Fill(
-                publisher=client,
-                origin=origin,
-                number=number,
-                topic=topic,
-                stamp=stamp,
-                last=step + 1,
-            )
-            self._effects.append(Send(way[step], fill))
-        else:
-            stamped = Stamped(origin=origin, grants=(Grant(number, stamp),))
-            self._effects.append(Send(client, stamped))
-
-    def handle_timer(self, *, now_ns: int) -> None:
-        """Do nothing: there are no timers."""
-
-    def next_timer_ns(self) -> int | None:
-        """Return None: there are no timers."""
-        return None
-
-    def take_effects(self) -> Sequence[Effect]:
-        """Drain the effects."""
-        effects, self._effects = self._effects, []
-        return self.traffic.count(effects)
+    return min(permutations(range(SITES)), key=hops)
 
 
 def _stages(system: str, sites: Sites) -> tuple[list[int], list[int]]:
     """Return the stage of each topic, and the site of each stage."""
-    own = TOPICS // SITES
-    if system != PLACED:
-        return [SITES - 1 - topic // own for topic in range(TOPICS)], list(reversed(range(SITES)))
+    if system == PLACED:
+        return _placed(sites)
+    ordered = system in (ORDERED, PUBLISHED_ORDERED)
+    where = server_order(sites) if ordered else tuple(reversed(range(SITES)))
+    return [where.index(topic // (TOPICS // SITES)) for topic in range(TOPICS)], list(where)
+
+
+def _placed(sites: Sites) -> tuple[list[int], list[int]]:
     # Imported here, so that listing experiments works without the Spark extra.
     from ensue.spark.chain_partition import Problem, solve  # noqa: PLC0415
 
@@ -223,11 +197,34 @@ def _stages(system: str, sites: Sites) -> tuple[list[int], list[int]]:
     return solution.stage.tolist(), list(solution.chain)
 
 
-def measure(system: str, load: Load) -> Measured:
-    """Run clients that request stamps, and measure."""
-    sites = Sites.draw(load.shape, load.clients, load.each, load.seed)
+def deployment(system: str, sites: Sites) -> tuple[Placement, SequencerConfig]:
+    """Return the placement of topics on servers, and the configuration of the production nodes."""
     stages, where = _stages(system, sites)
-    names = [f"server-{stage}" for stage in range(SITES)]
+    names = [f"server-{site + 1}" for site in where]
+    topics: dict[str, list[str]] = {name: [] for name in names}
+    for topic, stage in enumerate(stages):
+        topics[names[stage]].append(f"t{topic}")
+    config = sequenced(causal=system not in (TWO, ORDERED))
+    return Placement(names, topics=topics, closed=True), config
+
+
+def named(topics: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of topics."""
+    return tuple(f"t{topic}" for topic in topics)
+
+
+def _nodes(system: str, sites: Sites, placement: Placement, config: SequencerConfig) -> Nodes:
+    """Return the servers, by stage, and the clients."""
+    if system in (PUBLISHED, PUBLISHED_ORDERED):
+        return published(sites, placement)
+    clients = [
+        MeasuredPublisher(f"client-{number}", placement, config)
+        for number in range(len(sites.subscriptions))
+    ]
+    return chain(placement, config, map(named, sites.subscriptions)), clients
+
+
+def _world(load: Load, sites: Sites, placement: Placement, config: SequencerConfig) -> World:
     pairs = tuple(
         LinkDelay(
             source=f"site-{a}", target=f"site-{b}", delay=NEAR if a == b else FAR, both_ways=False
@@ -235,77 +232,18 @@ def measure(system: str, load: Load) -> Measured:
         for a in range(SITES)
         for b in range(SITES)
     )
-    world = World(
+    cost = VisitCost(load.service_ns, sites, placement, config.groups)
+    return World(
         load.seed,
         network=NetworkConfig(sites=pairs, fifo=True),
-        queueing=QueueConfig(
-            service_ns_by_frame={"StampRequest": SERVICE_NS, "Fill": SERVICE_NS, "Stamped": 0}
-        ),
-    )
-    servers = _servers(system, sites, stages, names)
-    for stage, server in enumerate(servers):
-        world.add(names[stage], _existing(server), site=f"site-{where[stage]}")
-    hosts = [names[stage] for stage in stages]
-    clients = [_Client(f"client-{number}", hosts) for number in range(load.clients)]
-    for number, client in enumerate(clients):
-        world.add(client.name, _existing(client), site=f"site-{number * SITES // load.clients}")
-    _schedule_requests(world, load, sites)
-    world.run(until_ns=2 * load.duration_ns)
-    half_ns = load.duration_ns // 2
-    waits = [each for client in clients for each in client.waits]
-    latencies_ns = [
-        arrived - requested
-        for requested, arrived, _ in waits
-        if half_ns <= requested < load.duration_ns
-    ]
-    made = sum(half_ns <= arrived < load.duration_ns for _, arrived, _ in waits)
-    return Measured(
-        latency_ms=sum(latencies_ns) / len(latencies_ns) / MS,
-        per_second=made / (half_ns / SECOND),
-        outgoing={
-            SITES - stage: traffic.onward / max(1, traffic.onward + traffic.done)
-            for stage, traffic in enumerate(server.traffic for server in servers)
-        },
-        entries=sum(size for _, _, size in waits) / len(waits),
+        queueing=QueueConfig(service_of=cost),
+        ens_for=placement.node,
     )
 
 
 def _existing(node: Node) -> Factory:
     """Return a factory for an existing node: no node crashes here, so it runs once."""
     return lambda _records, _now_ns: node
-
-
-def _servers(
-    system: str, sites: Sites, stages: Sequence[int], names: Sequence[str]
-) -> Sequence[_Ours | _Published]:
-    if system == PUBLISHED:
-        grouped = sites.counts >= 2
-        ways = []
-        for topic in range(TOPICS):
-            partners = np.flatnonzero(grouped[topic]).tolist()
-            above = {stages[each] for each in partners if stages[each] > stages[topic]}
-            ways.append(tuple(names[stage] for stage in sorted(above)))
-        sizes = (grouped.sum(axis=1) + 1).tolist()
-        return [_Published(name, ways, sizes) for name in names]
-    topics = {name: [f"t{t}" for t in range(TOPICS) if names[stages[t]] == name] for name in names}
-    fixed = {
-        f"s{number}": tuple(f"t{topic}" for topic in chosen)
-        for number, chosen in enumerate(sites.subscriptions)
-    }
-    placement = Placement(names, topics=topics, closed=True)
-    config = SequencerConfig(
-        groups=2 if system == TWO else 1,
-        fixed=fixed,
-        durable=False,
-        publisher_order=False,
-        window=1_000_000,
-    )
-    made = []
-    for name in names:
-        node = _Ours(name=name, placement=placement, config=config)
-        node.traffic = _Traffic()
-        made.append(node)
-    return made
 
 
 def _schedule_requests(world: World, load: Load, sites: Sites) -> None:
@@ -322,7 +260,9 @@ def _schedule_requests(world: World, load: Load, sites: Sites) -> None:
         number = random.randrange(load.clients)
         topic = drawn[number * SITES // load.clients][index]
 
-        def command(node: _Client, now_ns: int, topic: int = topic) -> None:
+        def command(
+            node: MeasuredPublisher | PublishedClient, now_ns: int, topic: int = topic
+        ) -> None:
             node.request(topic, now_ns)
 
         world.call(f"client-{number}", command, at_ns=int(at_ns))

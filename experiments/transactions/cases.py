@@ -88,3 +88,4 @@ def run_regular(case: Case) -> Iterator[Row]:
     )
     for at, delay in enumerate(delays):
         yield row("delay", scheme, at, delay)
+    yield row("drop", "worst 100 ms", list(SCHEMES).index(scheme), 100 * found.drop)

@@ -6,6 +6,8 @@ each event, separately while a transaction is in progress. The paper does not gi
 is `RATE` a second, which occupies the busiest broker for a third of the time.
 """
 
+from collections.abc import Sequence
+from itertools import groupby
 from statistics import fmean
 
 import msgspec
@@ -16,7 +18,7 @@ from ensue.protocols.transactions.client import TransactionClient
 from ensue.simulation.deployments.transaction_clients import Act, RegularSpec
 from experiments.transactions.model import MS, SECOND, Dispatching, Setting
 
-__all__ = ["Disturbance", "disturb"]
+__all__ = ["Disturbance", "disturb", "drop_of"]
 
 RATE = 1_000
 AT_ONCE = 4
@@ -38,6 +40,9 @@ class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
     delay_ms_during: float
     delay_ms_most: float
     delay_ms_most_during: float
+    drop: float
+    """By how much the worst window of a round of dispatching is below that of as long a stretch
+    without: the mean share over the rounds. Without an effect its expectation is 0."""
     lost: int
 
 
@@ -92,6 +97,7 @@ class _Stream(Dispatching):
             delay_ms_during=fmean(self.delays[True]),
             delay_ms_most=max(self.delays[False]),
             delay_ms_most_during=max(self.delays[True]),
+            drop=drop_of([(rate, at in self._busy) for at, rate in rates.items()]),
             lost=events - delivered,
         )
 
@@ -123,6 +129,28 @@ class _Stream(Dispatching):
             self._windows[at] = self._windows.get(at, 0) + 1
             took_ns = self.world.now_ns - publication.published_at_ns
             self.delays[self.under_way > 0].append(took_ns / MS)
+
+
+def drop_of(rates: Sequence[tuple[float, bool]]) -> float:
+    """Return the mean drop of the worst window, from rates by window and whether it was busy.
+
+    The worst of many windows is lower than the worst of few, by chance alone. So a busy stretch is
+    compared with quiet ones of its length.
+    """
+    stretches = [
+        (busy, [rate for rate, _ in stretch])
+        for busy, stretch in groupby(rates, lambda each: each[1])
+    ]
+    drops = []
+    for length, least in [(len(each), min(each)) for busy, each in stretches if busy]:
+        quiet = [
+            min(each[start : start + length])
+            for busy, each in stretches
+            if not busy
+            for start in range(0, len(each) - length + 1, length)
+        ]
+        drops.append(1 - least / fmean(quiet))
+    return fmean(drops)
 
 
 def disturb(scheme: str, *, wait_ns: int, rounds: int, between: int, seed: int) -> Disturbance:

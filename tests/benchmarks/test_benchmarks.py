@@ -143,3 +143,23 @@ def test_the_law_of_the_paper_is_the_one_that_fits() -> None:
     )
     assert steep[-3] == "80.3%"
     assert flat[-2] == "79.8%"
+
+
+@pytest.mark.verify
+def test_visits_are_measured_by_what_a_server_does() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "benchmarks.visits", "--quick"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for label in (
+        "stamped and published",
+        "nothing to add: 0.",
+        "repeated request: 0.",
+        "µs a req",
+    ):
+        assert label in done.stdout, done.stdout

@@ -3,6 +3,7 @@
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 from experiments.__main__ import main
 from experiments.catalog import EXPERIMENTS, chosen
@@ -20,6 +21,7 @@ from experiments.experiment import (
 from experiments.page import figure_table, write
 from experiments.plots import draw
 from experiments.runner import Result, code_version
+from experiments.total.cases import PATTERNS
 from tests.cli.helpers import Shell
 
 from ensue.core.errors import BadInput
@@ -67,6 +69,8 @@ def test_experiment_is_complete(experiment: Experiment) -> None:
     assert len(module) == 3
     judged = experiment.judge(Table([]))
     assert all(each.expected and each.criterion for each in judged)
+    unchanged = [each.expected for each in judged if bool(each.why) != bool(each.change)]
+    assert not unchanged, "a reason says what would have to change"
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=lambda each: each.name)
@@ -75,7 +79,10 @@ def test_no_claim_is_met_without_results(experiment: Experiment) -> None:
 
 
 FIGURES = {
-    "total-notification-order": {"7", "8", "9", "10", "11", "12", "13", "14"},
+    "total-notification-order": {
+        *("7", "8", "11", "12"),
+        *(f"{each} {pattern}" for each in (9, 10, 13, 14) for pattern in PATTERNS.values()),
+    },
     "vcube-ps": {"4a", "4b", "5a", "5b", "Table 1, 256 nodes", "6", "7", "8a", "8b", "9"},
     "multi-client-transactions": {"5 latency", "5 throughput", *(f"6{each}" for each in "abcdefg")},
     "causal-deterministic-merge": {"delay", "recovery", "epsilon", "processes", "4"},
@@ -287,6 +294,27 @@ def test_page_keeps_experiments_that_did_not_run_again(tmp_path: Path) -> None:
     path.write_text(page.replace("run merge-growth`", "run gone-since`"))
     write([result("total-stamps", met, seconds=30)], tmp_path)
     assert "gone-since" not in path.read_text()
+
+
+def test_page_has_current_reasons_for_criteria_that_an_earlier_run_did_not_meet(
+    tmp_path: Path,
+) -> None:
+    experiment = EXPERIMENTS["merge-growth"]
+    claim = next(each for each in experiment.judge(Table([])) if each.why)
+    stale = msgspec.structs.replace(
+        claim, met=False, seen="85 and 116", why="Stale reason.", change="Stale change."
+    )
+    result = Result(
+        experiment=experiment, quick=True, directory=tmp_path, table=Table([point("a", 1, 1.0)]),
+        cases=2, claims=[stale], seconds=1, full_seconds=1,
+    )  # fmt: skip
+    write([result], tmp_path)
+    path = tmp_path / "experiments.md"
+    assert "Stale reason. To meet it: Stale change." in " ".join(path.read_text().split())
+    write([], tmp_path)
+    page = " ".join(path.read_text().split())
+    assert f"Seen: 85 and 116. {claim.why} To meet it: {claim.change}" in page
+    assert "Stale" not in page
 
 
 def test_code_version_is_stable() -> None:

@@ -1,5 +1,8 @@
 """Experiments with transactions: latencies computed by hand, the baseline, and judgments."""
 
+from random import Random
+from statistics import fmean, stdev
+
 import msgspec
 import pytest
 from experiments.experiment import Point, Table
@@ -7,13 +10,14 @@ from experiments.transactions import model
 from experiments.transactions.cases import run_dispatching, waited
 from experiments.transactions.figures import EXPERIMENTS
 from experiments.transactions.model import BL_WAIT, OVERLAYS, SCHEMES, Dispatching, Setting, measure
-from experiments.transactions.regular_events import disturb
+from experiments.transactions.regular_events import disturb, drop_of
 from experiments.transactions.wait_baseline import shortest_wait
 
 from ensue.protocols.content.topology import check_tree
 from ensue.simulation import Constant
 
 MS = 1_000_000
+NAMES = list(SCHEMES)
 
 
 def test_plan_latency_on_one_broker_matches_hand_computation(
@@ -113,6 +117,7 @@ def test_all_regular_events_arrive_during_dispatching(scheme: str) -> None:
     assert found.per_second_least <= found.per_second
     assert found.per_second_least_during <= found.per_second_during
     assert found.delay_ms_most_during >= found.delay_ms_during
+    assert -0.1 < found.drop < 0.2
 
 
 def test_worst_windows_are_measured_separately_during_transactions() -> None:
@@ -126,23 +131,52 @@ def test_worst_windows_are_measured_separately_during_transactions() -> None:
     assert found.delay_ms_most_during < found.delay_ms_most
 
 
-def test_figure_6g_does_not_count_random_variation_as_drop() -> None:
-    """The worst 100 ms of four seeds are 7 % below the mean in every scheme: no drop."""
+def test_drop_is_against_quiet_stretches_of_the_same_length() -> None:
+    """One busy window of 90 against single quiet windows, of which one of ten is low."""
+    quiet = [(rate, False) for rate in (100.0,) * 9 + (50.0,)]
+    assert drop_of([*quiet, (95.0, True)]) == pytest.approx(0)
+    assert drop_of([*quiet, (47.5, True)]) == pytest.approx(0.5)
+    # Two busy windows against five pairs, of which one is low: their worst are 90 on average.
+    assert drop_of([*quiet, (90.0, True), (100.0, True)]) == pytest.approx(0)
+    # The mean over the rounds.
+    rounds = [*quiet, (95.0, True), *quiet, (47.5, True), *quiet]
+    assert drop_of(rounds) == pytest.approx(0.25)
+
+
+def test_worst_window_alone_is_no_drop() -> None:
+    """The worst of many windows is low by chance, which is no effect of dispatching."""
+    random = Random(1)
+    found = [
+        drop_of([(random.gauss(1000, 40), window % 25 >= 18) for window in range(100)])
+        for _ in range(200)
+    ]
+    assert abs(fmean(found)) < 3 * stdev(found) / len(found) ** 0.5
+
+
+def test_figure_6g_needs_a_drop_beyond_chance() -> None:
+    """At least 5 %, more than three standard errors over the seeds, and more than with S-TX."""
     (regular,) = (each for each in EXPERIMENTS if each.name == "transactions-regular")
 
-    def judged(least_during: dict[str, float]) -> list[bool | None]:
-        rates = {name: (1000.0, 1000.0, 930.0, least_during.get(name, 930.0)) for name in SCHEMES}
+    def judged(dynamic: float, deviation: float, plan: float, cases: int = 9) -> list[bool | None]:
+        drops = {"S-TX": plan, "D-TX": dynamic, "D-TX_NI": dynamic + 1}
         points = [
-            Point(figure="6g", series=name, x=float(at), cases=4, mean=rate, deviation=0.0,
-                  least=rate, most=rate)
-            for name, each in rates.items()
-            for at, rate in enumerate(each)
+            Point(figure="drop", series="worst 100 ms", x=float(NAMES.index(name)), cases=cases,
+                  mean=drop, deviation=deviation, least=drop, most=drop)
+            for name, drop in drops.items()
+        ]  # fmt: skip
+        points += [
+            Point(figure="6g", series="S-TX", x=float(at), cases=cases, mean=1000.0, deviation=0.0,
+                  least=1000.0, most=1000.0)
+            for at in (0, 1)
         ]  # fmt: skip
         return [each.met for each in regular.judge(Table(points)) if each.figure == "6g"]
 
-    assert judged({}) == [True, False]
-    assert judged({"D-TX": 700.0, "D-TX_NI": 800.0}) == [True, True]
-    assert judged({"D-TX": 700.0, "D-TX_NI": 800.0, "S-TX": 700.0}) == [False, False]
+    assert judged(dynamic=6, deviation=3, plan=1) == [True, True]
+    assert judged(dynamic=4.9, deviation=3, plan=1) == [True, False], "too small"
+    assert judged(dynamic=6, deviation=6, plan=-2) == [True, False], "may be chance"
+    assert judged(dynamic=6, deviation=3, plan=6.1) == [False, False], "no more than with S-TX"
+    assert judged(dynamic=6, deviation=3, plan=2.1) == [False, True]
+    assert judged(dynamic=6, deviation=0, plan=1, cases=1) == [None, None], "one seed says nothing"
 
 
 def test_ten_plans_at_once_saturate_the_coordinator() -> None:
