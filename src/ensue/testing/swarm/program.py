@@ -14,7 +14,6 @@ from random import Random
 import ensue
 from ensue.core.errors import (
     AccessDenied,
-    BadInput,
     EnsueError,
     EventRefused,
     EventsInDoubt,
@@ -25,7 +24,6 @@ from ensue.core.errors import (
     SubscriptionLost,
     TransportError,
 )
-from ensue.runtime.topic_move import move_topic
 from ensue.server.config import Limits, Retention, sequenced
 from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
@@ -35,10 +33,10 @@ from ensue.testing.swarm.brokers import make_broker
 from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
-from ensue.testing.swarm.judge import SECOND_NS
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.many_calls import KEEPER, ManyCalls
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
+from ensue.testing.swarm.movers import move_topics
 from ensue.testing.swarm.networks import late_s
 from ensue.testing.swarm.outsiders import Outsider
 from ensue.testing.swarm.rare_faults import is_expiry, long_busy_s, long_settle_s
@@ -97,7 +95,6 @@ class Program:
         self.clients: list[Process] = []
         self.faults: list[str] = []
         """What struck, and when: one list, also while the program runs."""
-        """What struck, and when."""
         self.problems: list[str] = []
         """What applications met that they must not meet."""
         self.durable: list[str] = []
@@ -205,16 +202,7 @@ class Program:
 
     async def _move(self, random: Random) -> None:
         """Move topics from server to server."""
-        for _ in range(self.drawn.moves):
-            wait_s = random.uniform(0.0, self.busy_s / self.drawn.moves)
-            at_ns = self.world.now_ns + wait_s * SECOND_NS
-            while self.world.now_ns < at_ns and not self.calm:  # noqa: ASYNC110 - also ends early
-                await asyncio.sleep(1.0)
-            if self.calm:
-                return
-            topic, to = random.choice(self.drawn.topics), random.choice(self.cluster.names)
-            with suppress(TransportError, BadInput):  # A server is down, or had the topic before.
-                await move_topic(self._url(random), topic, to, within_s=random.choice((0.2, 5.0)))
+        await move_topics(self.world, self.drawn, self.cluster, random, phase=self, url=self._url)
 
     def _start_readers(self) -> None:
         drawn = self.drawn
