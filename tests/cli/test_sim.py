@@ -172,7 +172,8 @@ def test_interrupt_exits_cleanly(
         (["sim", "x.toml", "--sed", "1"], "No such option: --sed"),
         (["fly"], "No such command 'fly'"),
         (["swarm", "totl", "--seeds", "0:9"], "'totl' is not one of 'total'"),
-        (["check", "x"], "Missing option '--order'"),
+        (["replay", "total"], "Missing option '--seed'"),
+        (["check", "x"], "x does not exist"),
     ],
 )
 def test_error_names_the_invalid_option(shell: Shell, words: list[str], result: str) -> None:

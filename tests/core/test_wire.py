@@ -73,6 +73,23 @@ logs = st.builds(
     st.lists(st.builds(lineage.Incarnation, counts, counts, counts), max_size=3).map(tuple),
 )
 
+moves: dict[str, st.SearchStrategy[Any]] = {
+    "topic": names,
+    "to": names,
+    "phase": counts,
+    "count": counts,
+    "counts": st.dictionaries(names, counts, max_size=4),
+    "registered": st.lists(
+        st.builds(
+            frames.Registered,
+            subscriber=names,
+            number=counts,
+            topics=many_names,
+            left=many_names,
+        ),
+        max_size=3,
+    ).map(tuple),
+}
 FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     ens.Put: {"event": events},
     ens.Accepted: {"topic": names, "event": names, "slot": counts},
@@ -129,22 +146,16 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "last": counts,
     },
     frames.Changed: {"number": counts, "cut": cuts},
-    frames.Move: {
-        "topic": names,
-        "to": names,
-        "phase": counts,
-        "count": counts,
-        "counts": st.dictionaries(names, counts, max_size=4),
-        "registered": st.lists(
-            st.builds(
-                frames.Registered,
-                subscriber=names,
-                number=counts,
-                topics=many_names,
-                left=many_names,
-            ),
-            max_size=3,
-        ).map(tuple),
+    frames.Move: moves,
+    frames.MoveDecision: {"move": st.builds(frames.Move, **moves)},
+    frames.MoveStep: {"number": counts, "topic": names, "phase": counts},
+    frames.KnownMoves: {
+        "parts": st.dictionaries(
+            names, st.lists(st.tuples(names, counts), max_size=4).map(tuple), max_size=4
+        ),
+        "seen": counts,
+        "wanted": st.booleans(),
+        "complete": st.booleans(),
     },
     frames.Moved: {
         "topic": names,
