@@ -35,7 +35,7 @@ def decide_at_once(self: MoveCoordinator, asked: Move, now_ns: int) -> None:
 
 MOVES = (
     ("servers forget moves", "total-moves", ((TopicMoves, "restore", forget_moves),), 29),
-    ("moves are never given up", "total-moves", ((TopicMoves, "decide", switch_in_any_case),), 14),
+    ("moves are never given up", "total-moves", ((TopicMoves, "decide", switch_in_any_case),), 173),
     ("moves wait for no server", "total-moves", ((MoveCoordinator, "_freeze", decide_at_once),), 0),
 )
 """Name, order, what is replaced by what, and a seed that finds it and finds nothing without it."""
