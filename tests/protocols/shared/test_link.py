@@ -614,16 +614,6 @@ def test_frame_that_one_later_one_overtook_is_retransmitted_after_a_round_trip()
     assert left.timer(due_ns) == [lost]
 
 
-def test_first_frame_does_not_wait_for_the_retransmission_of_others() -> None:
-    left, right = lossy(burst=2)
-    frames = left.say(*range(100, 110), now_ns=1000 * MS)
-    report = right.handle(frames[-1], now_ns=1003 * MS)
-    assert left.handle(*report, now_ns=1006 * MS) == frames[:2]
-    # These are lost, too.
-    assert left.link.next_timer_ns() == 1016 * MS
-    assert left.timer(1016 * MS) == [*frames[2:4], frames[0]]
-
-
 def test_frames_that_overtake_each_other_are_not_taken_for_lost() -> None:
     left, right = lossy()
     for now_ms in (1000, 1020):

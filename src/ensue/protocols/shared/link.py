@@ -312,7 +312,6 @@ class Linked(Generic[N]):
             if link.due_ns is None or link.due_ns > now_ns:
                 continue
             if self._retransmit_overtaken(peer, link, now_ns):
-                self._retransmit_first(peer, link, now_ns)
                 continue
             link.resend = next(iter(link.unacknowledged))
             if link.sent:
@@ -545,14 +544,6 @@ class Linked(Generic[N]):
         if found:
             link.due_ns = now_ns + link.wait_ns
         return found > 0
-
-    def _retransmit_first(self, peer: str, link: _Outgoing, now_ns: int) -> None:
-        """Retransmit the first frame if it is due: without it the peer can't use the others."""
-        first, frame = next(iter(link.unacknowledged.items()))
-        sent_ns, _ = link.sent.get(first, (now_ns, False))
-        if sent_ns + link.wait_ns <= now_ns:
-            link.sent[first] = (now_ns, False)
-            self._effects.append(Send(peer, frame))
 
     def _retransmit(
         self,
