@@ -210,24 +210,6 @@ def test_early_frames_have_a_limit() -> None:
     assert right.diary.heard == [1, 2, 3, 4, 5]
 
 
-def test_early_frames_make_room_for_those_needed_first() -> None:
-    left, right = ends(early_max=2)
-    frames = left.say(*range(10))
-    right.handle(frames[8], frames[9])
-    for number in range(0, 8, 2):
-        right.handle(frames[number + 1], frames[number])
-    assert right.diary.heard == list(range(9))
-    right.handle(frames[9])
-    assert right.diary.heard == list(range(10))
-
-
-def test_copy_of_an_early_frame_takes_no_room() -> None:
-    left, right = ends(early_max=2)
-    frames = left.say(1, 2, 3)
-    right.handle(frames[1], frames[2], frames[1], frames[0])
-    assert right.diary.heard == [1, 2, 3]
-
-
 def test_client_frames_are_dropped_until_the_backlog_shrinks() -> None:
     left, right = ends(unacknowledged_max=2)
     frames = left.say(1, 2)
@@ -649,16 +631,6 @@ def test_peer_that_lost_early_frames_gets_them_again() -> None:
     right.restart()
     acknowledgement = right.handle(first)
     assert left.handle(*acknowledgement, now_ns=1030 * MS) == [second, third]
-
-
-def test_early_frame_that_made_room_is_retransmitted() -> None:
-    left, right = lossy(early_max=1)
-    first, second, third = left.say(100, 101, 102, now_ns=1000 * MS)
-    left.handle(*right.handle(third, second, now_ns=1003 * MS), now_ns=1006 * MS)
-    acknowledgement = right.handle(first, now_ns=1007 * MS)
-    assert left.handle(*acknowledgement, now_ns=1010 * MS) == [third]
-    right.handle(third)
-    assert right.diary.heard[-3:] == [100, 101, 102]
 
 
 def test_answer_to_a_repeated_frame_is_no_sample() -> None:

@@ -18,10 +18,9 @@ sync of its own. After a crash such frames are sent once more, which changes not
 `group_bytes` the frames to a peer in one batch travel under one number, and are received together.
 
 Limits: `unacknowledged_max` frames a peer. At the limit the wrapped node gets nothing more from
-peers without a link (clients, which repeat their requests) until the backlog shrinks. Of the frames
-that arrived before an earlier one, the first `early_max` are kept; others are dropped and will be
-retransmitted. So are those that arrive when `batch_bytes_max` bytes wait to be persisted in the
-current batch.
+peers without a link (clients, which repeat their requests) until the backlog shrinks. `early_max`
+frames that arrived before an earlier one are kept; others are dropped and will be retransmitted. So
+are those that arrive when `batch_bytes_max` bytes wait to be persisted in the current batch.
 
 HAZARD: a peer that lost its records can't be distinguished from a slow one; its links stay stuck.
 Give it a new name. Servers notice by the identities of their logs
@@ -436,16 +435,10 @@ class Linked(Generic[N]):
             link.due_ns = now_ns + config.acknowledge_ns
 
     def _keep_early(self, peer: str, number: int, payload: bytes) -> None:
-        """Keep a frame that arrived before an earlier one, and report the gap.
-
-        If there are too many, the last one goes: it would be needed last, and until then all those
-        before it would have to arrive in order.
-        """
+        """Keep a frame that arrived before an earlier one, and report the gap."""
         link = self._in[peer]
-        if len(link.early) >= self._config.early_max and number not in link.early:
-            if number > (last := max(link.early)):
-                return
-            del link.early[last]
+        if len(link.early) >= self._config.early_max:
+            return
         link.early[number] = payload
         if self._config.retry_ns_min:
             early = tuple(sorted(link.early))[-EARLY_REPORTED_MAX:]
@@ -487,8 +480,7 @@ class Linked(Generic[N]):
     def _catch_up(self, peer: str, link: _Outgoing, number: int, now_ns: int) -> None:
         """Retransmit after an acknowledgement what was lost with the frames up to a number."""
         if number + 1 in link.arrived:
-            # The peer no longer has what arrived early: it restarted, it had to make room, or its
-            # batch was full.
+            # The peer no longer has what arrived early: it restarted, or its batch was full.
             link.arrived.clear()
             link.resend = number + 1
             self._retransmit(peer, link, self._config.burst, now_ns)
