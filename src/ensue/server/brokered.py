@@ -56,7 +56,7 @@ class BrokeredServer(StationServer):
         self._discovery: Driver[DiscoveryNode] | None = None
         self._log_monitor: LogMonitor | None = None
         self._greeted: dict[str, Lineage] = {}
-        """By server: the incarnation of its log that was told about moves."""
+        """By server: the incarnation of its log that has been sent the known moves."""
 
     @property
     def url(self) -> str:
