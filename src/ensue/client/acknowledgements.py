@@ -157,4 +157,5 @@ class Acknowledgements:
         return self._closed or error
 
     def _limit(self, future: asyncio.Future[None], error: LocalProtocolError) -> None:
-        asyncio.get_running_loop().call_later(self._settle_s, fail, future, error)
+        timer = asyncio.get_running_loop().call_later(self._settle_s, fail, future, error)
+        future.add_done_callback(lambda _: timer.cancel())
