@@ -11,6 +11,7 @@ from random import Random
 
 import ensue
 from ensue.client.policies import Handler
+from ensue.testing.swarm.rare_calls import Phase
 
 __all__ = ["HandlerRun"]
 
@@ -19,10 +20,14 @@ SLOW_S = 0.5
 
 
 class HandlerRun:
-    """One application that handles events; `problems` gets what it must not see."""
+    """One application that handles events; `problems` gets what it must not see.
 
-    def __init__(self, name: str, random: Random, problems: list[str]) -> None:
+    It is slow only while faults strike: then it catches up.
+    """
+
+    def __init__(self, name: str, random: Random, problems: list[str], *, phase: Phase) -> None:
         self._name, self._random, self._problems = name, random, problems
+        self._phase = phase
         keyed = random.random() < 0.5
         workers = random.choice((1, 4))
         by_topic = random.random() < 0.5
@@ -76,7 +81,7 @@ class HandlerRun:
         self._busy[key] = position
         self._reached[key] = max(position, self._reached.get(key, 0))
         try:
-            if self._slow and self._random.random() < 0.3:
+            if self._slow and not self._phase.calm and self._random.random() < 0.3:
                 await asyncio.sleep(SLOW_S * self._random.random())
             if self._random.random() < FAILURE_RATE:
                 raise ValueError("a handler fails now and then")

@@ -663,7 +663,9 @@ class Program:
     ) -> None:
         left: dict[str, int] = {}
         begun: dict[str, None] = {}
-        own = HandlerRun(events.name, self.world.generator(f"run {events.name}"), self.problems)
+        own = HandlerRun(
+            events.name, self.world.generator(f"run {events.name}"), self.problems, phase=self
+        )
 
         async def handle(event: ensue.ReceivedEvent) -> None:
             if event.id not in begun:  # A retry goes on after its topic was left.
