@@ -15,7 +15,10 @@ from ensue.testing.swarm.judge import judge
 
 def receipts(*story: str) -> int:
     """Return how many receipts are left of a story; each part is a node, an action, an event."""
-    rows, pauses, at_ns = [], {}, 0
+    rows: list[Row] = []
+    pauses: dict[str, list[tuple[int, int]]] = {}
+    closed_ns: dict[str, int] = {}
+    at_ns = begun_ns = 0
     for part in story:
         node, action, *event = part.split()
         at_ns += NOTICE_NS if action == "waits" else 1
@@ -23,6 +26,9 @@ def receipts(*story: str) -> int:
             begun_ns = at_ns
         elif action == "continues":
             pauses[node] = [(begun_ns, at_ns)]
+        elif action == "closes":
+            closed_ns[node] = at_ns
+            continue
         row = Row(
             run="run",
             node=node,
@@ -33,7 +39,7 @@ def receipts(*story: str) -> int:
             event=event[0] if event else None,
         )
         rows.append(row)
-    return sum(row.action == "published" for row in without_forgotten(rows, pauses))
+    return sum(row.action == "published" for row in without_forgotten(rows, pauses, closed_ns))
 
 
 SENT = ("publisher submitted e", "other node_delivered e", "publisher published e")
@@ -50,6 +56,19 @@ BACK = ("reader continues", "reader node_delivered f")
         # It continues, and gets nothing before the other one ends: servers may be away.
         (("reader pauses", *SENT, "reader continues", "other crashed"), 0),
         (("reader pauses", *SENT, "reader continues", "other crashed", *BACK[1:]), 0),
+        # The publisher was closed meanwhile; its process is killed later.
+        (
+            (
+                "reader pauses",
+                *SENT,
+                "other crashed",
+                "publisher closes",
+                *BACK,
+                "publisher crashed",
+            ),
+            0,
+        ),
+        (("reader pauses", *SENT, "other crashed", *BACK, "publisher crashed"), 1),
         # They are not for so long.
         (("reader pauses", *SENT, "reader continues", "reader waits", "other crashed"), 1),
         # It was present.

@@ -169,7 +169,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     if isinstance(drawn.order, ensue.Deadline):
         rows = without_gaps(without_unread(rows), program.world.gaps)
     elif isinstance(drawn.order, ensue.Causal):
-        rows = without_forgotten(rows, program.world.pauses)
+        rows = without_forgotten(rows, program.world.pauses, program.closed_ns)
     judged, settle_s = rows, SETTLE_S / 2 + program.late_s
     is_long = bool(long_busy_s(drawn.faults))
     if is_long:

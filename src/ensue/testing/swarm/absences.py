@@ -32,11 +32,14 @@ _HAS = frozenset({"submitted", "node_delivered"})
 
 
 def without_forgotten(
-    rows: Sequence[Row], pauses: Mapping[str, Sequence[tuple[int, int]]]
+    rows: Sequence[Row],
+    pauses: Mapping[str, Sequence[tuple[int, int]]],
+    closed_ns: Mapping[str, int],
 ) -> list[Row]:
     """Leave out receipts of events that ended with all their members while a subscriber was absent.
 
-    `pauses` has the times by node when it was paused. A member has ended with its last row.
+    `pauses` has the times by node when it was paused. A member has ended with its last row, or when
+    it was closed: `closed_ns` has that of members whose process went on and was killed later.
     """
     last_ns: dict[str, int] = {}
     holders: dict[str, set[str]] = {}
@@ -47,6 +50,8 @@ def without_forgotten(
             holders.setdefault(row.event or "", set()).add(row.node)
         if row.action == "node_delivered":
             got_ns.setdefault(row.node, []).append(row.true_ns or 0)
+    for node, at_ns in closed_ns.items():
+        last_ns[node] = min(last_ns.get(node, at_ns), at_ns)
 
     def returned_ns(node: str, continued_ns: int) -> int:
         latest_ns = continued_ns + NOTICE_NS

@@ -128,6 +128,8 @@ class Program:
             lost_ns=lambda: self.mishap.lost_ns,
             broken=self.broken,
         )
+        self.closed_ns: dict[str, int] = {}
+        """When buses of closers were closed: their processes go on."""
         self._closed: list[str] = []
         """Buses of the guest that it closed long after healing."""
         self.outsider = Outsider(drawn.topics, drawn.outsider, self.problems)
@@ -370,6 +372,7 @@ class Program:
         finally:
             with suppress(EventsInDoubt):
                 await bus.close()
+            self.closed_ns[bus.name] = self.world.now_ns
         took_s = loop.time() - closed_s
         if took_s > limit_s + CLOSE_MARGIN_S and not self.drawn.faults.client_pauses:
             self.problems.append(f"liveness: closing took {took_s:.1f} s, allowed {limit_s:g} s")
