@@ -83,7 +83,7 @@ SEEDS = {
     "two subscriptions are not enough": 8,
     "stamps name one server": 8,
     "stamps miss new partners": 14,
-    "clients expect positions": 14,
+    "clients expect positions": 19,
     "stamps are ignored": 2,
     "vectors ignore cuts": 381,
     "left topics do not count": 95,
