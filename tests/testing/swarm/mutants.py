@@ -993,7 +993,14 @@ def keep_listening(self: Station, now_ns: int, expire_ns: int) -> None:
     del self, now_ns, expire_ns
 
 
-real_bus_leave = Bus._leave
+def renew_expired_leases(self: ContentLeases, now_ns: int) -> Iterator[str]:
+    """Brokers keep clients whose leases have expired."""
+    for client in real_expired(self, now_ns):
+        self.renew(client, now_ns)
+    return iter(())
+
+
+real_bus_leave, real_expired = Bus._leave, ContentLeases.expired
 
 LEAKS = (
     Mutant("closed buses stay connected", "total", ((TcpCarrier, "close", wait_for_nothing),)),
@@ -1010,7 +1017,7 @@ LEAKS = (
     Mutant(
         "gone content sessions stay",
         "transactions",
-        ((ContentLeases, "expired", lambda *_: iter(())),),
+        ((ContentLeases, "expired", renew_expired_leases),),
     ),
 )
 
