@@ -162,6 +162,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "seen": counts,
         "wanted": st.booleans(),
         "complete": st.booleans(),
+        "lost": counts,
     },
     frames.Moved: {
         "topic": names,

@@ -18,7 +18,7 @@ async def read(events: ensue.Subscription, count: int) -> list[bytes]:
 
 async def until(reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(120.0):
-        while not reached():
+        while not reached():  # noqa: ASYNC110 - a process of another loop sets it
             await asyncio.sleep(0.1)
 
 
