@@ -25,8 +25,8 @@ as the reason. The next one is refused unless it accepts the loss. A broker has 
 `mailboxes_max` of them, and `mailboxes_per_user` of one user.
 
 A mailbox that has had no reader for `mailbox_expire_ns` ends, if that is not 0: what it kept is
-gone, and its name is refused until a client of its user accepts the loss. Time while the broker is down counts,
-but none ends within `lease_ns` of its start: readers need time to return.
+gone, and its name is refused until a client of its user accepts the loss. Time while the broker is
+down counts, but none ends within `lease_ns` of its start: readers need time to return.
 
 Assumptions. All clients attach a name at the same broker; servers refuse it elsewhere.
 """
@@ -181,7 +181,7 @@ class Mailboxes:
     def restore(
         self, mailboxes: dict[str, Mailbox], made: int, expired: Mapping[str, Expired | str]
     ) -> None:
-        """Restore the persisted mailboxes; earlier versions kept the reasons alone of expired ones."""
+        """Restore the persisted mailboxes. Earlier versions kept no owners of expired ones."""
         self.open, self.made = mailboxes, made
         self.expired = {
             name: Expired("", one) if isinstance(one, str) else one for name, one in expired.items()

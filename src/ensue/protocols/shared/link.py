@@ -22,10 +22,10 @@ peers without a link (clients, which repeat their requests) until the backlog sh
 frames that arrived before an earlier one are kept; others are dropped and will be retransmitted. So
 are those that arrive when `batch_bytes_max` bytes wait to be persisted in the current batch.
 
-After a loss, of records here or at a peer, the ends of a link may differ in its numbers. A node that
-is started to accept that (`compares`) first exchanges them (`LinkState`) with each peer, and until
-then hears and sends nothing else on the link. Where both have their records, nothing is lost. An end
-that is behind goes on with the numbers of the other one: what was under way to it is lost.
+After a loss, of records here or at a peer, the ends of a link may differ in its numbers. A node
+that is started to accept that (`compares`) first exchanges them (`LinkState`) with each peer, and
+until then hears and sends nothing else on the link. Where both have their records, nothing is lost.
+An end that is behind goes on with the numbers of the other one: what was under way to it is lost.
 
 HAZARD: without `compares`, a peer that lost its records can't be distinguished from a slow one; its
 links stay stuck. Servers notice by the identities of their logs
