@@ -54,6 +54,18 @@ def test_a_bus_with_transactions_is_ambiguous(tmp_path: Path) -> None:
     assert order_of_rows(rows_of("transactions", transaction="tx")) == "transactions"
 
 
+def test_rows_without_order_do_not_count_beside_others(tmp_path: Path) -> None:
+    """As of a bus without order that has transactions, and other buses of the run."""
+    rows = rows_of("none", transaction="tx")
+    trace.write(rows, tmp_path)
+    assert trace.named_orders(tmp_path) == {"none", "transactions"}
+    assert order_of_rows(rows) == "transactions"
+    assert named_order(trace.named_orders(tmp_path), tmp_path) == "transactions"
+    assert named_order({"none", "total"}, "runs/x", default="causal") == "total"
+    with pytest.raises(BadInput, match=r"several orders \(total, transactions\)"):
+        named_order({"none", "total", "transactions"}, "runs/x")
+
+
 def test_an_unknown_order_is_named() -> None:
     with pytest.raises(BadInput, match="runs/x names the order 'toy', which is not known here"):
         named_order({"toy"}, "runs/x")

@@ -10,6 +10,12 @@ from tests.cli.test_content import SYNC_S, ended, started
 from tests.server.helpers import serving, within
 
 import ensue
+from ensue.server import status
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "FRESH_S", 0.0)
 
 
 def test_mailboxes_are_listed_and_forgotten(tmp_path: Path) -> None:
@@ -39,6 +45,33 @@ def test_mailboxes_are_listed_and_forgotten(tmp_path: Path) -> None:
             code, _, err = await ended(await started(server, "mailboxes", "forget", "billing"))
             assert code == 2
             assert "there is no durable subscription 'billing' by content" in err
+
+    asyncio.run(main())
+
+
+def test_idle_mailboxes_are_listed_beside_many_that_are_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "SUBSCRIPTIONS_MAX", 1)
+    monkeypatch.setattr(status, "MAILBOXES_MAX", 2)
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            ensue.connect(server.url, order=None, name="a") as a,
+        ):
+            await within(a.advertise(where="x exists"))
+            for name in ("idle", "behind", "latest"):
+                filters = {"idle": "x > 9", "behind": "x > 0", "latest": "x > 9"}
+                async with a.subscribe(where=filters[name], name=name, durable=True):
+                    pass
+            await within(a.publish({"x": 1}, b"1"))
+            code, out, _ = await ended(await started(server, "mailboxes", "list", "--json"))
+            found = json.loads(out)
+            assert (code, found["count"]) == (0, 3)
+            assert [one["name"] for one in found["mailboxes"]] == ["behind", "idle"]
+            _, out, _ = await ended(await started(server, "mailboxes", "list"))
+            assert out.endswith("and 1 more, which had a reader later or have one\n")
 
     asyncio.run(main())
 

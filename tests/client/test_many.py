@@ -240,7 +240,25 @@ def test_it_waits_for_a_reader_without_room_and_keeps_the_sequence() -> None:
     asyncio.run(main())
 
 
-def test_a_part_ends_before_an_event_without_room() -> None:
+def test_a_subscription_gets_a_whole_part_beyond_its_room() -> None:
+    """As documented: what a part delivers comes behind it."""
+
+    async def main() -> None:
+        async with (
+            ensue.connect("memory://") as bus,
+            bus.subscribe("t", pending_max=4) as events,
+        ):
+            publishing = asyncio.create_task(bus.publish_many(numbered(0, 1000)))
+            await until(lambda: events.pending >= 4)
+            await turns(100)
+            assert events.pending == PART
+            assert await take(events, 1000) == list(range(1000))
+            await publishing
+
+    asyncio.run(main())
+
+
+def test_a_part_ends_before_an_event_to_a_full_subscription() -> None:
     async def main() -> None:
         async with (
             ensue.connect("memory://") as bus,

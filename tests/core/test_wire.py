@@ -123,6 +123,12 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
     link.LinkData: {"number": counts, "payload": st.binary(max_size=40)},
     link.LinkAck: {"number": counts},
     link.LinkGap: {"number": counts, "early": many_counts},
+    link.LinkState: {
+        "first": counts,
+        "next": counts,
+        "expected": counts,
+        "wanted": st.booleans(),
+    },
     frames.StampRequest: {"number": counts, "topics": many_names, "settled": counts},
     frames.Fill: {
         "publisher": names,
@@ -156,6 +162,7 @@ FIELDS: dict[type[Frame], dict[str, st.SearchStrategy[Any]]] = {
         "seen": counts,
         "wanted": st.booleans(),
         "complete": st.booleans(),
+        "lost": counts,
     },
     frames.Moved: {
         "topic": names,

@@ -62,9 +62,10 @@ def promise_of(order: str) -> Promise:
 def named_order(names: Collection[str], where: object, *, default: str = "") -> str:
     """Return the order that a trace names; raise unless it is one that can be checked.
 
-    `names` are all that its rows have, and `transactions` if some belong to any. `default` is for
-    runs without order, and for empty traces.
+    `names` are all that its rows have, and `transactions` if some belong to any. Rows without order
+    don't count beside others. `default` is for runs without order, and for empty traces.
     """
+    names = set(names) - {Order.name} or names
     if len(names) > 1:
         raise BadInput(
             f"{where} has rows of several orders ({', '.join(sorted(names))}): name the one to "

@@ -9,7 +9,6 @@ from ensue.cli import output
 from ensue.cli.pub import UrlOption, connect_with_retry
 from ensue.client.content.dismissal import forget_durable
 from ensue.core.errors import BadInput, TransportError
-from ensue.protocols.content.frames import CONTENT
 from ensue.runtime.status import ANSWER_S, chain_status
 
 __all__ = ["mailboxes"]
@@ -71,18 +70,15 @@ async def _forget(url: str, name: str, within_s: float) -> None:
 
 def _list(url: str, timeout: float, *, json: bool) -> int:
     found = asyncio.run(chain_status(url, answer_s=timeout))
-    listed = [_row(each) for each in found["subscriptions"] if "mailbox" in each]
-    listed.sort(key=lambda each: str(each["name"]))
+    listed = found["mailboxes"]
+    more = found["mailboxes_count"] - len(listed)
     if json:
-        output.print_json({"mailboxes": listed})
+        output.print_json({"mailboxes": listed, "count": found["mailboxes_count"]})
     else:
         _print(listed)
+        if more:
+            output.print_lines([f"and {more:,} more, which had a reader later or have one"])
     return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
-
-
-def _row(one: Json) -> Json:
-    name = str(one["name"]).removeprefix(f"{CONTENT}/")
-    return {"name": name, "position": one["position"], "waiting": one["lag"], **one["mailbox"]}
 
 
 def _print(listed: list[Json]) -> None:

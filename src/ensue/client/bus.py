@@ -280,7 +280,8 @@ class Bus:
         This is the fast path for many events. Each is a tuple as `publish` takes it: topic and
         payload, and a key and headers if it has any. All are checked first: if one is wrong,
         nothing is published, and the error names its index. Then they are published in sequence, in
-        parts; between parts it waits for room, and other calls may publish. `order`, `receipt` and
+        parts of up to 128; between parts it waits for room, and other calls may publish. On
+        `memory://` a subscription may get a part beyond its `pending_max`. `order`, `receipt` and
         `timeout` are those of `publish`, for all of them. Cancelling takes nothing back.
 
         Raises `EventsInDoubt` for events without a receipt after the timeout, or when the bus was

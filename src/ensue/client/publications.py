@@ -5,7 +5,9 @@ published in the sequence in which their calls found room.
 
 Many at once. `publish_many` checks all events before it publishes the first. It publishes them in
 parts of up to `BURST_MAX`, one command of the node each; between parts it waits for room, and other
-calls may publish. A part ends before an event for which there is no room.
+calls may publish. A part ends before an event to a subscription that is known to be full. Where
+publishers wait for subscriptions (`memory://`), these get events behind the part, so that one may
+get a whole part beyond its `pending_max`.
 """
 
 import asyncio
@@ -226,7 +228,7 @@ class Publications:
             driver.end()
 
     def _end_of_part(self, events: Sequence[Checked], first: int) -> int:
-        """Return up to where events can be published now."""
+        """Return up to where events can be published now, as far as room is known."""
         room = min(BURST_MAX, UNSETTLED_MAX - len(self._receipts.open))
         last = min(len(events), first + max(0, room))
         if self._hub.full:

@@ -180,6 +180,8 @@ class _Chain:
                     "topics_count",
                     "subscriptions",
                     "subscriptions_count",
+                    "mailboxes",
+                    "mailboxes_count",
                     "relayed_orders",
                 )
                 servers.append({key: each for key, each in state.items() if key not in apart})
@@ -200,6 +202,11 @@ class _Chain:
                 (state["subscriptions_count"] for state in states.values()), default=0
             ),
             "subscriptions": subscriptions,
+            "mailboxes_count": sum(state["mailboxes_count"] for state in states.values()),
+            "mailboxes": sorted(
+                (one for state in states.values() for one in state["mailboxes"]),
+                key=lambda one: (str(one["name"]), str(one["server"])),
+            ),
         }
         found["subscriptions_count"] = max(found["subscriptions_count"], len(subscriptions))
         if whole:

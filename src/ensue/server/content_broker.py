@@ -148,7 +148,8 @@ class ContentBroker:
     def progress(self) -> Iterator[Progress]:
         """Yield the progress of the durable subscriptions that this broker keeps."""
         now_ns = self._clock.now_ns()
-        for name, mailbox in self.broker.state.mailboxes.open.items():
+        mailboxes = self.broker.state.mailboxes
+        for name, mailbox in mailboxes.open.items():
             idle_ns = now_ns - mailbox.idle_since_ns if mailbox.idle_since_ns else 0
             # No other durable subscription has a slash in its name.
             yield Progress(
@@ -161,7 +162,7 @@ class ContentBroker:
                     server=server_of(self.name),
                     user=mailbox.owner,
                     where=mailbox.where,
-                    bytes=sum(one.size for one in mailbox.kept),
+                    bytes=mailboxes.bytes_of(name),
                     has_reader=bool(mailbox.reader),
                     idle_s=max(0, idle_ns) / SECOND_NS,
                     lost=mailbox.overfull,

@@ -53,8 +53,6 @@ PLACEMENT_RECORD = "placement"
 """The journal's record of the placement that it was written with."""
 LINEAGE_RECORD = "lineage"
 """The journal's record of the incarnations of its log."""
-LINKS = "link/"
-"""Prefix of the journal's records of links to other servers."""
 PEER = "peer/"
 """Prefix of the journal's records of the logs of other servers."""
 CHANGES_SHOWN = 3
@@ -222,8 +220,6 @@ def build_station(
         state_store_config, bytes_max=min(state_store_config.bytes_max, answer_bytes_max)
     )
     built: list[Station] = []
-    if config.accept_loss:
-        _drop_links(journal)
     records = _of_station(journal)
 
     def station(own: Mapping[str, bytes]) -> Station:
@@ -260,18 +256,10 @@ def build_station(
         codec=Codec(FRAMES),
         unnumbered=UNNUMBERED,
         records=records,
+        compares=config.accept_loss,
         now_ns=now_ns,
     )
     return BuiltStation(built[0], linked)
-
-
-def _drop_links(journal: Journal) -> None:
-    """Begin the numbers of all links again: another server may have lost its side of them.
-
-    Nothing waits for the frames under way: every client that caused them gets `LogLost`.
-    """
-    if links := [key for key in journal.records if key.startswith(LINKS)]:
-        journal.append([Persist(key, None) for key in links])
 
 
 async def retain(

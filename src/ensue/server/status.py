@@ -23,6 +23,7 @@ import msgspec
 
 from ensue.core import platform
 from ensue.journal import Journal
+from ensue.protocols.content.frames import CONTENT
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import matches
 from ensue.protocols.total import status
@@ -49,6 +50,8 @@ TOPICS_MAX = 500
 """Topics listed by name: those with the most events."""
 SUBSCRIPTIONS_MAX = 500
 """Subscriptions listed by name: those furthest behind."""
+MAILBOXES_MAX = 500
+"""Durable subscriptions by content listed with details: those without a reader for longest."""
 TOPICS_NAMED_MAX = 20
 """Topics listed of one subscription."""
 ELSEWHERE_MAX = 2_000
@@ -313,6 +316,7 @@ class Status:
             "everything": everything,
             **self._topics(patterns, names_max),
             **self._subscriptions(patterns, now_ns, names_max),
+            **self._mailboxes(patterns, names_max),
         }
         if not everything:
             return state
@@ -399,9 +403,30 @@ class Status:
                 }
                 if known.mailbox is not None:
                     one["heard_s"] = known.mailbox.idle_s
-                    one["mailbox"] = msgspec.structs.asdict(known.mailbox)
             shown.append(one)
         return {"subscriptions_count": len(names), "subscriptions": shown}
+
+    def _mailboxes(self, patterns: tuple[str, ...] | None, names_max: int) -> Json:
+        """Return the details of durable subscriptions by content that this server keeps."""
+        found = [
+            (each, each.mailbox)
+            for each in self.progress()
+            if each.mailbox is not None
+            and (patterns is None or all(_may(topic, patterns) for topic in each.topics))
+        ]
+        idle = nlargest(min(names_max, MAILBOXES_MAX), found, key=lambda each: each[1].idle_s)
+        return {
+            "mailboxes_count": len(found),
+            "mailboxes": [
+                {
+                    "name": one.name.removeprefix(f"{CONTENT}/"),
+                    "position": one.position,
+                    "waiting": one.lag,
+                    **msgspec.structs.asdict(mailbox),
+                }
+                for one, mailbox in idle
+            ],
+        }
 
     def _inner(self) -> Json:
         """Return the part for users who may subscribe to everything."""

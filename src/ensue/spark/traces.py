@@ -25,6 +25,7 @@ __all__ = [
     "find_damage",
     "is_local",
     "order_of_trace",
+    "orders_of_runs",
     "read_trace",
     "trace_schema",
 ]
@@ -50,11 +51,20 @@ def order_of_trace(source: DataFrame | str | Path) -> str:
     if isinstance(source, str | Path) and is_local(source):
         return named_order(trace.named_orders(source), source)
     frame = source if isinstance(source, DataFrame) else read_trace(session(), source)
-    found = frame.groupBy("order").agg(f.count("transaction").alias("parts")).collect()
-    names = {row["order"] for row in found}
-    if any(row["parts"] for row in found):
-        names.add("transactions")
+    names = set[str]().union(*orders_of_runs(frame).values())
     return named_order(names, "the trace" if isinstance(source, DataFrame) else source)
+
+
+def orders_of_runs(frame: DataFrame) -> dict[str, set[str]]:
+    """Return the orders that the rows of each run name, as `ensue.core.trace.named_orders`."""
+    found: dict[str, set[str]] = {}
+    parts = f.count("transaction").alias("parts")
+    for row in frame.groupBy("run", "order").agg(parts).collect():
+        names = found.setdefault(row["run"], set())
+        names.add(row["order"])
+        if row["parts"]:
+            names.add("transactions")
+    return found
 
 
 def is_local(source: str | Path) -> bool:

@@ -70,8 +70,9 @@ def test_errors_name_the_mistake() -> None:
                     await tx.publish("topic", b"x")  # type: ignore[arg-type]
             with pytest.raises(ensue.BadInput, match="isolation"):
                 a.transaction(isolation="chaotic")
-            with pytest.raises(ensue.BadInput, match="timeout"):
-                a.transaction(timeout=0)
+            for timeout in (0, 1e-10, 600.1, float("nan"), True):
+                with pytest.raises(ensue.BadInput, match="timeout must be a number of seconds"):
+                    a.transaction(timeout=timeout)
             with pytest.raises(ensue.LocalProtocolError, match="inside"):
                 await a.transaction().publish({"x": 1})
 

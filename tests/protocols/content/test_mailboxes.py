@@ -497,6 +497,49 @@ def test_client_that_does_not_read_it_ends_it() -> None:
         assert ("belongs to another user" in why) == refused
 
 
+def test_notice_of_an_expired_mailbox_belongs_to_its_user() -> None:
+    mailboxes = Mailboxes(msgspec.structs.replace(EXPIRING, mailboxes_per_user=1), Effects())
+    frame = Attach(number=1, name="billing", where="x > 0", owner="alice", accept_loss=True)
+    mailboxes.make(NAME, frame)
+    mailboxes.note_expired(NAME)
+    mailboxes.remove(NAME)
+    again = Mailboxes(EXPIRING, Effects())
+    again.restore({}, 1, mailboxes.expired)
+    other = msgspec.structs.replace(frame, owner="bob")
+    for each in (mailboxes, again):
+        assert "belongs to another user" in each.refusal(NAME, other)
+        dismiss = Dismiss(number=1, name="billing", owner="bob")
+        assert "belongs to another user" in each.refuse_dismissal(NAME, dismiss)
+        assert each.refuse_dismissal(NAME, msgspec.structs.replace(dismiss, owner="")) == ""
+        silent = msgspec.structs.replace(frame, accept_loss=False)
+        assert "has expired" in each.refusal(NAME, silent)
+        assert each.refusal(NAME, frame) == ""
+    again.restore({}, 1, {NAME: "it has expired"})  # As earlier versions kept it.
+    assert (
+        again.refusal(NAME, msgspec.structs.replace(other, accept_loss=False)) == "it has expired"
+    )
+
+
+def test_mailbox_counts_the_bytes_that_it_keeps() -> None:
+    made = net()
+    attach(made, "r")
+    publish(made, *"12345")
+    ask(made, "r", "acknowledge", NAME, epoch(made, "r"), 2)
+    for restart in (False, True):
+        if restart:
+            made.broker("b2").log.write_snapshot()
+            made.drain("b2")
+            made.crash("b2")
+            made.settle()
+        mailboxes = made.broker("b2").state.mailboxes
+        kept = mailboxes.open[NAME].kept
+        assert len(kept) == 3
+        assert mailboxes.bytes_of(NAME) == mailboxes._bytes == sum(one.size for one in kept)
+    ask(made, "s", "dismiss", "billing")
+    mailboxes = made.broker("b2").state.mailboxes
+    assert mailboxes.bytes_of(NAME) == mailboxes._bytes == 0
+
+
 def test_user_of_a_name_owns_it() -> None:
     mailboxes = Mailboxes(CONFIG, Effects())
     mailboxes.open[NAME] = Mailbox(f"{NAME}.sub1", "x > 0", owner="alice")

@@ -16,6 +16,7 @@ from ensue.protocols.shared.link import (
     LinkData,
     Linked,
     LinkGap,
+    LinkState,
     packed,
     unpacked,
 )
@@ -29,7 +30,7 @@ class Aside(Frame, frozen=True, tag=102):
     number: int
 
 
-CODEC = Codec((Note, Aside, LinkData, LinkAck, LinkGap))
+CODEC = Codec((Note, Aside, LinkData, LinkAck, LinkGap, LinkState))
 
 
 class Diary:
@@ -73,7 +74,7 @@ class End:
         self.disk: dict[str, bytes] = {}
         self.restart()
 
-    def restart(self, now_ns: int = 0) -> None:
+    def restart(self, now_ns: int = 0, *, compares: bool = False) -> None:
         self.link = Linked(
             lambda own: Diary(self.name, own),
             peers=[self.peer],
@@ -81,6 +82,7 @@ class End:
             unnumbered=(Aside,),
             config=self.config,
             records=dict(self.disk),
+            compares=compares,
             now_ns=now_ns,
         )
 
@@ -646,3 +648,69 @@ def test_answer_to_a_repeated_frame_is_no_sample() -> None:
 def test_shortest_wait_is_refused_beyond_the_first(retry_ns_min: int) -> None:
     with pytest.raises(ConfigurationError, match="retry_ns_min must be between 0 and retry_ns"):
         LinkConfig(retry_ns=100, retry_ns_min=retry_ns_min)
+
+
+def compared(left: End, right: End) -> None:
+    """Let two ends exchange their state, and what follows from it."""
+    for _ in range(3):
+        to_right, to_left = left.timer(now_ns=1), right.timer(now_ns=1)
+        while to_right or to_left:
+            to_right, to_left = left.handle(*to_left), right.handle(*to_right)
+
+
+def test_ends_that_compare_keep_what_was_under_way() -> None:
+    left, right = ends()
+    one, two, three = left.say(1, 2, 3)
+    right.handle(one, two)  # The acknowledgements are lost.
+    right.say(7)
+    left.restart(compares=True)
+    right.restart(compares=True)
+    assert left.handle(two, three) == []  # Nothing before the numbers are known.
+    compared(left, right)
+    assert (sorted(right.diary.heard), left.diary.heard) == ([1, 2, 3], [7])
+    assert left.link.under_way_count == right.link.under_way_count == 0
+    right.handle(*left.say(4))
+    assert right.diary.heard[-1] == 4
+
+
+def test_frames_of_an_end_that_compares_wait_for_the_numbers() -> None:
+    left, right = ends()
+    right.handle(*left.say(1))
+    left.restart(compares=True)
+    left.diary.say("right", Note(number=2), Aside(number=3))
+    assert [type(each) for each in left.timer(now_ns=0)] == [LinkState, Aside]
+    assert left.timer(now_ns=1) == []
+    assert left.link.next_timer_ns() == left.config.retry_ns
+    assert numbers(left.handle(*right.handle(*left.timer(now_ns=left.config.retry_ns)))) == [2]
+
+
+@pytest.mark.parametrize("rolled_back", ["left", "right"])
+@pytest.mark.parametrize("empty", [True, False])
+def test_end_that_is_behind_goes_on_with_the_numbers_of_the_other(
+    rolled_back: str, empty: bool
+) -> None:
+    left, right = ends()
+    right.handle(*left.say(1))
+    older = {"left": dict(left.disk), "right": dict(right.disk)}
+    for number in (2, 3, 4):
+        left.handle(*right.handle(*left.say(number)))
+    left.say(5)  # Lost.
+    behind = left if rolled_back == "left" else right
+    behind.disk = {} if empty else older[rolled_back]
+    left.restart(compares=True)
+    right.restart(compares=True)
+    compared(left, right)
+    assert left.link.under_way_count == 0
+    left.handle(*right.handle(*left.say(6)))
+    assert right.diary.heard[-1] == 6
+    assert left.link.under_way_count == 0
+
+
+def test_end_that_lost_nothing_answers_one_that_compares() -> None:
+    left, right = ends()
+    left.handle(*right.handle(*left.say(1, 2)))
+    right.disk = {}
+    right.restart(compares=True)
+    compared(left, right)
+    left.handle(*right.handle(*left.say(3)))
+    assert right.diary.heard == [3]

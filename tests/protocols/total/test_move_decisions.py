@@ -213,6 +213,48 @@ def test_frozen_server_learns_of_the_switch_by_its_decision_alone() -> None:
     assert (station.placement.moving, station.placement.parts) == ("", {"u": MOVED})
 
 
+def test_frozen_server_that_compares_waits_for_the_decision() -> None:
+    """What others know of the move has neither counts nor subscribers."""
+    chain = Chain()
+    chain.send(ChangeRequest(number=1, old=(), new=("u",)), "b", "subscriber")
+
+    def leave(move: Move) -> bool:
+        chain.away.add("c")
+        return move.number > 0
+
+    chain.stations["c"].node.moves.decide = leave  # type: ignore[method-assign]
+    chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
+    assert chain.nodes_of("u") == ["c", "c", "b"]
+    for name in NODES:
+        chain.start(name, compares=True)
+    chain.away = set()
+    chain.stations["b"].regain("c")  # It sees that the server has connected.
+    for source, to, frame in chain.drained("b"):
+        chain.send(frame, to, source)
+    assert chain.stations["c"].placement.moving == "u"
+    chain.wait(3_000)
+    assert chain.nodes_of("u") == ["c", "c", "c"]
+    assert chain.stations["c"].node.subscribers() == {"subscriber": (1, ("u",))}
+    assert not any(station.placement.unsure for station in chain.stations.values())
+
+
+def test_frozen_server_goes_on_once_the_first_one_has_no_decision() -> None:
+    chain = Chain()
+    chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
+    assert chain.nodes_of("u") == ["c", "c", "c"]
+    freeze = Move(topic="u", to="c", phase=FREEZE, number=1, parts=(("b", 0),))
+    chain.start("a")  # All had taken the step: it needs the decision no longer.
+    chain.start("b")
+    chain.away = {"a", "b"}
+    chain.start("c", records={}).receive(freeze, source="b", now_ns=0)
+    chain.drained("c")
+    chain.start("c", compares=True)
+    assert chain.stations["c"].placement.moving == "u"
+    chain.away = {"b"}
+    chain.wait(3_000)
+    assert (chain.stations["c"].placement.moving, chain.nodes_of("u")[2]) == ("", "c")
+
+
 def test_first_server_that_lost_the_record_of_a_move_gives_it_up() -> None:
     chain = Chain()
     freeze = Move(topic="u", to="c", phase=FREEZE, number=7, parts=(("b", 0),))

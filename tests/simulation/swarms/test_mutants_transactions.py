@@ -420,10 +420,12 @@ def journals_no_acknowledgements(self: InputLog, frame: Frame, *, source: str, n
         real_take(self, frame, source=source, now_ns=now_ns)
 
 
-def keeps_for_readers_alone(self: Mailboxes, mailbox: Mailbox, frames: Sequence[Notify]) -> None:
+def keeps_for_readers_alone(
+    self: Mailboxes, name: str, mailbox: Mailbox, frames: Sequence[Notify]
+) -> None:
     """Events that come while no client reads are lost."""
     if mailbox.reader:
-        real_keep(self, mailbox, frames)
+        real_keep(self, name, mailbox, frames)
 
 
 def delivers_where_none_subscribed(self: ContentClient, frame: Notify) -> None:

@@ -309,6 +309,22 @@ def test_traces_of_several_processes_are_reported_as_one_run(
     assert set(report(spark, tmp_path / "days").judgements) == {"wednesday", "thursday"}
 
 
+def test_transactions_of_buses_without_order_are_judged_as_such(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = Script(run="ensue").subscribe("s", "x").publish("p", "a").deliver("s", "a").rows
+    parts = [msgspec.structs.replace(row, order="none", transaction="tx") for row in rows]
+    trace.write(parts, tmp_path / "content")
+    trace.write([msgspec.structs.replace(row, order="none") for row in rows], tmp_path / "plain")
+    mixed = [*parts[:1], *(msgspec.structs.replace(row, order="total") for row in rows)]
+    assert list(report(spark, tmp_path / "content").judgements) == ["ensue"]
+    assert "Judged by transactions order" in report(spark, tmp_path / "content").html
+    assert "Judged by total order" in report(spark, tmp_path / "plain").html
+    trace.write(mixed, tmp_path / "mixed")
+    with pytest.raises(BadInput, match=r"several orders \(total, transactions\)"):
+        report(spark, tmp_path / "mixed")
+
+
 def test_bad_input_of_a_report_is_rejected(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist"):
         report(spark, tmp_path / "nowhere")

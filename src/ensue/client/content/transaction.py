@@ -43,6 +43,7 @@ from ensue.core.errors import (
     TransactionPending,
     aborted_transaction,
 )
+from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.filters.filter import event_of
 from ensue.protocols.content.filters.spaces import Value
 from ensue.protocols.content.frames import Publication
@@ -70,15 +71,22 @@ Subscribe = Callable[[ContentRequest], Subscription]
 
 T = TypeVar("T")
 
+TIMEOUT_S_MAX = ContentConfig().timeout_ns_max / 1_000_000_000
+TIMEOUT_S_MIN = 1e-9
+"""Times are whole nanoseconds."""
+
 
 def check_transaction(isolation: str, timeout: float) -> None:
     """Refuse an unknown isolation, and an invalid timeout."""
     if isolation not in (SERIALIZABLE, ATOMIC, PLANNED):
         known = f"{SERIALIZABLE!r}, {ATOMIC!r} or {PLANNED!r}"
         raise BadInput(f"isolation must be {known}, got {isolation!r}")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 600:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise BadInput(f"timeout must be a number of seconds, got {timeout!r}")
+    if not TIMEOUT_S_MIN <= timeout <= TIMEOUT_S_MAX:  # Brokers refuse it, but later.
         raise BadInput(
-            f"timeout must be a number of seconds above 0 and up to 600, got {timeout!r}"
+            f"timeout must be a number of seconds above 0 and up to {TIMEOUT_S_MAX:g}, got "
+            f"{timeout!r}"
         )
 
 

@@ -25,13 +25,14 @@ as the reason. The next one is refused unless it accepts the loss. A broker has 
 `mailboxes_max` of them, and `mailboxes_per_user` of one user.
 
 A mailbox that has had no reader for `mailbox_expire_ns` ends, if that is not 0: what it kept is
-gone, and its name is refused until a client accepts the loss. Time while the broker is down counts,
-but none ends within `lease_ns` of its start: readers need time to return.
+gone, and its name is refused until a client of its user accepts the loss. Time while the broker is
+down counts, but none ends within `lease_ns` of its start: readers need time to return.
 
 Assumptions. All clients attach a name at the same broker; servers refuse it elsewhere.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -53,6 +54,7 @@ from ensue.protocols.interface import Frame
 __all__ = [
     "FORGOTTEN",
     "SUPERSEDED",
+    "Expired",
     "Kept",
     "Mailbox",
     "Mailboxes",
@@ -137,6 +139,14 @@ class Mailbox(msgspec.Struct, array_like=True):
         return self.acknowledged + len(self.kept)
 
 
+class Expired(msgspec.Struct, frozen=True, array_like=True):
+    """A mailbox that has expired."""
+
+    owner: str
+    reason: str
+    """What a client that enters it is refused with."""
+
+
 class Mailboxes:
     """The mailboxes of one broker, by client name."""
 
@@ -146,14 +156,18 @@ class Mailboxes:
         self.open: dict[str, Mailbox] = {}
         self.now_ns = 0
         """The time of the input that is being handled."""
-        self.expired: dict[str, str] = {}
-        """By mailbox that has expired, and that no client has entered since: the refusal."""
+        self.expired: dict[str, Expired] = {}
+        """Mailboxes that have expired, and that no client has entered since."""
+        self._owned: Counter[str] = Counter()
+        """By user: how many mailboxes it has."""
         self._idle: dict[str, int] = {}
         """Mailboxes without a reader, by when it left, earliest first."""
         self.made = 0
         """How many have been made: the number is part of the subscription's name."""
         self._bytes = 0
         """What all kept events count."""
+        self._bytes_of: Counter[str] = Counter()
+        """By mailbox: what its kept events count."""
         self._arriving: dict[str, list[Notify]] = {}
         """By mailbox: events of a transaction whose last one has not arrived.
 
@@ -164,20 +178,33 @@ class Mailboxes:
         """Return whether a client is a mailbox."""
         return client in self.open
 
-    def restore(self, mailboxes: dict[str, Mailbox], made: int, expired: dict[str, str]) -> None:
-        """Restore the persisted mailboxes."""
-        self.open, self.made, self.expired = mailboxes, made, expired
+    def restore(
+        self, mailboxes: dict[str, Mailbox], made: int, expired: Mapping[str, Expired | str]
+    ) -> None:
+        """Restore the persisted mailboxes. Earlier versions kept no owners of expired ones."""
+        self.open, self.made = mailboxes, made
+        self.expired = {
+            name: Expired("", one) if isinstance(one, str) else one for name, one in expired.items()
+        }
+        self._owned = Counter(one.owner for one in mailboxes.values())
         idle = sorted((one.idle_since_ns, name) for name, one in mailboxes.items())
         self._idle = {name: since_ns for since_ns, name in idle if since_ns}
-        self._bytes = sum(one.size for mailbox in mailboxes.values() for one in mailbox.kept)
+        self._bytes_of = Counter(
+            {name: sum(one.size for one in mailbox.kept) for name, mailbox in mailboxes.items()}
+        )
+        self._bytes = self._bytes_of.total()
+
+    def bytes_of(self, name: str) -> int:
+        """Return what the kept events of a mailbox count."""
+        return self._bytes_of[name]
 
     def refusal(self, name: str, frame: Attach) -> str:
         """Return why a client can't attach, or nothing."""
         mailbox = self.open.get(name)
         if mailbox is None:
             return self._refusal_of_new(name, frame)
-        if mailbox.owner and frame.owner and mailbox.owner != frame.owner:
-            return f"the durable subscription {frame.name!r} belongs to another user"
+        if _is_of_another(mailbox, frame):
+            return _another(frame.name)
         if mailbox.where != frame.where:
             return (
                 f"the durable subscription {frame.name!r} has the filter {mailbox.where!r}, got "
@@ -188,14 +215,17 @@ class Mailboxes:
 
     def _refusal_of_new(self, name: str, frame: Attach) -> str:
         """Return why a client can't make a mailbox, or nothing."""
-        if name in self.expired and not frame.accept_loss:
-            return self.expired[name]
+        expired = self.expired.get(name)
+        if expired is not None and _is_of_another(expired, frame):
+            return _another(frame.name)
+        if expired is not None and not frame.accept_loss:
+            return expired.reason
         limit = self._config.mailboxes_max
         if len(self.open) >= limit:
             what = "there are too many durable subscriptions"
             return limit_reason(what, "mailboxes_max", limit, "forget some")
         limit = self._config.mailboxes_per_user
-        if frame.owner and sum(one.owner == frame.owner for one in self.open.values()) >= limit:
+        if frame.owner and self._owned[frame.owner] >= limit:
             what = f"{frame.owner!r} has too many durable subscriptions here"
             how = "forget some, or raise limits.mailboxes_per_user in the server's file"
             return limit_reason(what, "mailboxes_per_user", limit, how)
@@ -206,6 +236,7 @@ class Mailboxes:
         self.made += 1
         self.expired.pop(name, None)
         made = self.open[name] = Mailbox(f"{name}.sub{self.made}", frame.where, frame.owner)
+        self._owned[frame.owner] += 1
         return made
 
     def attach(self, name: str, frame: Attach, reader: str) -> None:
@@ -215,7 +246,10 @@ class Mailboxes:
         mailbox.reader, mailbox.number = reader, frame.number
         mailbox.idle_since_ns = 0
         self._idle.pop(name, None)
-        mailbox.owner = mailbox.owner or frame.owner
+        if frame.owner and not mailbox.owner:
+            self._owned.subtract([""])
+            self._owned[frame.owner] += 1
+            mailbox.owner = frame.owner
         mailbox.epoch += 1
         mailbox.window = max(1, min(frame.window, self._config.window))
         mailbox.pushed = mailbox.acknowledged
@@ -239,7 +273,7 @@ class Mailboxes:
             arriving.append(frame)
             if not any(frame.following):
                 del self._arriving[name]
-                self._keep(mailbox, arriving)
+                self._keep(name, mailbox, arriving)
                 self._push(name, mailbox)
                 self.detach_overfull(name)
         elif isinstance(frame, Done) and frame.number:
@@ -272,7 +306,9 @@ class Mailboxes:
 
     def remove(self, name: str) -> None:
         """Remove a mailbox, with what it keeps."""
-        self._bytes -= sum(one.size for one in self.open.pop(name).kept)
+        self._bytes -= self._bytes_of.pop(name, 0)
+        self._owned.subtract([self.open.pop(name).owner])
+        self._owned += Counter()  # Forget users that have none.
         self._idle.pop(name, None)
 
     # -- Mailboxes without readers --------------------------------------------------------------
@@ -296,22 +332,21 @@ class Mailboxes:
     def note_expired(self, name: str) -> None:
         """Refuse the name of a mailbox that is about to end, until a client accepts the loss."""
         hours = self._config.mailbox_expire_ns / HOUR_NS
-        self.expired[name] = (
+        reason = (
             f"the durable subscription {name.removeprefix(PREFIX)!r} has expired, with the events "
             f"that it kept: it had no reader for {hours:g} hours (mailbox_expire); enter it with "
             "accept_loss=True"
         )
+        self.expired[name] = Expired(self.open[name].owner, reason)
         if len(self.expired) > self._config.mailboxes_max:
             del self.expired[next(iter(self.expired))]
 
     def refuse_dismissal(self, name: str, frame: Dismiss) -> str:
         """Return why a client can't end a mailbox that it does not read, or nothing."""
-        mailbox = self.open.get(name)
-        if mailbox is None and name not in self.expired:
+        known = self.open.get(name) or self.expired.get(name)
+        if known is None:
             return f"there is no durable subscription {frame.name!r} by content"
-        if mailbox is not None and frame.owner and mailbox.owner not in ("", frame.owner):
-            return f"the durable subscription {frame.name!r} belongs to another user"
-        return ""
+        return _another(frame.name) if _is_of_another(known, frame) else ""
 
     def dismiss(self, name: str) -> bool:
         """Detach the reader of a mailbox that ends; return whether there is a mailbox."""
@@ -329,7 +364,7 @@ class Mailboxes:
         count = min(position, mailbox.pushed) - mailbox.acknowledged
         if count <= 0:
             return
-        self._bytes -= sum(one.size for one in mailbox.kept[:count])
+        self._count(name, -sum(one.size for one in mailbox.kept[:count]))
         del mailbox.kept[:count]
         mailbox.acknowledged += count
         self._push(name, mailbox)
@@ -361,7 +396,12 @@ class Mailboxes:
         mailbox.pushed = max(mailbox.pushed, end)
         mailbox.seen = max(mailbox.seen, mailbox.pushed)
 
-    def _keep(self, mailbox: Mailbox, frames: Sequence[Notify]) -> None:
+    def _count(self, name: str, size: int) -> None:
+        """Count bytes that are kept from now on, or, below 0, no longer."""
+        self._bytes += size
+        self._bytes_of[name] += size
+
+    def _keep(self, name: str, mailbox: Mailbox, frames: Sequence[Notify]) -> None:
         """Keep an event, or all of a transaction, unless it is overfull or there is no room."""
         those = [
             Kept(one.publication, one.transaction, one.path, sum(one.following)) for one in frames
@@ -369,7 +409,7 @@ class Mailboxes:
         mailbox.overfull = mailbox.overfull or self._full(mailbox, those)
         if not mailbox.overfull:
             mailbox.kept += those
-            self._bytes += sum(one.size for one in those)
+            self._count(name, sum(one.size for one in those))
 
     def _full(self, mailbox: Mailbox, those: Sequence[Kept]) -> str:
         """Return why there is no room for events, or nothing."""
@@ -389,3 +429,12 @@ class Mailboxes:
             detached = Detached(mailbox=name, epoch=mailbox.epoch, reason=reason)
             self._effects.send(mailbox.reader, detached)
             self._lose_reader(name, mailbox)
+
+
+def _is_of_another(known: Mailbox | Expired, frame: Attach | Dismiss) -> bool:
+    """Return whether a mailbox belongs to another user than the one that asks, if there are any."""
+    return frame.owner != "" and known.owner not in ("", frame.owner)
+
+
+def _another(name: str) -> str:
+    return f"the durable subscription {name!r} belongs to another user"

@@ -22,8 +22,13 @@ peers without a link (clients, which repeat their requests) until the backlog sh
 frames that arrived before an earlier one are kept; others are dropped and will be retransmitted. So
 are those that arrive when `batch_bytes_max` bytes wait to be persisted in the current batch.
 
-HAZARD: a peer that lost its records can't be distinguished from a slow one; its links stay stuck.
-Give it a new name. Servers notice by the identities of their logs
+After a loss, of records here or at a peer, the ends of a link may differ in its numbers. A node
+that is started to accept that (`compares`) first exchanges them (`LinkState`) with each peer, and
+until then hears and sends nothing else on the link. Where both have their records, nothing is lost.
+An end that is behind goes on with the numbers of the other one: what was under way to it is lost.
+
+HAZARD: without `compares`, a peer that lost its records can't be distinguished from a slow one; its
+links stay stuck. Servers notice by the identities of their logs
 (`ensue.protocols.topic_log.log_identity`), and refuse such a peer.
 """
 
@@ -34,9 +39,18 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ensue.core.errors import ConfigurationError, RemoteProtocolError
-from ensue.core.event import Count
 from ensue.core.wire import Codec, Records
 from ensue.protocols.interface import Effect, Frame, Node, Persist, Send
+from ensue.protocols.shared.link_frames import (
+    FRAMES,
+    GROUP_MAX,
+    LinkAck,
+    LinkData,
+    LinkGap,
+    LinkState,
+    packed,
+    unpacked,
+)
 from ensue.protocols.shared.round_trips import REORDERED_MAX, RoundTrips
 
 __all__ = [
@@ -46,6 +60,7 @@ __all__ = [
     "LinkConfig",
     "LinkData",
     "LinkGap",
+    "LinkState",
     "Linked",
     "packed",
     "unpacked",
@@ -53,39 +68,10 @@ __all__ = [
 
 N = TypeVar("N", bound=Node)
 
-GROUP_MAX = 256
-"""Frames under one number."""
 EARLY_REPORTED_MAX = 64
 """Frames that one `LinkGap` reports."""
 PROBES = 2
 """Frames retransmitted when nothing is heard."""
-_GROUP = b"\x00"
-"""The first byte of a payload of several frames: no version of the wire format has it."""
-
-
-class LinkData(Frame, frozen=True, tag=8):
-    """A numbered frame, or several (`packed`), as bytes."""
-
-    number: Count
-    """1, 2, 3, … per link."""
-    payload: bytes
-
-
-class LinkAck(Frame, frozen=True, tag=9):
-    """Every frame up to this number is safe at the sender of this."""
-
-    number: Count
-
-
-class LinkGap(Frame, frozen=True, tag=12):
-    """Every frame up to a number is safe, and these later ones have arrived."""
-
-    number: Count
-    early: tuple[Count, ...]
-    """The latest `EARLY_REPORTED_MAX` of them, rising."""
-
-
-FRAMES: tuple[type[Frame], ...] = (LinkData, LinkAck, LinkGap)
 
 
 class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,27 +171,6 @@ class _Incoming:
 
 
 _INT = Records[int](int)
-_PAYLOADS = Records[list[bytes]](list[bytes])
-
-
-def packed(frames: Sequence[bytes]) -> bytes:
-    """Return encoded frames as one payload."""
-    return frames[0] if len(frames) == 1 else _GROUP + _PAYLOADS.encode(list(frames))
-
-
-def unpacked(payload: bytes, peer: str = "") -> list[bytes]:
-    """Return the encoded frames of a payload, or raise `RemoteProtocolError`."""
-    if payload[:1] != _GROUP:
-        return [payload]
-    try:
-        frames = _PAYLOADS.decode(payload[1:])
-    except (msgspec.DecodeError, ValueError) as error:
-        raise RemoteProtocolError(f"numbered frames can't be read: {error}", peer=peer) from error
-    if not 1 < len(frames) <= GROUP_MAX:
-        raise RemoteProtocolError(
-            f"{len(frames)} frames under one number, must be 2 to {GROUP_MAX}", peer=peer
-        )
-    return frames
 
 
 class Linked(Generic[N]):
@@ -214,7 +179,7 @@ class Linked(Generic[N]):
     `inner` builds the node from its own records. `codec` knows every frame the node exchanges with
     those peers. Frames of the types in `unnumbered` travel as they are: their senders repeat them,
     and they need no order. `records` is what an earlier incarnation persisted, links and node
-    together.
+    together. With `compares`, records may be lost here or at a peer.
     """
 
     def __init__(
@@ -227,6 +192,7 @@ class Linked(Generic[N]):
         config: LinkConfig | None = None,
         durable: bool = True,
         records: Mapping[str, bytes] | None = None,
+        compares: bool = False,
         now_ns: int = 0,
     ) -> None:
         self._config = config or LinkConfig()
@@ -251,6 +217,9 @@ class Linked(Generic[N]):
         """Peer to the encoded frames that have no number yet."""
         self._out = {peer: _Outgoing(self._config) for peer in peers}
         self._in = {peer: _Incoming() for peer in self._out}
+        self._comparing = dict.fromkeys(self._out if compares else ())
+        """Peers that have not told the state of their end."""
+        self._compare_due_ns = now_ns
         own: dict[str, bytes] = {}
         for key, value in (records or {}).items():
             if key.startswith("link/"):
@@ -278,6 +247,7 @@ class Linked(Generic[N]):
             return
         if self._in[peer].owed:
             self._acknowledge(peer)
+        self._comparing.pop(peer, None)
         self._along.pop(peer, None)
         self._together.pop(peer, None)
         del self._in[peer]
@@ -290,6 +260,8 @@ class Linked(Generic[N]):
         """Unwrap frames from linked peers; pass all others on as they are."""
         if self._batch_bytes >= self._config.batch_bytes_max:
             return  # Its sender repeats it.
+        if source in self._comparing and not isinstance(frame, LinkState):
+            return  # As above.
         match frame:
             case LinkData(number=number, payload=payload) if source in self._in:
                 self._data(source, number, payload, now_ns)
@@ -297,6 +269,8 @@ class Linked(Generic[N]):
                 self._acknowledged(source, number, (), now_ns)
             case LinkGap(number=number, early=early) if source in self._out:
                 self._acknowledged(source, number, early, now_ns)
+            case LinkState() if source in self._in:
+                self._compare(source, frame, now_ns)
             case _:
                 # The node's effects are drained later: it bounds its answers by the batch.
                 if not self._congested():  # Else dropped: peers without a link repeat requests.
@@ -307,8 +281,13 @@ class Linked(Generic[N]):
 
     def handle_timer(self, *, now_ns: int) -> None:
         """Retransmit frames that were not acknowledged in time; run the node's timers."""
+        if self._comparing and self._compare_due_ns <= now_ns:
+            self._compare_due_ns = now_ns + self._config.retry_ns
+            self._effects += [
+                Send(peer, self._state(peer, wanted=True)) for peer in self._comparing
+            ]
         for peer, link in self._out.items():
-            if link.due_ns is None or link.due_ns > now_ns:
+            if link.due_ns is None or link.due_ns > now_ns or peer in self._comparing:
                 continue
             if self._retransmit_overtaken(peer, link, now_ns):
                 continue
@@ -327,6 +306,8 @@ class Linked(Generic[N]):
 
     def repeat(self, *, now_ns: int, peer: str | None = None) -> None:
         """Retransmit unacknowledged frames now, to one peer or all: a connection is new."""
+        if peer in self._comparing:
+            self._compare_due_ns = now_ns
         for name, link in self._out.items():
             if link.unacknowledged and peer in (None, name):
                 link.round_trips.reset()
@@ -336,7 +317,13 @@ class Linked(Generic[N]):
 
     def next_timer_ns(self) -> int | None:
         """Return when a link or the node has something due."""
-        dues = [link.due_ns for link in self._out.values() if link.due_ns is not None]
+        dues = [
+            link.due_ns
+            for peer, link in self._out.items()
+            if link.due_ns is not None and peer not in self._comparing
+        ]
+        if self._comparing:
+            dues.append(self._compare_due_ns)
         dues += [link.due_ns for link in self._in.values() if link.due_ns is not None]
         inner = self.inner.next_timer_ns()
         return min(dues if inner is None else [*dues, inner], default=None)
@@ -433,6 +420,31 @@ class Linked(Generic[N]):
             self._acknowledge(peer)
         elif link.owed and link.due_ns is None:
             link.due_ns = now_ns + config.acknowledge_ns
+
+    def _state(self, peer: str, *, wanted: bool = False) -> LinkState:
+        link = self._out[peer]
+        return LinkState(
+            first=next(iter(link.unacknowledged), link.next),
+            next=link.next,
+            expected=self._in[peer].next,
+            wanted=wanted,
+        )
+
+    def _compare(self, peer: str, there: LinkState, now_ns: int) -> None:
+        """Adopt the numbers of a link where the other end is ahead."""
+        link, incoming = self._out[peer], self._in[peer]
+        self._acknowledged(peer, there.expected - 1, (), now_ns)
+        if link.next < there.expected:
+            link.next = there.expected
+            self._persist(f"link/next/{peer}", _INT.encode(link.next))
+        if incoming.next < there.first:
+            incoming.next = there.next
+            incoming.early.clear()
+            self._persist(f"link/in/{peer}", _INT.encode(incoming.next))
+        if there.wanted:
+            self._effects.append(Send(peer, self._state(peer)))
+        self._comparing.pop(peer, None)
+        link.due_ns = now_ns if link.unacknowledged else None
 
     def _keep_early(self, peer: str, number: int, payload: bytes) -> None:
         """Keep a frame that arrived before an earlier one, and report the gap."""
@@ -584,13 +596,15 @@ class Linked(Generic[N]):
                 continue
             payload = self._codec.encode(effect.frame)
             self._batch_bytes += len(payload)
-            if self._config.group_bytes > 1:
+            if self._config.group_bytes > 1 or peer in self._comparing:
                 self._together.setdefault(peer, []).append(payload)
             else:
                 self._number(peer, payload, now_ns)
 
     def _number_group(self, peer: str, now_ns: int) -> None:
-        """Give numbers to the frames collected for a peer."""
+        """Give numbers to the frames collected for a peer, once the link's numbers are known."""
+        if peer in self._comparing:
+            return
         group: list[bytes] = []
         size = 0
         for payload in self._together.pop(peer, ()):

@@ -246,7 +246,7 @@ class Move(Frame, frozen=True, tag=32):
     number: Count = 0
     """1, 2, 3, … per chain. Each number is decided once: the topic moves, or it does not."""
     parts: tuple[tuple[Name, Count], ...] = ()
-    """The topic's parts before the move (`placement.Parts`); none: it was never moved."""
+    """The topic's parts before the move (`placement.Parts`), a single one if it was never moved."""
     count: Count = 0
     """The events of the topic. In a question: the bytes that its state takes, as far as known."""
     counts: dict[Name, Count] = msgspec.field(default_factory=dict)
@@ -312,6 +312,8 @@ class KnownMoves(Frame, frozen=True, tag=38):
     """Whether the sender asks for the same of the receiver."""
     complete: bool = True
     """Whether the sender has heard from all nodes, if it has to."""
+    lost: Count = 0
+    """A move for which the receiver is frozen, and whose decision no node remembers; 0: none."""
 
 
 FRAMES: tuple[type[Frame], ...] = (

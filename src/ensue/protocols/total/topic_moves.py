@@ -46,7 +46,8 @@ adopts what is newer, and nothing it gave for the topic since then counts. A nod
 none gets a request from below that it would handle as of an older placement.
 
 HAZARD: a node that continues from an older state and is not known to do so takes a topic for its
-own until another node is connected.
+own until another node is connected. One that compares takes no requests of clients for as long as
+any node of the chain is down.
 """
 
 from collections import deque
@@ -261,16 +262,17 @@ class TopicMoves:
             return
         if self.decision is not None and self.decision.number == frame.number:
             self._state.effects.append(Send(source, MoveDecision(move=self.decision)))
-        elif frame.number < self.seen:
-            self._send_known(source)  # It is decided for every node: that one is behind.
+        elif frame.number < self.seen or (frame.number == self.seen and self._is_sure_first):
+            # It is decided for every node: that one is behind.
+            self._send_known(source, lost=frame.number)
 
     def on_known(self, frame: KnownMoves, source: str, _now_ns: int) -> None:
         """Adopt the moves that another node knows and this one does not."""
         placement = self._state.placement
         if source not in placement.nodes:
             return
-        if self._frozen is not None and frame.seen > self._frozen.number - placement.unsure:
-            # This node is behind: no other is frozen any more. Or the first one may have lost it.
+        if self._frozen is not None and self._is_over(frame, self._frozen.number):
+            # This node is behind: no other is frozen any more.
             self._unfreeze()
         self.adopt(frame.parts)
         if self._frozen is None:
@@ -309,12 +311,23 @@ class TopicMoves:
         placement = self._state.placement
         return move.to in placement.nodes and _names(move.parts, placement)
 
-    def _send_known(self, node: str, *, wanted: bool = False) -> None:
+    @property
+    def _is_sure_first(self) -> bool:
+        return self._state.stage == 0 and not self._state.placement.unsure
+
+    def _is_over(self, known: KnownMoves, number: int) -> bool:
+        """Return whether a move for which this node is frozen has no decision to wait for."""
+        # The first node remembers a decision until all have it; it may have lost its own records.
+        is_own = self._state.stage == 0 and self._state.placement.unsure
+        return known.seen > number or known.lost == number or (is_own and known.seen == number)
+
+    def _send_known(self, node: str, *, wanted: bool = False, lost: int = 0) -> None:
         known = KnownMoves(
             parts=dict(self._state.placement.parts),
             seen=self.seen,
             wanted=wanted,
             complete=not self.comparing,
+            lost=lost,
         )
         self._state.effects.append(Send(node, known))
 

@@ -493,7 +493,7 @@ class TransactionBroker:
                 announced=steps.announced,
                 mailboxes=state.mailboxes.open,
                 mailboxes_made=state.mailboxes.made,
-                mailboxes_expired=state.mailboxes.expired,
+                mailboxes_expired={**state.mailboxes.expired},
             )
         )
 

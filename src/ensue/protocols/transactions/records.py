@@ -9,7 +9,7 @@ import msgspec
 
 from ensue.core.wire import Records
 from ensue.protocols.content.frames import Change
-from ensue.protocols.content.mailboxes import Mailbox
+from ensue.protocols.content.mailboxes import Expired, Mailbox
 from ensue.protocols.content.steps import Pending
 from ensue.protocols.content.tables import TablesRecord
 from ensue.protocols.content.versions import Undo
@@ -61,7 +61,7 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     announced: dict[int, tuple[str, list[Change]]] = {}
     mailboxes: dict[str, Mailbox] = {}
     mailboxes_made: int = 0
-    mailboxes_expired: dict[str, str] = {}
+    mailboxes_expired: dict[str, Expired | str] = {}
 
 
 class ContextsRecord(msgspec.Struct, array_like=True):

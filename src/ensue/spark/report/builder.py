@@ -22,6 +22,7 @@ from ensue.spark.report.verdicts import Judgement, judge
 from ensue.spark.report.windows import Span, View, gather
 from ensue.spark.trace_measurements import measure
 from ensue.spark.trace_metrics import tables
+from ensue.spark.traces import orders_of_runs
 
 __all__ = ["DIAGRAMS_MAX", "Report", "report"]
 
@@ -108,7 +109,7 @@ def report(
         figures = collect(tables(measured))
         if not figures.runs:
             raise BadInput(f"{source} holds a trace without rows: there is nothing to report")
-        promised = _promised(figures, order)
+        promised = _promised(trace, figures, order)
         by = " and ".join(sorted(set(promised.values())))
         progress(f"judging {figures.row_count:,} rows by {by} order")
         judgements = judge(trace, promised, row_count=figures.row_count)
@@ -123,15 +124,13 @@ def report(
     return Report(html=render(content), figures=figures, judgements=judgements)
 
 
-def _promised(figures: Figures, order: str | None) -> dict[str, str]:
+def _promised(trace: DataFrame, figures: Figures, order: str | None) -> dict[str, str]:
     """Return the order of each run: the given one, or the one that its rows name."""
     if order is not None:
         return dict.fromkeys(figures.runs, order)
+    names = orders_of_runs(trace)
     return {
-        row["run"]: named_order(
-            set(row["order"].split(", ")), f"run {row['run']}", default=DEFAULT_ORDER
-        )
-        for row in figures.tables["totals"]
+        run: named_order(names[run], f"run {run}", default=DEFAULT_ORDER) for run in figures.runs
     }
 
 
