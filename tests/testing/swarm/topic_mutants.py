@@ -118,6 +118,11 @@ def drop_uncounted(self: Merger, held: Held, tick: int) -> str:
     return "dropped" if verdict == OVERFLOW else verdict
 
 
+def count_since_the_run_began(self: Runner) -> bool:
+    """Events that an earlier run finished do not count as read ahead."""
+    return len(self._window) >= self._pending_max
+
+
 TOPICS = (
     ("events without order come again", "total", ((_Seen, "add", see_nothing),), 157),
     (
@@ -171,6 +176,12 @@ TOPICS = (
     ("closing doubts nothing", "total", ((Bus, "_leave", leave_without_doubt),), 43),
     ("held_max is ignored", "total", ((HoldBack, "full", property(lambda _self: False)),), 43),
     ("held_max goes uncounted", "merged", ((Merger, "offer", drop_uncounted),), 8),
+    (
+        "finished events are not read ahead",
+        "total",
+        ((Runner, "_is_full", count_since_the_run_began),),
+        92,
+    ),
     ("stations on brokers keep clients", "total", ((Station, "_sweep", nothing),), 3),
 )
 """Name, order, what is replaced by what, and a seed that finds it and finds nothing without it."""

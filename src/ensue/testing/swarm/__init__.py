@@ -148,6 +148,7 @@ def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
 
 def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     drawn = program.drawn
+    every = rows
     rows = [
         row for row in rows if row.action != "published" or (row.true_ns or 0) < program.over_ns
     ]
@@ -191,7 +192,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     )
     problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
     problems = without_expired(problems, rows, program.world.pauses)
-    problems += [*unordered, *forgotten.judge(renamed), *program.calls.closes.judge(rows)]
+    problems += [*unordered, *forgotten.judge(renamed), *program.calls.closes.judge(every)]
     problems += program.taken.judge(rows)
     problems += judge_outsider(rows, program.outsider.buses, program.outsider.readable)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
