@@ -2,7 +2,7 @@
 
 Each time it is forgotten it begins anew: with position 1, with no event that it got before, and
 none that had its receipt before. Between these times it is a durable subscription like any other.
-At last no server knows its name.
+At last no server has topics of its name.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class ForgottenCalls:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that no server may know any longer."""
+        """The names that have no topics at any server any longer."""
         return (FORGOTTEN,) if self._final_s and self._begun_ns is None else ()
 
     def mains(self) -> Iterator[tuple[str, Main]]:

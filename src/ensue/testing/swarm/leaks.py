@@ -48,7 +48,7 @@ async def judge_leaks(
 
     `hasty` are how the names of clients begin that may close while a server is away; `closed` are
     buses of theirs that were closed when all servers were back; `forgotten` are names of durable
-    subscriptions that no server may know.
+    subscriptions that have no topics at any server.
     """
     clients = list(clients)
     if any(each.alive for each in clients):
@@ -116,10 +116,12 @@ def _connected(listener: Listener) -> Iterator[str]:
 
 def _kept(server: StationServer, left: list[str], forgotten: tuple[str, ...]) -> Iterator[str]:
     for kind, names in _memory(server):
-        stray = [each for each in names if EPHEMERAL in each or each in forgotten]
-        yield from (f"{kind} {each}" for each in stray)
+        yield from (f"{kind} {name}" for name in names if EPHEMERAL in name)
     if server.station is not None:
         node = server.station.node
+        # The number of its last change may stay: the farewell of a durable name is sent once.
+        stray = [name for name, (_, topics) in node.subscribers().items() if topics]
+        yield from (f"the subscriber {name}" for name in stray if name in forgotten)
         if open_leases := node.leases.open_count():
             yield f"{open_leases} open leases"
         known = node.sessions.by_name
