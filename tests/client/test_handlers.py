@@ -300,6 +300,26 @@ def test_stuck_key_blocks_others_when_it_fills_pending_max() -> None:
     asyncio.run(main())
 
 
+def test_next_run_counts_what_the_last_one_finished_as_read_ahead() -> None:
+    async def main() -> None:
+        async with filled("abcdefgh") as events:
+            gate = Gate()
+            run = await start(events, gate, concurrency=ensue.PerKey(3), pending_max=5)
+            await gate.open(2, 3)
+            assert gate.waiting == [1, 4, 5]
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+            again = await start(events, gate, concurrency=ensue.PerKey(4), pending_max=5)
+            # From 1 on there are 5 events, of which 2 and 3 are finished.
+            assert gate.waiting == [1, 4, 5]
+            await gate.open(1)
+            assert gate.waiting == [4, 5, 6, 7]
+            await gate.open_all()
+            assert (await end(events, again)).handled == 6
+
+    asyncio.run(main())
+
+
 # Acknowledging and back-pressure
 
 

@@ -256,7 +256,7 @@ class Runner:
         for taken in left:
             self._enter(taken)
         while True:
-            while len(self._window) >= self._pending_max:
+            while self._is_full():
                 self._room.clear()
                 await self._room.wait()
             try:
@@ -267,6 +267,13 @@ class Runner:
             taken = _Taken(event)
             self._window.append(taken)
             self._enter(taken)
+
+    def _is_full(self) -> bool:
+        """Return whether no more events may be read; those an earlier run finished count too."""
+        window = self._window
+        if not window:
+            return False
+        return window[-1].event.position - window[0].event.position + 1 >= self._pending_max
 
     def _read_ended(self, task: Task) -> None:
         error = _outcome(task)
@@ -448,7 +455,7 @@ class Runner:
             del self._lanes[lane.key]
         while self._window and self._window[0].finished:
             self._window.popleft()
-        if len(self._window) < self._pending_max:
+        if not self._is_full():
             self._room.set()
         self._source.acknowledge(taken.event.position)
 

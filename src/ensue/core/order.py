@@ -127,7 +127,7 @@ class Total(Order):
     missing event that arrives later is delivered at once, tagged `out_of_order`. None: wait
     forever, which needs a transport that retransmits."""
     held_max: int = 65_536
-    """Maximum events that a subscription holds back."""
+    """Maximum events that a subscription holds back, beside the next one of each topic."""
     causal: bool = True
     """False: an effect may come before its cause, if they have different topics. Common subscribers
     still see one order. Servers with `causal = false` offer only this, and order topics together
@@ -173,7 +173,8 @@ class Causal(Order):
     across_topics: bool = True
     """False: only within each topic, which costs less with many topics."""
     held_max: int = 65_536
-    """Maximum events of one topic that wait for their causes; others are requested again."""
+    """Maximum events of one topic that wait for their causes, beside the next one of each
+    publisher; others are requested again."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.across_topics, bool):

@@ -214,7 +214,7 @@ def test_topics_named_by_peers_leave_no_state() -> None:
 
 
 def test_dropped_event_is_reported_missed_if_no_node_has_it_later() -> None:
-    """Its source considers it received, and has crashed: the application is notified."""
+    """Its source has crashed before there was room: the application is notified."""
     table = Table(2, CausalConfig(held_max=4))
     table.subscribe(1)
     table.wait(SECOND)
@@ -222,7 +222,7 @@ def test_dropped_event_is_reported_missed_if_no_node_has_it_later() -> None:
     for number in range(10):
         table.publish(0, f"e{number}")
     table.run()
-    assert len(table.settled(0)) == 10
+    assert len(table.settled(0)) == 4
     table.crash(0)
     now_ns = table.now_ns
     table.act(1, lambda node: node.dismiss("p0", now_ns=now_ns))
@@ -230,6 +230,30 @@ def test_dropped_event_is_reported_missed_if_no_node_has_it_later() -> None:
     table.wait(60 * SECOND)
     assert table.delivered[1] == [f"e{number}" for number in range(4)]
     assert missed_by(table, 1) == [(5, 10)]
+
+
+def test_event_that_no_member_has_room_for_is_not_settled() -> None:
+    """Its source may leave when it is settled, and no other node would have it."""
+    table = Table(3, CausalConfig(held_max=4))
+    for member in (1, 2):
+        table.subscribe(member)
+    table.wait(SECOND)
+    for member in (1, 2):
+        table.act(member, lambda node: node.pause())
+    texts = [f"e{number}" for number in range(10)]
+    for text in texts:
+        table.publish(0, text)
+    table.wait(5 * SECOND)
+    assert len(table.settled(0)) == 4
+    now_ns = table.now_ns
+    table.act(2, lambda node: node.resume(now_ns=now_ns))
+    table.wait(10 * SECOND)
+    assert len(table.settled(0)) == 10
+    table.crash(0)
+    now_ns = table.now_ns
+    table.act(1, lambda node: node.resume(now_ns=now_ns))
+    table.wait(60 * SECOND)
+    assert table.delivered[1] == table.delivered[2] == texts
 
 
 def test_dropped_event_is_requested_when_there_is_room() -> None:

@@ -153,6 +153,13 @@ class Causality:
             self._look.append((event.topic, source))
         return True
 
+    def has_refused(self, topic: str, source: int, number: int) -> bool:
+        """Return whether there was no room for an event, and it has not come since."""
+        state = self.topics.get(topic)
+        if state is None or state.state == OUT or (source, number) in state.held:
+            return False
+        return state.delivered.get(source, 0) < number <= state.refused.get(source, 0)
+
     def is_full(self, topic: str) -> bool:
         """Return whether a topic has room only for the next deliverable event."""
         state = self.topics.get(topic)

@@ -310,7 +310,17 @@ class CausalNode:
         """Accept events, and relay them to the targets that the parent assigned."""
         if not self._trees.known(frame, peer):
             self._take_items(frame.items, now_ns)
-            self._trees.pass_on(frame, peer, rows=(), vectors={}, doubts={}, now_ns=now_ns)
+            covers = not any(map(self._has_refused, frame.items))
+            self._trees.pass_on(
+                frame, peer, rows=(), vectors={}, doubts={}, now_ns=now_ns, covers=covers
+            )
+
+    def _has_refused(self, item: Item) -> bool:
+        event = item.event
+        source = self._cube.numbers.get(event.publisher)
+        return source is not None and self._causality.has_refused(
+            event.topic, source, event.publisher_seq
+        )
 
     def _change(self, frame: Change, peer: int, now_ns: int) -> None:
         """Store a member's row, and answer where to start: after all that is known here.

@@ -96,7 +96,7 @@ class Relay:
         self.covered = 0
         """Nodes known to have it."""
         self.away = 0
-        """Nodes that could not be reached."""
+        """Nodes that could not be reached, or had no room."""
         self.copies: set[int] = set()
         """Tokens of copies without a final receipt."""
         self.rows: dict[int, Row] = {}
@@ -178,14 +178,18 @@ class Trees:
         vectors: dict[str, Counts],
         doubts: dict[str, int],
         now_ns: int,
+        covers: bool = True,
     ) -> None:
-        """Relay a message of a parent; the rest is this node's part of the answer."""
+        """Relay a message of a parent; the rest is this node's part of the answer.
+
+        `covers` is False if this node had no room for the message.
+        """
         height = message.height
         below = unpack(message.below, block(self._me, height), height) & self._cube.everyone
         relay = Relay(message, below & ~(1 << self._me), height - 1)
         relay.parent = parent
         relay.token = message.token
-        relay.covered = 1 << self._me
+        relay.covered = covers << self._me
         relay.rows = {row.node: row for row in rows}
         relay.vectors = {topic: dict(counts) for topic, counts in vectors.items()}
         relay.doubts = dict(doubts)
@@ -209,6 +213,8 @@ class Trees:
                 if copy.targets == 1 << child:
                     self._direct.sample(round_trip_ns)
             self._drop(receipt.token)
+            # It answers without the message if it had no room for that, and is asked again.
+            relay.away |= copy.targets & ~relay.covered & 1 << child
             self._left_out(relay, copy.targets & ~relay.covered & ~(1 << child), now_ns)
         self._check(relay, now_ns)
 

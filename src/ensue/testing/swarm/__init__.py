@@ -30,6 +30,7 @@ from ensue.testing.swarm.operations import (
 )
 from ensue.testing.swarm.outsiders import judge_outsider
 from ensue.testing.swarm.program import SETTLE_S, Program
+from ensue.testing.swarm.rare_calls import HELD
 from ensue.testing.swarm.rare_faults import long_busy_s
 from ensue.testing.swarm.topic_draw import Draw, draw_topics
 from ensue.testing.swarm.total_content import (
@@ -147,6 +148,7 @@ def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
 
 def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     drawn = program.drawn
+    every = rows
     rows = [
         row for row in rows if row.action != "published" or (row.true_ns or 0) < program.over_ns
     ]
@@ -170,15 +172,19 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         rows = without_gaps(without_unread(rows), program.world.gaps)
     elif isinstance(drawn.order, ensue.Causal):
         rows = without_forgotten(rows, program.world.pauses, program.closed_ns)
-    judged, settle_s = rows, SETTLE_S / 2 + program.late_s
+    settle_s = SETTLE_S / 2 + program.late_s
+    rows, unordered = program.calls.unordered.judge(rows, settle_s)
+    judged = rows
     is_long = bool(long_busy_s(drawn.faults))
     if is_long:
         judged = without_final_ends(rows, program.over_ns, int(settle_s * SECOND_NS))
+    forgotten = program.calls.forgotten
+    renamed = forgotten.renamed(judged)
     problems = judge(
-        judged,
+        renamed,
         drawn.order.label,
         settle_s=None if is_long else settle_s,
-        durable=program.durable,
+        durable=[*program.durable, *forgotten.hands],
         lossy=drawn.is_lossy or program.is_refused,
         lost_ns=program.mishap.lost_ns,
         broken=program.broken,
@@ -186,9 +192,11 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     )
     problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
     problems = without_expired(problems, rows, program.world.pauses)
+    problems += [*unordered, *forgotten.judge(renamed), *program.calls.closes.judge(every)]
     problems += program.taken.judge(rows)
     problems += judge_outsider(rows, program.outsider.buses, program.outsider.readable)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
-    if drawn.is_lossy and not is_short:
+    # With little room to hold events back, any of them may find none.
+    if drawn.is_lossy and not is_short and HELD not in drawn.calls:
         problems += judge_final(rows, program.final_ns, program.publishers.values())
     return problems + judge_prompt(rows, program.prompt, drawn.prompt_s)

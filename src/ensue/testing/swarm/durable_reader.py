@@ -44,6 +44,7 @@ class DurableReader:
     def hand(self, event: ensue.ReceivedEvent) -> None:
         """Take an event."""
         position = event.position
+        self._acked.pop(position, None)  # It comes again: its acknowledgement was lost.
         if position <= self._safe:
             self._problems.append(
                 f"again: {self._name} got position {position}, and its acknowledgement of "

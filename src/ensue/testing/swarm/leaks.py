@@ -18,12 +18,14 @@ from ensue import Bus
 from ensue.client.content.session import _Buffer
 from ensue.protocols.total.station import EPHEMERAL
 from ensue.server import Server
+from ensue.server.listener import Listener
+from ensue.server.station_server import StationServer
 from ensue.testing.cluster import Cluster
 from ensue.testing.process import Process
 
 __all__ = ["judge_buffers", "judge_leaks"]
 
-HASTY = ("closer", "guest", "outsider")
+HASTY = ("closer", "guest", "leaver", "outsider")
 """Clients that wait for servers no longer than a second or two when they close.
 
 If no server answers by then, its registry has the bus until it expires.
@@ -40,11 +42,13 @@ async def judge_leaks(
     closed: Iterable[str] = (),
     *,
     hasty: tuple[str, ...] = HASTY,
+    forgotten: tuple[str, ...] = (),
 ) -> list[str]:
     """Wait, and return what clients left behind, if all have ended.
 
     `hasty` are how the names of clients begin that may close while a server is away; `closed` are
-    buses of theirs that were closed when all servers were back.
+    buses of theirs that were closed when all servers were back; `forgotten` are names of durable
+    subscriptions that have no topics at any server.
     """
     clients = list(clients)
     if any(each.alive for each in clients):
@@ -55,18 +59,22 @@ async def judge_leaks(
     # The last bus of each: earlier ones may have been closed while a server was away.
     settled = [each for each in ended if each.error() is None and not each.name.startswith(hasty)]
     left = [*(each.last_bus for each in settled if each.last_bus), *closed]
-    # Stations on a broker see no connections: they forget clients that are silent.
-    servers = {name: each for name, each in cluster.servers.items() if isinstance(each, Server)}
-    for name, server in servers.items():
-        if cluster.processes[name].alive:
+    for name, server in cluster.servers.items():
+        # Stations on a broker may miss that a client leaves: they forget clients that are silent.
+        if cluster.processes[name].alive and isinstance(server, Server):
             for registry in server._registries:  # noqa: SLF001 - no API lists them
                 known = registry.node._present  # noqa: SLF001 - as above
                 found += [f"leak: {name} has the member {each}" for each in left if each in known]
     await asyncio.sleep(LEAVE_S)
-    for name, server in servers.items():
+    for name, server in cluster.servers.items():
         process = cluster.processes[name]
-        if process.alive and not process.stopped and server.listener is not None:
-            found += [f"leak: {name} has {what}" for what in _at_server(server, left)]
+        if not process.alive or process.stopped:
+            continue
+        if isinstance(server, Server):
+            if server.listener is None:
+                continue
+            found += [f"leak: {name} has {what}" for what in _connected(server.listener)]
+        found += [f"leak: {name} has {what}" for what in _kept(server, left, forgotten)]
     return found
 
 
@@ -91,9 +99,7 @@ def _in_process(process: Process) -> Iterator[str]:
             yield f"an asynchronous generator: {each.__qualname__}"
 
 
-def _at_server(server: Server, left: list[str]) -> Iterator[str]:
-    listener = server.listener
-    assert listener is not None
+def _connected(listener: Listener) -> Iterator[str]:
     # One that is being closed waits for its network to take what was written.
     closing = sum(each.closing for each in listener.connections)
     own = [each for each in listener.connections if not each.station and not each.closing]
@@ -106,17 +112,23 @@ def _at_server(server: Server, left: list[str]) -> Iterator[str]:
     places = len(admission._clients) + admission.waiting  # noqa: SLF001 - no API counts them
     if places > closing:
         yield f"{places - closing} places of clients"
+
+
+def _kept(server: StationServer, left: list[str], forgotten: tuple[str, ...]) -> Iterator[str]:
     for kind, names in _memory(server):
         yield from (f"{kind} {name}" for name in names if EPHEMERAL in name)
     if server.station is not None:
         node = server.station.node
+        # The number of its last change may stay: the farewell of a durable name is sent once.
+        stray = [name for name, (_, topics) in node.subscribers().items() if topics]
+        yield from (f"the subscriber {name}" for name in stray if name in forgotten)
         if open_leases := node.leases.open_count():
             yield f"{open_leases} open leases"
         known = node.sessions.by_name
         yield from (f"the publisher session {name}" for name in left if name in known)
 
 
-def _memory(server: Server) -> Iterator[tuple[str, list[str]]]:
+def _memory(server: StationServer) -> Iterator[tuple[str, list[str]]]:
     """Yield what a server remembers of clients, by kind."""
     station = server.station
     if station is not None:
@@ -125,7 +137,7 @@ def _memory(server: Server) -> Iterator[tuple[str, list[str]]]:
         yield "the attachment", [name for names in attached for name in names]
     for registry in server._registries:  # noqa: SLF001 - as above
         yield "the member", list(registry.node._present)  # noqa: SLF001 - as above
-    if server.content is not None:
+    if isinstance(server, Server) and server.content is not None:
         state = server.content.broker.state
         yield "the content session", [*state.clients, *state.members, *state.disconnected]
     for fanout in server._fanouts:  # noqa: SLF001 - as above

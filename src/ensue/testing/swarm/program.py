@@ -30,11 +30,11 @@ from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Striker
 from ensue.testing.process import Process
 from ensue.testing.swarm.brokers import make_broker
+from ensue.testing.swarm.call_clients import CallClients
 from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
 from ensue.testing.swarm.leaks import judge_leaks
-from ensue.testing.swarm.many_calls import KEEPER, ManyCalls
 from ensue.testing.swarm.mishaps import FORGETFUL, Mishap
 from ensue.testing.swarm.movers import move_topics
 from ensue.testing.swarm.networks import late_s
@@ -42,7 +42,7 @@ from ensue.testing.swarm.outsiders import Outsider
 from ensue.testing.swarm.rare_faults import is_expiry, long_busy_s, long_settle_s
 from ensue.testing.swarm.strangers import join_with_other_terms
 from ensue.testing.swarm.taken import Taken
-from ensue.testing.swarm.topic_calls import TopicCalls, header_problems
+from ensue.testing.swarm.topic_calls import header_problems
 from ensue.testing.swarm.topic_draw import Draw
 from ensue.testing.swarm.users import GUEST, MEMBER, OUTSIDER, access
 from ensue.testing.world import World
@@ -117,17 +117,7 @@ class Program:
         """Whether a client learned that a log is lost or damaged."""
         self._hands: dict[str, DurableReader] = {}
         self.taken = Taken(world.generator("cancelled reads"))
-        self._calls = TopicCalls(world, drawn, self.problems, phase=self, url=self._url)
-        self._many = ManyCalls(
-            world,
-            drawn,
-            self.problems,
-            phase=self,
-            taken=self.taken,
-            url=self._url,
-            lost_ns=lambda: self.mishap.lost_ns,
-            broken=self.broken,
-        )
+        self.calls = CallClients(self)
         self.closed_ns: dict[str, int] = {}
         """When buses of closers were closed: their processes go on."""
         self._closed: list[str] = []
@@ -170,7 +160,10 @@ class Program:
         self.over, self.over_ns = True, world.now_ns
         await self._end()
         await asyncio.gather(*others)
-        self.problems += await judge_leaks(self.cluster, self.clients, self._closed)
+        forgotten = self.calls.forgotten.names
+        self.problems += await judge_leaks(
+            self.cluster, self.clients, self._closed, forgotten=forgotten
+        )
         self.cluster.close()
         self.faults += self.mishap.log
         self.problems += [*self.mishap.problems, *striker.hung]
@@ -192,10 +185,9 @@ class Program:
             self._start(f"closer-{number}", self._close, self._generator())
         if drawn.users:
             self._start("guest", self._trespass, self._generator())
-        if self._many.hands is not None:
-            self.durable.append(KEEPER)
-            self._hands[KEEPER] = self._many.hands
-        for name, main in (*self._calls.mains(), *self._many.mains()):
+        self.durable += self.calls.hands
+        self._hands |= self.calls.hands
+        for name, main in self.calls.mains():
             self._start(name, main)
         if drawn.outsider:
             self._start("outsider", self._visit, self._generator())
@@ -204,7 +196,7 @@ class Program:
 
     async def _move(self, random: Random) -> None:
         """Move topics from server to server."""
-        await move_topics(self.world, self.drawn, self.cluster, random, phase=self, url=self._url)
+        await move_topics(self.world, self.drawn, self.cluster, random, phase=self, url=self.url)
 
     def _start_readers(self) -> None:
         drawn = self.drawn
@@ -247,7 +239,8 @@ class Program:
         topics = self.drawn.topics
         return tuple(sorted(self.random.sample(topics, self.random.randint(1, len(topics)))))
 
-    def _url(self, random: Random, token: str = MEMBER) -> str:
+    def url(self, random: Random, token: str = MEMBER) -> str:
+        """Draw a server; return its URL for a user."""
         name = random.choice(self.cluster.names)
         return self.cluster.url(name, token=token if self.drawn.users else "")
 
@@ -305,7 +298,7 @@ class Program:
 
     async def _publish(self, name: str, random: Random) -> None:
         drawn = self.drawn
-        async with ensue.connect(self._url(random), order=drawn.order, name="publisher") as bus:
+        async with ensue.connect(self.url(random), order=drawn.order, name="publisher") as bus:
             self.publishers[name] = bus.name
             gap_s = self.busy_s / drawn.events
             while not self.calm:
@@ -359,7 +352,7 @@ class Program:
     async def _close(self, random: Random) -> None:
         """Publish, and close at once, whether or not a server answers."""
         limit_s = random.choice((0.0, 0.5, 2.0))
-        url, loop = self._url(random), asyncio.get_running_loop()
+        url, loop = self.url(random), asyncio.get_running_loop()
         bus = ensue.connect(url, order=self.drawn.order, name="closer", close_timeout=limit_s)
         await bus.__aenter__()
         closed_s = loop.time()
@@ -381,7 +374,7 @@ class Program:
     async def _trespass(self, random: Random) -> None:
         """Try to publish without permission, by the API and by forged frames."""
         drawn = self.drawn
-        url = self._url(random, GUEST)
+        url = self.url(random, GUEST)
         async with ensue.connect(url, order=drawn.order, name="guest", close_timeout=1.0) as bus:
             topic = random.choice(drawn.topics)
             keeps_names = drawn.mishap not in FORGETFUL
@@ -406,14 +399,14 @@ class Program:
 
     async def _visit(self, random: Random) -> None:
         """Try to read without permission."""
-        url, order = self._url(random, OUTSIDER), self.drawn.order
+        url, order = self.url(random, OUTSIDER), self.drawn.order
         async with ensue.connect(url, order=order, name="outsider", close_timeout=1.0) as bus:
             names = self.cluster.names
             await self.outsider.visit(bus, names, random, lambda: self.over)
 
     async def _differ(self, random: Random) -> None:
         """Try to join with other terms, which all others have to be spared."""
-        await join_with_other_terms(partial(self._url, random), self.drawn.order, self.problems)
+        await join_with_other_terms(partial(self.url, random), self.drawn.order, self.problems)
         while not self.calm:  # noqa: ASYNC110 - set by another event loop
             await asyncio.sleep(0.5)
 
@@ -421,7 +414,7 @@ class Program:
 
     async def _watch(self) -> None:
         """Read everything at once, so that what is late is not late because of the reader."""
-        url, order = self._url(Random(0)), self.drawn.order  # noqa: S311 - any server
+        url, order = self.url(Random(0)), self.drawn.order  # noqa: S311 - any server
         async with (
             ensue.connect(url, order=order, name="watcher") as bus,
             bus.subscribe(*self.drawn.topics, pending_max=100_000) as events,
@@ -437,7 +430,7 @@ class Program:
         """Read the whole log, so that damage is read too."""
         order, topics = self.drawn.order, self.drawn.topics
         async with (
-            ensue.connect(self._url(Random(0)), order=order, name="auditor") as bus,  # noqa: S311
+            ensue.connect(self.url(Random(0)), order=order, name="auditor") as bus,  # noqa: S311
             bus.subscribe(*topics, start="earliest") as events,
         ):
             while not self.over:
@@ -449,7 +442,7 @@ class Program:
     async def _read(self, topics: tuple[str, ...], random: Random) -> None:
         """Read a plain subscription, joining and leaving topics, cancelling waits."""
         order = self.drawn.order
-        async with ensue.connect(self._url(random), order=order, name="reader") as bus:
+        async with ensue.connect(self.url(random), order=order, name="reader") as bus:
             while not self.over:
                 other = asyncio.create_task(self._read_beside(bus, topics, random))
                 try:
@@ -510,7 +503,7 @@ class Program:
         order = self.drawn.order
         stays, topic, *others = random.sample(self.drawn.topics, len(self.drawn.topics))
         async with (
-            ensue.connect(self._url(random), order=order, name="mover") as bus,
+            ensue.connect(self.url(random), order=order, name="mover") as bus,
             bus.subscribe(stays, topic) as events,
         ):
             self.taken.watch(events)
@@ -543,7 +536,8 @@ class Program:
     @property
     def leaves(self) -> dict[str, list[tuple[int, str]]]:
         """By durable subscription: when it began to leave topics."""
-        return {name: hands.leaves for name, hands in self._hands.items()}
+        hands = {**self._hands, **self.calls.forgotten.hands}
+        return {name: each.leaves for name, each in hands.items()}
 
     async def _change(
         self,
@@ -569,7 +563,7 @@ class Program:
         order, hands = self.drawn.order, self._hands[name]
         manual = random.random() < 0.7
         async with (
-            ensue.connect(self._url(random), order=order, name=name) as bus,
+            ensue.connect(self.url(random), order=order, name=name) as bus,
             bus.subscribe(
                 *topics,
                 name=name,
@@ -641,7 +635,7 @@ class Program:
     async def _handle(self, topics: tuple[str, ...], random: Random) -> None:
         order = self.drawn.order
         async with (
-            ensue.connect(self._url(random), order=order, name="handler") as bus,
+            ensue.connect(self.url(random), order=order, name="handler") as bus,
             bus.subscribe(*topics) as events,
         ):
             await self._run(events, topics, random, None)
@@ -649,7 +643,7 @@ class Program:
     async def _handle_durable(self, name: str, topics: tuple[str, ...], random: Random) -> None:
         order, hands = self.drawn.order, self._hands[name]
         async with (
-            ensue.connect(self._url(random), order=order, name=name) as bus,
+            ensue.connect(self.url(random), order=order, name=name) as bus,
             bus.subscribe(
                 *topics, name=name, durable=True, accept_loss=name in self.broken
             ) as events,

@@ -8,13 +8,19 @@ from typing import Protocol
 from ensue.testing.swarm.rare_faults import rarely
 
 __all__ = [
+    "BOUNDS",
+    "CLOSES",
     "COUNTS",
     "EXPIRY",
+    "FORGET",
     "HEADERS",
+    "HELD",
+    "MANUAL",
     "MANY",
     "OFFERS",
     "TERMS",
     "TOKENS",
+    "UNORDERED",
     "Phase",
     "draw_calls",
     "possible_calls",
@@ -34,12 +40,44 @@ EXPIRY = "expiry"
 """Events on a transport that loses some have a time to live."""
 MANY = "many"
 """Many events are published and read at once."""
+UNORDERED = "unordered"
+"""Buses without order, and subscriptions without order on a bus with one."""
+FORGET = "forget"
+"""A durable subscription is forgotten, and entered again."""
+MANUAL = "manual"
+"""A plain subscription is acknowledged by its application."""
+BOUNDS = "bounds"
+"""Handlers with small limits: events read ahead, events parked, keys parked."""
+CLOSES = "closes"
+"""Buses are closed with a limit of its own."""
+HELD = "held"
+"""Subscriptions hold back few events."""
 
-_NUMBERS = {HEADERS: 656, COUNTS: 210, TERMS: 123, TOKENS: 123, OFFERS: 3, EXPIRY: 2, MANY: 4}
+_NUMBERS = {
+    HEADERS: 656,
+    COUNTS: 210,
+    TERMS: 123,
+    TOKENS: 123,
+    OFFERS: 3,
+    EXPIRY: 2,
+    MANY: 4,
+    UNORDERED: 53,
+    FORGET: 38,
+    MANUAL: 175,
+    BOUNDS: 1180,
+    CLOSES: 243,
+    HELD: 616,
+}
 """By call: the number of its generator. With these, seeds that tests note draw none of them."""
+_TOPICS = (HEADERS, COUNTS, MANY, UNORDERED, MANUAL, BOUNDS, CLOSES, HELD)
+"""Calls of all programs on topics."""
 _BY_ORDER = {
-    "merged": (HEADERS, COUNTS, TERMS, TOKENS, MANY),
-    "deadline": (HEADERS, COUNTS, TERMS, MANY),
+    "total": (*_TOPICS, FORGET),
+    "total-noncausal": (*_TOPICS, FORGET),
+    "total-moves": (*_TOPICS, FORGET),
+    "causal": _TOPICS,
+    "merged": (*_TOPICS, TERMS, TOKENS),
+    "deadline": (*_TOPICS, TERMS),
     "transactions": (OFFERS,),
     "operations": (EXPIRY, MANY),
     "total-content": (),
@@ -57,7 +95,7 @@ class Phase(Protocol):
 
 def possible_calls(order: str) -> tuple[str, ...]:
     """Return which of these calls programs of an order may make."""
-    return _BY_ORDER.get(order, (HEADERS, COUNTS, MANY))
+    return _BY_ORDER[order]
 
 
 def draw_calls(seed: int, order: str) -> tuple[str, ...]:

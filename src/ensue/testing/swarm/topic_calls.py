@@ -21,17 +21,27 @@ from ensue.core.order import Order
 from ensue.protocols.deadline.delivery import DeadlineCounts
 from ensue.protocols.merged.counts import MergedCounts
 from ensue.testing.faults import Faults
-from ensue.testing.swarm.rare_calls import HEADERS, MANY, TOKENS, Phase
+from ensue.testing.swarm.rare_calls import (
+    COUNTS,
+    HEADERS,
+    HELD,
+    TERMS,
+    TOKENS,
+    UNORDERED,
+    Phase,
+)
 from ensue.testing.swarm.topic_draw import Draw
 from ensue.testing.world import World
 
-__all__ = ["Collected", "TopicCalls", "header_problems"]
+__all__ = ["ANSWER", "Collected", "TopicCalls", "clocks_jump", "header_problems"]
 
 MARK = b"headers "
 """How the payload of an event with headers begins; it goes on with these."""
 QUESTION, ANSWER = b"question", b"answer "
 PAUSE_S = 0.005
 """How often a client looks for tokens: sooner than clocks differ."""
+_COLLECTED = frozenset({HEADERS, COUNTS, TERMS, TOKENS, UNORDERED, HELD})
+"""Calls whose outcomes a client collects and judges."""
 _TEXTS = ("", "x", "ä\n", "1", "long " * 50)
 _SHARE = 0.4
 """By how much of epsilon a clock is ahead of others, or behind them."""
@@ -68,7 +78,7 @@ class TopicCalls:
     def mains(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         """Yield the processes that are to be started: their names and programs."""
         calls = self._drawn.calls
-        if calls and calls != (MANY,):
+        if not _COLLECTED.isdisjoint(calls):
             yield "collector", self._collect
         if HEADERS in calls:
             yield "sender", self._send
@@ -194,6 +204,7 @@ class Collected:
     def take(self, event: ensue.ReceivedEvent) -> None:
         """Note an event, and judge it."""
         self._verdicts[event.verdict] += 1
+        self._compare_held()
         self.problems += header_problems(event)
         if event.verdict:
             return
@@ -205,6 +216,7 @@ class Collected:
     def compare_counts(self) -> None:
         """Compare the counts of the subscription with what was taken, unless some is unread."""
         counts, got = self._events.counts, self._verdicts
+        self._compare_held()
         if self._events.waiting:
             return
         dropped = 0
@@ -230,6 +242,15 @@ class Collected:
         }
         if differing:
             self._report(f"has (counted, got) {differing}")
+
+    def _compare_held(self) -> None:
+        """Compare the events held back with the limit of the order."""
+        order, held = self._drawn.order, self._events.held_back
+        held_max = getattr(order, "held_max", held)
+        if isinstance(order, ensue.Total):
+            held_max += len(self._drawn.topics)  # The next one of each is held all the same.
+        if held > held_max and not isinstance(order, ensue.Causal):
+            self._report(f"holds {held} events back, and may hold {held_max}")
 
     def _report(self, what: str) -> None:
         """Note a problem with the counts, the first one alone."""

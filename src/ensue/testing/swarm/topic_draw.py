@@ -1,5 +1,6 @@
 """What a seed stands for: the order, servers, clients and faults of a program on topics."""
 
+import dataclasses
 from collections.abc import Callable
 from random import Random
 
@@ -12,7 +13,7 @@ from ensue.testing.swarm.brokers import BrokerDraw, draw_broker
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, draw_mishap
 from ensue.testing.swarm.networks import draw_network
 from ensue.testing.swarm.outsiders import draw_outsider
-from ensue.testing.swarm.rare_calls import TERMS, draw_calls
+from ensue.testing.swarm.rare_calls import HELD, TERMS, draw_calls
 from ensue.testing.swarm.rare_faults import add_rare_faults
 
 __all__ = ["Draw", "draw_topics"]
@@ -135,6 +136,8 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
         drawn = msgspec.structs.replace(drawn, movers=movers)
     if TERMS in drawn.calls:
         drawn = msgspec.structs.replace(drawn, order=with_terms(value, seed))
+    if HELD in drawn.calls:
+        drawn = msgspec.structs.replace(drawn, order=with_little_held(drawn.order, seed))
     if order == "total-moves":
         return msgspec.structs.replace(
             drawn,
@@ -165,6 +168,12 @@ def with_terms(order: Order, seed: int) -> Order:
     return (
         ensue.Deadline(ms=order.ms, on_late="tag") if isinstance(order, ensue.Deadline) else order
     )
+
+
+def with_little_held(order: Order, seed: int) -> Order:
+    """Return an order whose subscriptions hold back few events."""
+    random = Random(f"{seed}/held")  # noqa: S311 - replays a seed
+    return dataclasses.replace(order, held_max=random.choice((1, 2, 8)))  # type: ignore[call-arg]
 
 
 _VALUES: dict[str, Callable[[Random], Order]] = {
