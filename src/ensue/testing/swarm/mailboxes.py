@@ -7,7 +7,6 @@ from random import Random
 
 import ensue
 from ensue.core.errors import EventsInDoubt, LocalProtocolError, SubscriptionLost, TransportError
-from ensue.testing.cluster import Cluster
 from ensue.testing.process import Process
 from ensue.testing.world import World
 
@@ -29,15 +28,14 @@ class Mailboxes:
     def __init__(
         self,
         world: World,
-        cluster: Cluster,
         seed: int,
         problems: list[str],
         *,
+        url: Callable[[Random], str],
         is_calm: Callable[[], bool],
         is_over: Callable[[], bool],
     ) -> None:
-        self._world, self._cluster = world, cluster
-        self._problems = problems
+        self._world, self._problems, self._any_url = world, problems, url
         self._is_calm, self._is_over = is_calm, is_over
         self._random = Random(f"{seed}/mailboxes")  # noqa: S311 - replays a seed
         self._safe = 0
@@ -66,7 +64,7 @@ class Mailboxes:
         return [f"lost: {NAME} never got {len(lost)} events: {lost[:5]}"] if lost else []
 
     def _url(self) -> str:
-        return self._cluster.url(self._random.choice(self._cluster.names))
+        return self._any_url(self._random)
 
     async def _publish(self) -> None:
         while not self._is_calm():

@@ -10,9 +10,13 @@ from ensue.testing.swarm.rare_faults import rarely
 __all__ = [
     "COUNTS",
     "EXPIRY",
+    "GUESTS",
     "HEADERS",
+    "INSIDE",
+    "KEPT",
     "MANY",
     "OFFERS",
+    "PLANS",
     "TERMS",
     "TOKENS",
     "Phase",
@@ -34,14 +38,34 @@ EXPIRY = "expiry"
 """Events on a transport that loses some have a time to live."""
 MANY = "many"
 """Many events are published and read at once."""
+PLANS = "plans"
+"""Plans say what other clients do, and are decided about early."""
+GUESTS = "guests"
+"""Invited clients advertise and invite others; invitations find too few."""
+KEPT = "kept"
+"""Durable subscriptions by content are forgotten, refused and expire."""
+INSIDE = "inside"
+"""Content, transactions and cells on `memory://`."""
 
-_NUMBERS = {HEADERS: 656, COUNTS: 210, TERMS: 123, TOKENS: 123, OFFERS: 3, EXPIRY: 2, MANY: 4}
+_NUMBERS = {
+    HEADERS: 656,
+    COUNTS: 210,
+    TERMS: 123,
+    TOKENS: 123,
+    OFFERS: 3,
+    EXPIRY: 2,
+    MANY: 4,
+    PLANS: 4,
+    GUESTS: 0,
+    KEPT: 2,
+    INSIDE: 2,
+}
 """By call: the number of its generator. With these, seeds that tests note draw none of them."""
 _BY_ORDER = {
     "merged": (HEADERS, COUNTS, TERMS, TOKENS, MANY),
     "deadline": (HEADERS, COUNTS, TERMS, MANY),
-    "transactions": (OFFERS,),
-    "operations": (EXPIRY, MANY),
+    "transactions": (OFFERS, PLANS, GUESTS, KEPT),
+    "operations": (EXPIRY, MANY, INSIDE),
     "total-content": (),
 }
 
