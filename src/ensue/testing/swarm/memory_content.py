@@ -21,8 +21,8 @@ from ensue.testing.swarm.content_caller import UndoError, undo_if
 
 __all__ = ["MemoryContent"]
 
-ANSWER_S = 300.0
-"""How long an answer takes at most: a process may be paused."""
+ANSWER_S = 45.0
+"""How long an answer takes at most: a process may be suspended."""
 COUNT = 20
 """Events of each publisher."""
 SYMBOLS = ("a", "b", "c")
