@@ -6,7 +6,13 @@ from contextlib import suppress
 from random import Random
 
 import ensue
-from ensue.core.errors import EventsInDoubt, LocalProtocolError, SubscriptionLost, TransportError
+from ensue.core.errors import (
+    EventsInDoubt,
+    LimitReached,
+    LocalProtocolError,
+    SubscriptionLost,
+    TransportError,
+)
 from ensue.testing.process import Process
 from ensue.testing.world import World
 
@@ -97,7 +103,8 @@ class Mailboxes:
     async def _read(self, process: str) -> None:
         """Read until another reader takes over."""
         while not self._is_over():
-            with suppress(TransportError, EventsInDoubt, LocalProtocolError):
+            # At times its user has as many as are allowed.
+            with suppress(TransportError, EventsInDoubt, LocalProtocolError, LimitReached):
                 try:
                     await self._connected(process)
                 except SubscriptionLost as error:
