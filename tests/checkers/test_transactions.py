@@ -548,6 +548,14 @@ def test_earlier_reader_may_still_hold_an_acknowledged_event() -> None:
     assert handed(trace, "r", 3).anomalies() == {}
 
 
+def test_next_reader_at_one_bus_may_attach_while_a_broker_is_away() -> None:
+    trace = handed(handed(read_twice(), "s", 2), "s", 3)
+    trace.add("s", "unsubscribed", verdict="closed", **DURABLE)
+    # It has no row "subscribed" until the broker that is away is back.
+    assert handed(trace, "s", 3).anomalies() == {}
+    assert handed(trace, "s", 3).anomalies() == {"duplicate": 1}
+
+
 def test_reader_of_durable_subscription_gets_no_event_twice() -> None:
     trace = handed(handed(read_twice(), "s", 2), "s", 3)
     assert handed(trace, "s", 3).anomalies() == {"duplicate": 1}

@@ -159,8 +159,8 @@ class Ledger:
         """By subscription: the transactions whose events it received."""
         self._latest_ns: dict[str, int] = {}
         """By subscription: when the last event it received was published."""
-        self.attached: dict[tuple[str, str], list[Row]] = {}
-        """By durable subscription and node: when it attached to read it."""
+        self.turns: dict[tuple[str, str], list[Row]] = {}
+        """By durable subscription and node: when it attached to read it, and when it left."""
         self.acknowledged: dict[str, list[Row]] = {}
         """By durable subscription."""
         self.held: list[Row] = []
@@ -231,17 +231,18 @@ class Ledger:
         name = row.subscription or ""
         if row.action == "acknowledged":
             self.acknowledged.setdefault(name, []).append(row)
-        elif row.action == "subscribed" and name.startswith(_DURABLE):
-            self.attached.setdefault((name, row.node), []).append(row)
+        elif name.startswith(_DURABLE) and row.action in ("subscribed", "unsubscribed"):
+            self.turns.setdefault((name, row.node), []).append(row)
 
     def attachment(self, row: Row) -> Row | None:
         """Return when the reader that got an event had attached, if the trace has it."""
-        attached = self.attached.get((row.subscription or "", row.node), ())
-        return max(
-            (each for each in attached if each.step < row.step),
-            key=lambda each: each.step,
-            default=None,
-        )
+        attached = [each for each in self.turns_before(row) if each.action == "subscribed"]
+        return max(attached, key=lambda each: each.step, default=None)
+
+    def turns_before(self, row: Row) -> list[Row]:
+        """Return when readers at a bus began and ended before an event, as far as known."""
+        turns = self.turns.get((row.subscription or "", row.node), ())
+        return [each for each in turns if each.step < row.step]
 
     def came(self, event: str, subscription: str) -> bool:
         """Return whether an event was delivered to a subscription, or was waiting to be read."""
@@ -459,7 +460,7 @@ def _judge_redelivery(ledger: Ledger, rows: Sequence[Row], collector: Collector)
     readers: dict[tuple[str, int], Row] = {}
     for row in rows:
         attached = ledger.attachment(row)
-        first = readers.setdefault((row.node, 0 if attached is None else attached.step), row)
+        first = readers.setdefault((row.node, len(ledger.turns_before(row))), row)
         if first is not row:
             collector.violation(
                 "duplicate",

@@ -22,7 +22,7 @@ from tests.simulation.swarms.test_mutants_transactions import (
     invites_without_waiting,
     keeps_for_readers_alone,
 )
-from tests.testing.swarm import mailbox_mutants, noncausal_mutants
+from tests.testing.swarm import content_mutants, mailbox_mutants, noncausal_mutants
 from tests.testing.swarm.many_mutants import MANY
 from tests.testing.swarm.move_mutants import MOVES
 from tests.testing.swarm.topic_mutants import TOPICS
@@ -1461,7 +1461,8 @@ _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, 
 _ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS, *NONCAUSAL)
 MUTANTS = (
     *(msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS),
-    *(Mutant(*each) for each in (*MANY, *MOVES, *TOPICS, *mailbox_mutants.BUGS)),
+    *(Mutant(*each) for each in (*MANY, *MOVES, *TOPICS)),
+    *(Mutant(*each) for each in (*mailbox_mutants.BUGS, *content_mutants.BUGS)),
 )
 UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)
 """Bugs that no program reaches yet, or that harm nothing that is judged."""

@@ -11,127 +11,29 @@ It publishes by an attribute that no other client uses, to itself:
   that comes when there is no room ends the subscription.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from random import Random
 
 import ensue
-from ensue.core.errors import (
-    BadInput,
-    EventRefused,
-    EventsInDoubt,
-    SubscriptionLost,
-    TransactionAborted,
-    TransactionPending,
-    TransportError,
-)
-from ensue.testing.swarm.rare_calls import Phase
-from ensue.testing.world import World
+from ensue.core.errors import BadInput, SubscriptionLost, TransactionAborted
+from ensue.testing.swarm.content_caller import ANSWER_S, ContentCaller, DoubtError, Round
 
-__all__ = ["NAME", "ContentCalls"]
+__all__ = ["ContentCalls"]
 
-NAME = "caller"
 WHERE = "z exists"
-ANSWER_S = 20.0
-"""How long an answer takes, if nothing is wrong."""
-KINDS = ("serializable", "atomic")
 
 
-class _UndoError(Exception):
-    """A transaction is to be undone."""
-
-
-class _DoubtError(Exception):
-    """The outcome of a call is unknown, as faults may cause: the client begins anew."""
-
-
-class ContentCalls:
+class ContentCalls(ContentCaller):
     """The client of a run that makes rare calls."""
 
-    def __init__(
-        self,
-        world: World,
-        problems: list[str],
-        *,
-        phase: Phase,
-        url: Callable[[Random], str],
-        late_s: float,
-        expired: tuple[type[Exception], ...],
-    ) -> None:
-        self._world, self._problems = world, problems
-        self._phase, self._url = phase, url
-        self._late_s = late_s
-        """How long after healing all servers are back."""
-        self._expired = expired
-        self._random = world.generator("rare calls")
-
-    async def run(self) -> None:
-        """Connect again after errors that applications have to expect."""
-        expected: tuple[type[Exception], ...] = (
-            TransportError,
-            SubscriptionLost,
-            EventsInDoubt,
-            TransactionPending,
-            _DoubtError,
-            *self._expired,
-        )
-        while not self._phase.over:
-            try:
-                await self._connected()
-            except expected:
-                await asyncio.sleep(0.5)
-            finally:
-                self._world.crashed(self._world.host(NAME))
-
-    async def _connected(self) -> None:
-        random = self._random
-        rounds: list[Callable[[ensue.Bus], Awaitable[None]]] = [
-            self._advertise,
-            self._transact,
-            self._plan,
-            self._acknowledge,
-        ]
-        async with ensue.connect(self._url(random), order=None, name=NAME) as bus:
-            while not self._phase.calm:
-                await random.choice(rounds)(bus)
-                await asyncio.sleep(random.uniform(0.1, 1.0))
-            await asyncio.sleep(self._late_s)
-            for each in rounds:
-                await each(bus)
-            while not self._phase.over:  # noqa: ASYNC110 - processes share no event
-                await asyncio.sleep(0.5)
-
-    async def _try(self, bus: ensue.Bus, *, allowed: bool) -> None:
-        """Publish an event, which an advertisement covers or not."""
-        try:
-            await bus.publish({"z": 0}, b"tried", timeout=ANSWER_S)
-        except EventRefused as error:
-            if allowed:
-                self._problems.append(f"advertised: {bus.name} was refused: {error}")
-            elif "no advertisement of this bus covers" not in str(error):
-                self._problems.append(f"advertised: the refusal does not say why: {error}")
-        else:
-            if not allowed:
-                self._problems.append(f"advertised: {bus.name} published without advertisement")
-
-    async def _next(self, events: ensue.Subscription) -> ensue.ReceivedEvent:
-        """Return the next event, which is owed."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                return await anext(events)
-        except (TimeoutError, StopAsyncIteration) as error:
-            if self._phase.calm:
-                self._problems.append(f"content: {events.name} got no event: {error!r}")
-            raise _DoubtError from None
-
-    # -- Rounds -----------------------------------------------------------------------------------
+    def rounds(self) -> list[Round]:
+        """Return the rounds."""
+        return [self._advertise, self._transact, self._plan, self._acknowledge]
 
     async def _advertise(self, bus: ensue.Bus) -> None:
         name = await bus.advertise(where=WHERE)
-        await self._try(bus, allowed=True)
+        await self._try(bus, {"z": 0}, allowed=True)
         await bus.unadvertise(name)
-        await self._try(bus, allowed=False)
+        await self._try(bus, {"z": 0}, allowed=False)
         try:
             await bus.unadvertise(name)
         except BadInput:
@@ -149,31 +51,15 @@ class ContentCalls:
             await tx.publish({"z": 1}, b"within")
 
         if not await self._commit(bus, advertise, undone=random.random() < 0.3):
-            await self._try(bus, allowed=False)
+            await self._try(bus, {"z": 0}, allowed=False)
             return
-        await self._try(bus, allowed=True)
+        await self._try(bus, {"z": 0}, allowed=True)
         is_done = await self._commit(
             bus, lambda tx: tx.unadvertise(names[0]), undone=random.random() < 0.3
         )
-        await self._try(bus, allowed=not is_done)
+        await self._try(bus, {"z": 0}, allowed=not is_done)
         if not is_done:
             await bus.unadvertise(names[0])
-
-    async def _commit(
-        self,
-        bus: ensue.Bus,
-        act: Callable[[ensue.Transaction], Awaitable[None]],
-        *,
-        undone: bool,
-    ) -> bool:
-        """Act in a transaction; return whether it was committed."""
-        try:
-            async with bus.transaction(isolation=self._random.choice(KINDS), timeout=10.0) as tx:
-                await act(tx)
-                _undo_if(undone)
-        except (TransactionAborted, _UndoError):
-            return False
-        return True
 
     async def _plan(self, bus: ensue.Bus) -> None:
         """Subscribe, advertise and publish in a plan, and withdraw all that in another one."""
@@ -187,7 +73,7 @@ class ContentCalls:
                     await plan.publish({"z": 2}, b"other")
                 await plan.publish({"z": 2}, b"last")
         except TransactionAborted:
-            await self._try(bus, allowed=False)
+            await self._try(bus, {"z": 0}, allowed=False)
             return
         got = [(await self._next(mine)).payload for _ in range(4)]
         if (got[0], {*got[1:3]}, got[3]) != (b"first", {b"one", b"other"}, b"last"):
@@ -200,23 +86,12 @@ class ContentCalls:
                 if withdraws:
                     await plan.unadvertise(name)
         except TransactionAborted:
-            raise _DoubtError from None
-        await self._try(bus, allowed=not withdraws)
-        with suppress(_DoubtError):
+            raise DoubtError from None
+        await self._try(bus, {"z": 0}, allowed=not withdraws)
+        with suppress(DoubtError):
             await self._check_end(mine)
         if not withdraws:
             await bus.unadvertise(name)
-
-    async def _check_end(self, events: ensue.Subscription) -> None:
-        """Check that a subscription that a plan withdrew ends without an event."""
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                async for event in events:
-                    self._problems.append(f"withdrawn: {events.name} got {event.payload!r}")
-        except TimeoutError:
-            if self._phase.calm:
-                self._problems.append(f"liveness: {events.name} was withdrawn, and does not end")
-            raise _DoubtError from None
 
     async def _acknowledge(self, bus: ensue.Bus) -> None:
         """Read as many events as are allowed, acknowledge some, and read one too many."""
@@ -253,8 +128,3 @@ class ContentCalls:
                     f"acknowledged: {events.name} has no room for {event.payload!r}"
                 )
         await bus.unadvertise(name)
-
-
-def _undo_if(undone: bool) -> None:
-    if undone:
-        raise _UndoError

@@ -6,8 +6,13 @@ from contextlib import suppress
 from random import Random
 
 import ensue
-from ensue.core.errors import EventsInDoubt, LocalProtocolError, SubscriptionLost, TransportError
-from ensue.testing.cluster import Cluster
+from ensue.core.errors import (
+    EventsInDoubt,
+    LimitReached,
+    LocalProtocolError,
+    SubscriptionLost,
+    TransportError,
+)
 from ensue.testing.process import Process
 from ensue.testing.world import World
 
@@ -29,15 +34,14 @@ class Mailboxes:
     def __init__(
         self,
         world: World,
-        cluster: Cluster,
         seed: int,
         problems: list[str],
         *,
+        url: Callable[[Random], str],
         is_calm: Callable[[], bool],
         is_over: Callable[[], bool],
     ) -> None:
-        self._world, self._cluster = world, cluster
-        self._problems = problems
+        self._world, self._problems, self._any_url = world, problems, url
         self._is_calm, self._is_over = is_calm, is_over
         self._random = Random(f"{seed}/mailboxes")  # noqa: S311 - replays a seed
         self._safe = 0
@@ -66,7 +70,7 @@ class Mailboxes:
         return [f"lost: {NAME} never got {len(lost)} events: {lost[:5]}"] if lost else []
 
     def _url(self) -> str:
-        return self._cluster.url(self._random.choice(self._cluster.names))
+        return self._any_url(self._random)
 
     async def _publish(self) -> None:
         while not self._is_calm():
@@ -99,7 +103,8 @@ class Mailboxes:
     async def _read(self, process: str) -> None:
         """Read until another reader takes over."""
         while not self._is_over():
-            with suppress(TransportError, EventsInDoubt, LocalProtocolError):
+            # At times its user has as many as are allowed.
+            with suppress(TransportError, EventsInDoubt, LocalProtocolError, LimitReached):
                 try:
                     await self._connected(process)
                 except SubscriptionLost as error:

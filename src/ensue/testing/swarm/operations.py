@@ -48,7 +48,8 @@ from ensue.testing.swarm.judge import judge
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.lossy_hub import LossyHub
 from ensue.testing.swarm.many_calls import one_by_one
-from ensue.testing.swarm.rare_calls import MANY, draw_calls
+from ensue.testing.swarm.memory_content import MemoryContent
+from ensue.testing.swarm.rare_calls import EXPIRY, INSIDE, MANY, draw_calls
 from ensue.testing.swarm.rare_faults import (
     add_rare_faults,
     is_expiry,
@@ -220,7 +221,10 @@ class OperationsProgram:
         self._start("historian", self._look_back, self._generator())
         self._start("hub", self._use_hub, self._generator())
         self._start("novice", self._misuse)
-        if self.drawn.calls:
+        if INSIDE in self.drawn.calls:
+            content = MemoryContent(self.world.generator("memory content"), self.problems)
+            self._start("inside", content.run)
+        if not {EXPIRY, MANY}.isdisjoint(self.drawn.calls):
             faults, random = self.drawn.faults, self.world.generator("lossy hub")
             is_timed = not (faults.client_pauses or faults.client_suspends)
             hub = LossyHub(random, HUB_TOPICS, self.problems, is_timed=is_timed)

@@ -13,11 +13,15 @@ __all__ = [
     "COUNTS",
     "EXPIRY",
     "FORGET",
+    "GUESTS",
     "HEADERS",
     "HELD",
+    "INSIDE",
+    "KEPT",
     "MANUAL",
     "MANY",
     "OFFERS",
+    "PLANS",
     "TERMS",
     "TOKENS",
     "UNORDERED",
@@ -52,6 +56,14 @@ CLOSES = "closes"
 """Buses are closed with a limit of its own."""
 HELD = "held"
 """Subscriptions hold back few events."""
+PLANS = "plans"
+"""Plans say what other clients do, and are decided about early."""
+GUESTS = "guests"
+"""Invited clients advertise and invite others; invitations find too few."""
+KEPT = "kept"
+"""Durable subscriptions by content are forgotten, refused and expire."""
+INSIDE = "inside"
+"""Content, transactions and cells on `memory://`."""
 
 _NUMBERS = {
     HEADERS: 656,
@@ -67,6 +79,10 @@ _NUMBERS = {
     BOUNDS: 1180,
     CLOSES: 243,
     HELD: 616,
+    PLANS: 4,
+    GUESTS: 0,
+    KEPT: 2,
+    INSIDE: 2,
 }
 """By call: the number of its generator. With these, seeds that tests note draw none of them."""
 _TOPICS = (HEADERS, COUNTS, MANY, UNORDERED, MANUAL, BOUNDS, CLOSES, HELD)
@@ -78,8 +94,8 @@ _BY_ORDER = {
     "causal": _TOPICS,
     "merged": (*_TOPICS, TERMS, TOKENS),
     "deadline": (*_TOPICS, TERMS),
-    "transactions": (OFFERS,),
-    "operations": (EXPIRY, MANY),
+    "transactions": (OFFERS, PLANS, GUESTS, KEPT),
+    "operations": (EXPIRY, MANY, INSIDE),
     "total-content": (),
 }
 

@@ -39,10 +39,10 @@ LONG_SETTLE_S = 25.0
 """How much longer healing takes where clients have to notice that a server is silent: 20 s."""
 
 
-def rarely(what: str, number: int, seed: int, order: str) -> Random | None:
-    """Return the generator of something that few seeds draw; None: this one does not."""
+def rarely(what: str, number: int, seed: int, order: str, *, every: int = EVERY) -> Random | None:
+    """Return the generator of something that one of `every` seeds draws; None: this does not."""
     random = Random(f"swarm/{what}/{number}/{order}/{seed}")  # noqa: S311 - replays a seed
-    return random if random.randrange(EVERY) == 0 else None
+    return random if random.randrange(every) == 0 else None
 
 
 def add_rare_faults(faults: Faults, seed: int, order: str) -> Faults:

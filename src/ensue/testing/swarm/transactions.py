@@ -22,8 +22,9 @@ from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
-from ensue.testing.swarm import content_calls
+from ensue.testing.swarm.callers import make_callers
 from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients, draw_users
+from ensue.testing.swarm.durable_calls import DurableTerms, draw_terms
 from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
 from ensue.testing.swarm.mailboxes import Mailboxes
 from ensue.testing.swarm.moves import Moves
@@ -36,7 +37,7 @@ from ensue.testing.swarm.rare_faults import (
     may_expire,
     rarely,
 )
-from ensue.testing.swarm.users import MEMBER, content_access
+from ensue.testing.swarm.users import MEMBER, READER, content_access
 from ensue.testing.world import World
 
 __all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
@@ -104,6 +105,13 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients take over the same subscription at the same time."""
     mailboxes: bool = False
     """Whether processes read a durable subscription, one after the other."""
+    durable: DurableTerms = DurableTerms()
+    """How servers treat durable subscriptions."""
+
+    @property
+    def logins(self) -> bool:
+        """Whether clients have to log in."""
+        return self.users or self.durable.logins
 
 
 def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
@@ -134,10 +142,12 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     orphans = Random(f"{seed}/draw/transactions/participants").random()  # noqa: S311 - as above
     mailboxes = rarely("mailboxes", MAILBOXES, seed, "transactions") is not None
     rivals = rarely("rivals", RIVALS, seed, "transactions") is not None and faults is None
-    moves = moves or rivals
+    moves, durable = moves or rivals, draw_terms(seed)
     return msgspec.structs.replace(
         drawn,
-        mailboxes=mailboxes and faults is None and not draw_users(seed),
+        mailboxes=(mailboxes and faults is None and not draw_users(seed) and not durable.expires)
+        or durable.logins,
+        durable=durable,
         moves=moves,
         rivals=rivals,
         kinds=RIVAL_KINDS if rivals else drawn.kinds,
@@ -163,7 +173,8 @@ class ContentProgram:
             names=[f"server-{number}" for number in range(1, drawn.servers + 1)],
             sync_s=drawn.sync_s,
             records_brokers=True,
-            access=content_access() if drawn.users else Access(),
+            access=content_access() if drawn.logins else Access(),
+            **drawn.durable.server_options(),
         )
         self.late_s = long_settle_s(drawn.faults) + late_s(drawn.network)
         """How much later than usual all clients are connected again."""
@@ -231,16 +242,20 @@ class ContentProgram:
             f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
         ]
 
-    def _start_caller(self) -> None:
-        caller = content_calls.ContentCalls(
+    def _start_callers(self) -> None:
+        for caller in make_callers(
+            self.drawn.calls,
             self.world,
             self.problems,
             phase=self,
             url=self._any_url,
             late_s=SETTLE_S / 4 + long_settle_s(self.drawn.faults),
             expired=self._expired,
-        )
-        self.clients.append(self.world.start(content_calls.NAME, caller.run))
+            terms=self.drawn.durable,
+            reader_url=self._url(self.cluster.names[0], READER),
+            servers=self.drawn.servers,
+        ):
+            self.clients.append(self.world.start(caller.process, caller.run))
 
     def _start_clients(self) -> Mailboxes:
         drawn, world = self.drawn, self.world
@@ -251,16 +266,15 @@ class ContentProgram:
         if drawn.streams:
             random = Random(world.random.random())  # noqa: S311 - replays a seed
             self.clients.append(world.start("stream", self._stream, random))
-        if drawn.calls:
-            self._start_caller()
+        self._start_callers()
         for user in TOKENS if drawn.users else ():
             random = Random(world.random.random())  # noqa: S311 - replays a seed
             self.clients.append(world.start(user, self._client, user, random, self._trespass))
         mailboxes = Mailboxes(
             world,
-            self.cluster,
             drawn.seed,
             self.problems,
+            url=self._any_url,
             is_calm=lambda: self.calm,
             is_over=lambda: self.over,
         )
@@ -370,7 +384,7 @@ class ContentProgram:
         return self._url(random.choice(self.cluster.names))
 
     def _url(self, server: str, token: str = MEMBER) -> str:
-        return self.cluster.url(server, token=token if self.drawn.users else "")
+        return self.cluster.url(server, token=token if self.drawn.logins else "")
 
     async def _trespass(self, user: str, random: Random) -> None:
         """Try what a user may not do."""
