@@ -23,6 +23,7 @@ from tests.simulation.swarms.test_mutants_transactions import (
     keeps_for_readers_alone,
 )
 from tests.testing.swarm import mailbox_mutants, noncausal_mutants
+from tests.testing.swarm.forgery_mutants import FORGERIES
 from tests.testing.swarm.many_mutants import MANY
 from tests.testing.swarm.move_mutants import MOVES
 
@@ -260,6 +261,11 @@ DEFECTS = (
             (Recovery, "_check_truncation", nothing),
             (Recovery, "_check_end", lambda _self, logs, _nexts: logs),
         ),
+    ),
+    Mutant(
+        "a log without files starts anew",
+        "total",
+        ((Files, "created", property(lambda _self: False)),),
     ),
     Mutant("relayed claims are believed", "causal", ((ClaimChecker, "screen", screen_nothing),)),
     Mutant(
@@ -1340,6 +1346,7 @@ SEEDS = {
     "the clock is never corrected": 6,
     "unread events miss their deadline": 3,
     "left topics are handed out": 496,
+    "a log without files starts anew": 143,
     "relayed claims are believed": 4,
     "relayed messages are believed": 2,
     "a cut end of the log goes unnoticed": 158,
@@ -1460,7 +1467,7 @@ _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, 
 _ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS, *NONCAUSAL)
 MUTANTS = (
     *(msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS),
-    *(Mutant(*each) for each in (*MANY, *MOVES, *mailbox_mutants.BUGS)),
+    *(Mutant(*each) for each in (*MANY, *MOVES, *FORGERIES, *mailbox_mutants.BUGS)),
 )
 UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)
 """Bugs that no program reaches yet, or that harm nothing that is judged."""
