@@ -17,10 +17,11 @@ PAGE = ROOT / "docs/how-to/test-your-service.md"
     ("page", "number", "printed"),
     [
         (PAGE, 0, "20 events arrived"),
-        (PAGE, 1, "20 events arrived, the broker was started 2 times"),
+        (PAGE, 1, "cancelled at 1 it leaves {'a': 90, 'b': 0}"),
+        (PAGE, 2, "20 events arrived, the broker was started 2 times"),
         (ROOT / "docs/explanation/simulator.md", 0, "5 seeds are valid"),
     ],
-    ids=["how-to", "broker", "explanation"],
+    ids=["how-to", "cancelled", "broker", "explanation"],
 )
 def test_page_prints_its_documented_output(page: Path, number: int, printed: str) -> None:
     text = page.read_text()

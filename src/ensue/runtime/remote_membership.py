@@ -43,6 +43,7 @@ async def register(
                     port.send(registry, members.question())
 
     port = transport.open(name, receive)
+    answered = False
     try:
         await request(
             port,
@@ -51,9 +52,11 @@ async def register(
             every_s=REGISTER_AGAIN_S,
             within_s=REGISTER_S,
         )
+        answered = done.done()
     finally:
-        if not done.done():
-            # It may be registered: others would wait for it until it expires.
+        if not answered:
+            # It may be registered: others would wait for it until it expires. Also if this task is
+            # cancelled when the answer has just arrived.
             port.send(registry, Deregister(epoch=members.epoch))
             transport.flush()
         port.close()

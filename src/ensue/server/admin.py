@@ -68,9 +68,11 @@ class Admin:
     async def start(self) -> None:
         """Start listening."""
         try:
+            # In two steps, as in `Listener.start`.
             self._server = await self.loop.create_server(
-                lambda: _Request(self), self.host, self.port
+                lambda: _Request(self), self.host, self.port, start_serving=False
             )
+            await self._server.start_serving()
         except OSError as error:
             self._metrics.stop()
             raise TransportError(

@@ -178,7 +178,11 @@ class Listener:
             accept: Callable[[], asyncio.Protocol] = self._make_connection
             if self._tls is not None:
                 accept = self._tls.protocol
-            self._server = await self.loop.create_server(accept, self.host, self.port)
+            # In two steps: `create_server` loses its socket if it is cancelled when it has it.
+            self._server = await self.loop.create_server(
+                accept, self.host, self.port, start_serving=False
+            )
+            await self._server.start_serving()
         except OSError as error:
             raise TransportError(
                 f"can't listen on {write_address(self.host, self.port)}: {error.strerror or error}"

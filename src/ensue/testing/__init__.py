@@ -5,6 +5,7 @@ faults drawn from a seed: see `docs/how-to/test-your-service.md`.
 """
 
 from ensue.testing.broker import Broker
+from ensue.testing.cancellation import Attempt, cancel_at
 from ensue.testing.cluster import Cluster
 from ensue.testing.errors import EscapedSimulation, SimulationFailed, Stuck
 from ensue.testing.faults import Faults
@@ -13,6 +14,7 @@ from ensue.testing.process import Process, ProcessKilled
 from ensue.testing.simulation import Simulated, Simulation, simulate
 
 __all__ = [
+    "Attempt",
     "Broker",
     "Cluster",
     "EscapedSimulation",
@@ -24,5 +26,6 @@ __all__ = [
     "Simulation",
     "SimulationFailed",
     "Stuck",
+    "cancel_at",
     "simulate",
 ]

@@ -23,6 +23,7 @@ from tests.simulation.swarms.test_mutants_transactions import (
     keeps_for_readers_alone,
 )
 from tests.testing.swarm import content_mutants, mailbox_mutants, noncausal_mutants
+from tests.testing.swarm.forgery_mutants import FORGERIES
 from tests.testing.swarm.many_mutants import MANY
 from tests.testing.swarm.move_mutants import MOVES
 from tests.testing.swarm.topic_mutants import TOPICS
@@ -261,6 +262,11 @@ DEFECTS = (
             (Recovery, "_check_truncation", nothing),
             (Recovery, "_check_end", lambda _self, logs, _nexts: logs),
         ),
+    ),
+    Mutant(
+        "a log without files starts anew",
+        "total",
+        ((Files, "created", property(lambda _self: False)),),
     ),
     Mutant("relayed claims are believed", "causal", ((ClaimChecker, "screen", screen_nothing),)),
     Mutant(
@@ -1341,6 +1347,7 @@ SEEDS = {
     "the clock is never corrected": 6,
     "unread events miss their deadline": 3,
     "left topics are handed out": 496,
+    "a log without files starts anew": 143,
     "relayed claims are believed": 4,
     "relayed messages are believed": 2,
     "a cut end of the log goes unnoticed": 158,
@@ -1461,7 +1468,7 @@ _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, 
 _ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS, *NONCAUSAL)
 MUTANTS = (
     *(msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS),
-    *(Mutant(*each) for each in (*MANY, *MOVES, *TOPICS)),
+    *(Mutant(*each) for each in (*MANY, *MOVES, *TOPICS, *FORGERIES)),
     *(Mutant(*each) for each in (*mailbox_mutants.BUGS, *content_mutants.BUGS)),
 )
 UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)

@@ -1,7 +1,8 @@
 """Frames that a client sends against the rules: in another's name, or about another.
 
-A server with users must let none of them through: no reader may get a forged event, and no
-publisher may be silenced.
+A server with users must let none of them through: no reader may get a forged event, no publisher
+may be silenced, and no reader cut off by a subscription that it does not have, or by the word that
+it has left.
 """
 
 import asyncio
@@ -16,12 +17,19 @@ from ensue.protocols.deadline import frames as deadline
 from ensue.protocols.deadline.codec import bits_of, rows_digest
 from ensue.protocols.interface import Frame
 from ensue.protocols.membership.client import MembershipClient
+from ensue.protocols.membership.frames import Evicted, Members
 
 __all__ = ["forge", "usurp"]
 
 FORGED = b"forged"
 USURP_S = 5.0
 AHEAD_NS = 10_000_000_000
+VERSION = 1 << 40
+"""Of forged subscriptions: beyond any that a client has."""
+NUMBER = 0
+"""Of the generator of forged membership: with it, seeds that tests note find what they found."""
+EVERY = 4
+"""One bus of so many forges it."""
 
 
 async def usurp(bus: ensue.Bus, name: str, topic: str) -> list[str]:
@@ -44,15 +52,44 @@ def forge(bus: ensue.Bus, victims: Sequence[str], topic: str, random: Random) ->
     if driver is None or members is None:
         return
     known = [each for each in victims if each in members]
-    if not known:
+    attacks = _membership_frames(bus, members)
+    if not known and not attacks:
         return
-    victim = random.choice(known)
-    number = members.index(victim)
+    victim = random.choice(known) if known else ""
     for receiver, name in enumerate(members):
-        if name != bus.name:
-            for frame in _frames(bus, victim, number, receiver, topic, random):
-                driver._port.send(name, frame)  # noqa: SLF001 - as above
+        if name == bus.name:
+            continue
+        frames = []
+        if known:
+            number = members.index(victim)
+            frames = _frames(bus, victim, number, receiver, topic, random)
+        for frame in (*frames, *attacks):
+            driver._port.send(name, frame)  # noqa: SLF001 - as above
     driver._port.flush()  # noqa: SLF001 - as above
+
+
+def _membership_frames(bus: ensue.Bus, members: Sequence[str]) -> list[Frame]:
+    """Return what few buses claim about another member: its subscriptions, and that it left.
+
+    Drawn by a generator of its own, so that all other buses send what they sent before.
+    """
+    random = Random(f"forged membership/{NUMBER}/{bus.name}")  # noqa: S311 - replays a seed
+    others = [each for each in members if each != bus.name]
+    if not others or random.randrange(EVERY):
+        return []
+    number = members.index(random.choice(others))
+    if random.random() < 0.2:  # As its registry: the server closes the connection.
+        gone = Members(
+            epoch=1, first=0, names=(), total=0, gone_first=0, gone=(number,), gone_total=1
+        )
+        return [Evicted(reason="forged"), gone]
+    if isinstance(bus.order, ensue.Causal):
+        row = causal.Row(number, VERSION, ())
+        change = causal.Change(token=1, height=1, below=b"", row=row)
+        versions = causal.Versions({number: VERSION})
+        return [causal.Rows(rows=(row,)), change, versions]
+    groups = deadline.Row(number, VERSION, ())
+    return [deadline.Groups(row=groups), deadline.Noted(version=1, row=groups)]
 
 
 def _frames(

@@ -72,8 +72,7 @@ class Program:
         """How much later than usual all clients are connected again."""
         self._ack_s = self.busy_s + SETTLE_S
         """How long an acknowledgement may take: longer than all faults together."""
-        count = drawn.publishers + drawn.readers + drawn.durable + drawn.handlers
-        count += drawn.is_prompt
+        readers = drawn.readers + drawn.durable + drawn.handlers + drawn.is_prompt
         self._brokers, url = [], ""
         if drawn.broker is not None:
             broker, url = make_broker(world, drawn.broker)
@@ -85,11 +84,9 @@ class Program:
             sync_s=drawn.sync_s,
             topics=drawn.topics if drawn.servers > 1 else (),
             retention=Retention(segment_bytes=drawn.segment_bytes),
-            limits=Limits(connections=count) if drawn.is_full else Limits(),
+            limits=Limits(connections=drawn.publishers + readers) if drawn.is_full else Limits(),
             access=access(drawn.outsider) if drawn.users else Access(),
-            sequencer=sequenced(
-                causal=not isinstance(drawn.order, ensue.Total) or drawn.order.causal
-            ),
+            sequencer=sequenced(causal=getattr(drawn.order, "causal", True)),
         )
         self.mishap = Mishap(world, self.cluster, drawn.mishap)
         self.clients: list[Process] = []
@@ -373,8 +370,7 @@ class Program:
 
     async def _trespass(self, random: Random) -> None:
         """Try to publish without permission, by the API and by forged frames."""
-        drawn = self.drawn
-        url = self.url(random, GUEST)
+        drawn, url = self.drawn, self.url(random, GUEST)
         async with ensue.connect(url, order=drawn.order, name="guest", close_timeout=1.0) as bus:
             topic = random.choice(drawn.topics)
             keeps_names = drawn.mishap not in FORGETFUL
@@ -401,8 +397,7 @@ class Program:
         """Try to read without permission."""
         url, order = self.url(random, OUTSIDER), self.drawn.order
         async with ensue.connect(url, order=order, name="outsider", close_timeout=1.0) as bus:
-            names = self.cluster.names
-            await self.outsider.visit(bus, names, random, lambda: self.over)
+            await self.outsider.visit(bus, self.cluster.names, random, lambda: self.over)
 
     async def _differ(self, random: Random) -> None:
         """Try to join with other terms, which all others have to be spared."""

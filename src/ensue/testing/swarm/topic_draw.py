@@ -11,7 +11,7 @@ from ensue.core.order import Order
 from ensue.testing.faults import Faults, draw_faults
 from ensue.testing.swarm.brokers import BrokerDraw, draw_broker
 from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, draw_mishap
-from ensue.testing.swarm.networks import draw_network
+from ensue.testing.swarm.networks import SLOW, VERY_SLOW, draw_network
 from ensue.testing.swarm.outsiders import draw_outsider
 from ensue.testing.swarm.rare_calls import HELD, TERMS, draw_calls
 from ensue.testing.swarm.rare_faults import add_rare_faults
@@ -151,6 +151,8 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
     broker = draw_broker(seed, order)
     if broker is None:
         return drawn
+    if drawn.network == VERY_SLOW:  # A station gives up after five seconds when it starts.
+        drawn = msgspec.structs.replace(drawn, network=SLOW)
     changes = broker.changes(value, drawn.faults, stranger=drawn.stranger)
     return msgspec.structs.replace(drawn, broker=broker, **changes)
 

@@ -115,6 +115,7 @@ class BrokerCarrier:
         self._session: Session | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._throttle = Throttle(_log)
 
     @property
@@ -225,10 +226,13 @@ class BrokerCarrier:
         self._put((TOPIC, topic), data)
 
     async def close(self) -> None:
-        """Flush for up to a second, then disconnect."""
-        if self._closed:
-            return
-        self._closed = True
+        """Flush for up to a second, then disconnect; also if the caller is cancelled."""
+        if self._closing is None:
+            self._closed = True
+            self._closing = asyncio.create_task(self._close(), name=f"close {self.url}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 if self._up.is_set():

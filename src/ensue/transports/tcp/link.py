@@ -207,14 +207,21 @@ class Link:
 
     async def start(self) -> Welcome:
         """Connect for the first time; raise if that fails."""
-        welcome = await connect_or_identify(
-            self._connect,
-            self._host,
-            self._port,
-            where=self.address,
-            wanted=ENSUE,
-            tls=self.carrier.options.tls.on,
-        )
+        try:
+            welcome = await connect_or_identify(
+                self._connect,
+                self._host,
+                self._port,
+                where=self.address,
+                wanted=ENSUE,
+                tls=self.carrier.options.tls.on,
+            )
+        except BaseException:
+            # Cancelled when it had just connected.
+            if self._wire is not None:
+                self._wire.abort()
+                self._wire = None
+            raise
         self.connection = self._wire
         self._task = self.loop.create_task(self._keep_connected())
         return welcome
