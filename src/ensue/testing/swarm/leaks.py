@@ -22,6 +22,7 @@ from ensue.server import Server
 from ensue.server.listener import Listener
 from ensue.server.station_server import StationServer
 from ensue.testing.cluster import Cluster
+from ensue.testing.network import NetworkOptions
 from ensue.testing.process import Process
 
 __all__ = ["judge_buffers", "judge_leaks"]
@@ -32,6 +33,8 @@ HASTY = ("closer", "guest", "leaver", "outsider")
 If no server answers by then, its registry has the bus until it expires.
 """
 MILLISECONDS = 1_000
+QUEUED_BYTES = 200_000
+"""So much may wait in the queue of a link when a bus closes."""
 END_S = 2.0
 """How soon after all clients have ended nothing of their processes is left."""
 LEAVE_S = 80.0
@@ -60,8 +63,8 @@ async def judge_leaks(
     found = [f"leak: {each.name} has {what}" for each in ended for what in _in_process(each)]
     # The last bus of each: earlier ones may have been closed while a server was away.
     settled = [each for each in ended if each.error() is None and not each.name.startswith(hasty)]
-    if cluster.world.network.options.accept_ms[1] > CLOSE_TIMEOUT_S * MILLISECONDS:
-        settled = []  # A bus that has to connect again to say that it leaves gives up before.
+    if _outlasts_closing(cluster.world.network.options):
+        settled = []
     left = [*(each.last_bus for each in settled if each.last_bus), *closed]
     for name, server in cluster.servers.items():
         # Stations on a broker may miss that a client leaves: they forget clients that are silent.
@@ -80,6 +83,16 @@ async def judge_leaks(
             found += [f"leak: {name} has {what}" for what in _connected(server.listener)]
         found += [f"leak: {name} has {what}" for what in _kept(server, left, forgotten)]
     return found
+
+
+def _outlasts_closing(network: NetworkOptions) -> bool:
+    """Return whether a bus may give up closing before a server has its farewell.
+
+    The bus may have to connect again for it, or the farewell queues behind other messages.
+    """
+    if network.accept_ms[1] > CLOSE_TIMEOUT_S * MILLISECONDS:
+        return True
+    return network.queues and network.bytes_per_s < QUEUED_BYTES / CLOSE_TIMEOUT_S
 
 
 def judge_buffers(buses: Iterable[Bus]) -> list[str]:
