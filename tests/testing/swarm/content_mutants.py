@@ -180,12 +180,17 @@ def let_all_users_in(self: Mailboxes, name: str, frame: Attach) -> str:
 
 def count_no_mailboxes(self: Mailboxes, name: str, frame: Attach) -> str:
     """A user may have any number of durable subscriptions."""
-    return "" if frame.accept_loss else self.expired.get(name, "")
+    return "" if frame.accept_loss else _reason(self, name)
 
 
 def never_accept_loss(self: Mailboxes, name: str, frame: Attach) -> str:
     """A name that has expired is refused for ever."""
-    return self.expired.get(name, "") or real_refusal_of_new(self, name, frame)
+    return _reason(self, name) or real_refusal_of_new(self, name, frame)
+
+
+def _reason(self: Mailboxes, name: str) -> str:
+    expired = self.expired.get(name)
+    return "" if expired is None else expired.reason
 
 
 def forget_nothing_expired(self: Mailboxes, name: str) -> None:
