@@ -166,6 +166,27 @@ def test_run_that_takes_too_long_is_stuck() -> None:
         simulate(main, until_s=60)
 
 
+def test_killed_process_starts_no_real_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its `finally` blocks run when the world is freed, and may start tasks."""
+    started: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            asyncio.ensure_future(asyncio.sleep(0))  # noqa: RUF006 - its process is gone
+
+    async def main(simulation: Simulation) -> None:
+        process = simulation.start("server", waits)
+        await asyncio.sleep(1)
+        process.kill()
+
+    policy = type(asyncio.get_event_loop_policy())
+    monkeypatch.setattr(policy, "new_event_loop", lambda _: started.append("a real loop"))
+    simulate(main)
+    assert started == []
+
+
 def test_unhandled_exception_of_a_callback_fails_the_run() -> None:
     async def main(_simulation: Simulation) -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 // 0)

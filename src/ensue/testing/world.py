@@ -290,11 +290,20 @@ class World:
 
     def free(self) -> None:
         """Free what dropped processes left; what their `finally` blocks attempt is ignored."""
-        for tasks, _, _ in self._graveyard:
-            for task in tasks:
-                task._log_destroy_pending = False  # noqa: SLF001 - it was dropped on purpose
-                with suppress(BaseException):
-                    task.get_coro().close()
+        try:
+            for tasks, _, loop in self._graveyard:
+                # What `finally` blocks schedule goes to the dead loop, not to a new real one.
+                self._enter(loop)
+                left, known = list(tasks), set[Any]()
+                while left:
+                    for task in left:
+                        task._log_destroy_pending = False  # noqa: SLF001 - dropped on purpose
+                        with suppress(BaseException):
+                            task.get_coro().close()
+                    known.update(left)
+                    left = [task for task in loop.tasks if task not in known]
+        finally:
+            self._enter(None)
         self._graveyard.clear()
         self.processes.clear()
         self._hosts.clear()
