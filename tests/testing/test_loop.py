@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from inspect import CORO_CLOSED, getcoroutinestate
+from typing import Any
 
 import pytest
 
@@ -185,6 +187,26 @@ def test_killed_process_starts_no_real_event_loop(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(policy, "new_event_loop", lambda _: started.append("a real loop"))
     simulate(main)
     assert started == []
+
+
+def test_killed_process_leaves_no_block_for_a_later_collection() -> None:
+    """A block that waits ignores the first end of its coroutine."""
+    kept: list[Any] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(1000)
+
+    async def main(simulation: Simulation) -> None:
+        process = simulation.start("server", waits)
+        await asyncio.sleep(1)
+        kept.append(process.task.get_coro())
+        process.kill()
+
+    simulate(main)
+    assert getcoroutinestate(kept[0]) == CORO_CLOSED
 
 
 def test_unhandled_exception_of_a_callback_fails_the_run() -> None:

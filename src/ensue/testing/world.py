@@ -17,6 +17,7 @@ import traceback
 from bisect import insort
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from inspect import CORO_CLOSED, getcoroutinestate
 from math import inf
 from random import Random
 from typing import Any
@@ -38,6 +39,9 @@ ITERATIONS_MAX = 20_000_000
 MAIN = "main"
 RUN = "ensue"
 """What buses call their run in traces."""
+
+CLOSES_MAX = 100
+"""How many times the coroutine of a killed process may wait in `finally` blocks when it is freed."""
 
 _log = logging.getLogger("ensue.testing")
 
@@ -298,8 +302,7 @@ class World:
                 while left:
                     for task in left:
                         task._log_destroy_pending = False  # noqa: SLF001 - dropped on purpose
-                        with suppress(BaseException):
-                            task.get_coro().close()
+                        _finish(task.get_coro())
                     known.update(left)
                     left = [task for task in loop.tasks if task not in known]
         finally:
@@ -307,3 +310,12 @@ class World:
         self._graveyard.clear()
         self.processes.clear()
         self._hosts.clear()
+
+
+def _finish(coroutine: Any) -> None:
+    """Close a coroutine until it has left all of its blocks, also if it waits in them."""
+    for _ in range(CLOSES_MAX):
+        with suppress(BaseException):
+            coroutine.close()
+        if getcoroutinestate(coroutine) == CORO_CLOSED:
+            return
