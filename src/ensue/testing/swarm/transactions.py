@@ -1,15 +1,13 @@
 """Programs by content: subscriptions that move between clients in transactions of three kinds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import Any
 
 import msgspec
 
 import ensue
-from ensue.checkers import Verdict, check
 from ensue.core.errors import (
     EventsInDoubt,
     LocalProtocolError,
@@ -17,7 +15,6 @@ from ensue.core.errors import (
     TransactionPending,
     TransportError,
 )
-from ensue.core.trace import Row
 from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
@@ -40,7 +37,7 @@ from ensue.testing.swarm.rare_faults import (
 from ensue.testing.swarm.users import MEMBER, READER, content_access
 from ensue.testing.world import World
 
-__all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
+__all__ = ["ContentDraw", "ContentProgram", "draw_content"]
 
 BUSY_S = 15.0
 SETTLE_S = 40.0
@@ -669,28 +666,3 @@ class ContentProgram:
                     self.problems.append(f"liveness: a {kind} transaction timed out: {error}")
             except TransactionPending as error:
                 self.problems.append(f"liveness: a {kind} transaction is pending: {error}")
-
-
-def judge_content(rows: Sequence[Row]) -> list[str]:
-    """Return what is wrong with a run, in words; nothing: it is valid."""
-    kept: dict[Any, Row] = {}
-    for row in rows:
-        # A broker that restarts may record again what it was not certain to have recorded.
-        key: Any = (
-            (row.node, row.action, row.event, row.transaction, row.subscription, row.publisher)
-            if row.node.startswith("server-")
-            else (row.node, row.step)
-        )
-        kept.setdefault(key, row)
-        if row.action == "crashed":
-            # Brokers know a bus by the name of its content session.
-            session = msgspec.structs.replace(row, node=f"{row.node}.content", step=1)
-            kept[session.node, "crashed"] = session
-    report = check(list(kept.values()), order="transactions")
-    if report.verdict is not Verdict.INVALID:
-        return [reason for reason in report.reasons if "malformed" in reason]
-    return [
-        f"{finding.checker}: {each.because}"
-        for finding in report.findings
-        for each in finding.violations
-    ]
