@@ -20,6 +20,7 @@ from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.callers import make_callers
+from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients, draw_users
 from ensue.testing.swarm.durable_calls import DurableTerms, draw_terms
 from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
@@ -183,6 +184,7 @@ class ContentProgram:
         self.over = False
         self.calm_ns = 0
         """When faults were over."""
+        self._watch = ClientWatch(world, self.problems, self.late_s)
         self._expired = (LocalProtocolError,) if may_expire(drawn.faults) else ()
         self.denied = DeniedClients(self.problems, self._expired)
         """What a client gets whose session brokers gave up."""
@@ -217,11 +219,13 @@ class ContentProgram:
         await asyncio.sleep(BUSY_S / 2)
         await striker.stop()
         self.calm, self.calm_ns = True, world.now_ns
+        self._watch.healed(self.clients)
         if drawn.dies:
             await self._kill_coordinator()
         await asyncio.sleep(SETTLE_S + self.late_s)
         self.problems += judge_buffers(self._buses.values())
         self.over = True
+        self._watch.over()
         for client in self.clients:
             with suppress(TimeoutError):
                 async with asyncio.timeout(60.0):
@@ -247,6 +251,7 @@ class ContentProgram:
             phase=self,
             url=self._any_url,
             late_s=SETTLE_S / 4 + long_settle_s(self.drawn.faults),
+            watch=self._watch,
             expired=self._expired,
             terms=self.drawn.durable,
             reader_url=self._url(self.cluster.names[0], READER),
@@ -271,6 +276,8 @@ class ContentProgram:
             world,
             drawn.seed,
             self.problems,
+            watch=self._watch,
+            expired=self._expired,
             url=self._any_url,
             is_calm=lambda: self.calm,
             is_over=lambda: self.over,
@@ -282,7 +289,7 @@ class ContentProgram:
     async def _stream(self, random: Random) -> None:
         """Publish all the time, without waiting for answers."""
         while not self.calm:
-            with suppress(TransportError, EventsInDoubt, *self._expired):
+            with self._watch.expects("stream", TransportError, EventsInDoubt, *self._expired):
                 async with ensue.connect(self._any_url(random), order=None, name="stream") as bus:
                     await bus.advertise(where="x exists")
                     while not self.calm:
@@ -408,7 +415,8 @@ class ContentProgram:
                 finally:
                     # Plans of others may still name it: nothing is owed to it any more.
                     self.world.crashed(self.world.host(name))
-            except (TransportError, SubscriptionLost, EventsInDoubt, *self._expired):
+            except (TransportError, SubscriptionLost, EventsInDoubt, *self._expired) as error:
+                self._watch.failed(name, error)
                 await asyncio.sleep(0.5)
 
     async def _connected(self, name: str, random: Random) -> None:
