@@ -5,10 +5,13 @@ A client that never connects is owed no event: only the bounds of liveness show 
 """
 
 import asyncio
+from typing import Any
 
 from ensue.client.bus import Bus
+from ensue.client.content.client import ContentClient
+from ensue.client.content.plan import PlannedClient
 from ensue.client.subscription import Subscription
-from ensue.core.errors import TransportError
+from ensue.core.errors import LocalProtocolError, TransportError
 
 __all__ = ["CONNECTIONS"]
 
@@ -17,6 +20,7 @@ SOUND_S = 11.0
 LATE_S = 45.0
 
 real_enter, real_subscribe = Bus.__aenter__, Subscription.__aenter__
+real_publish = ContentClient.publish
 
 
 def is_sound() -> bool:
@@ -45,6 +49,18 @@ async def subscribe_late(self: Subscription) -> Subscription:
     return await real_subscribe(self)
 
 
+async def publish_on_closed(self: ContentClient, *arguments: Any, **options: Any) -> Any:
+    """After a while an open bus takes no event by content: it says that it is closed."""
+    if not is_sound():
+        raise LocalProtocolError("the bus was closed")
+    return await real_publish(self, *arguments, **options)
+
+
+async def plan_on_closed(_self: PlannedClient, _name: str) -> None:
+    """Plans withdraw no subscription of another client: they say that the bus is closed."""
+    raise LocalProtocolError("the bus was closed")
+
+
 _REFUSE = ((Bus, "__aenter__", refuse_all),)
 CONNECTIONS = (
     ("no client can connect any more", "total", _REFUSE, 2),
@@ -55,5 +71,17 @@ CONNECTIONS = (
     ("clients of operators cannot connect again", "operations", _REFUSE, 2),
     ("clients connect late", "total", ((Bus, "__aenter__", connect_late),), 2),
     ("clients subscribe late", "total", ((Subscription, "__aenter__", subscribe_late),), 2),
+    (
+        "open buses say that they are closed",
+        "transactions",
+        ((ContentClient, "publish", publish_on_closed),),
+        0,
+    ),
+    (
+        "plans say that open buses are closed",
+        "transactions",
+        ((PlannedClient, "unsubscribe", plan_on_closed),),
+        1,
+    ),
 )
 """Name, order, what is replaced by what, and a seed that finds it and finds nothing without it."""

@@ -459,9 +459,15 @@ class ContentProgram:
                 await self._act(bus, name, random)
             finally:
                 self._takers.pop(name, None)
-                for task in (mover, *readers):
-                    task.cancel()
-                await asyncio.gather(mover, *readers, return_exceptions=True)
+                await self._stop(name, mover, *readers)
+
+    async def _stop(self, name: str, *tasks: asyncio.Task[None]) -> None:
+        """Cancel tasks of a client, and report those that an error ended that nothing allows."""
+        for task in tasks:
+            task.cancel()
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(error, Exception) and not isinstance(error, self._expired):
+                self.problems.append(f"{name} failed beside its calls: {error!r}")
 
     async def _move_on(
         self,
@@ -481,7 +487,7 @@ class ContentProgram:
                 if self.drawn.rivals:
                     pause_s = 1.0 - self.world.now_s % 1.0
                 await asyncio.sleep(pause_s)
-                with suppress(ensue.TransactionAborted, TransactionPending, LocalProtocolError):
+                with suppress(ensue.TransactionAborted, TransactionPending, *self._expired):
                     await self._move(bus, name, random, take)
             await asyncio.Event().wait()
 
@@ -549,12 +555,11 @@ class ContentProgram:
                 while not self.over:  # noqa: ASYNC110 - processes share no event
                     await asyncio.sleep(0.5)
             finally:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+                await self._stop(name, reading)
 
     async def _operate(self, bus: ensue.Bus, name: str, random: Random) -> None:
         others = [each for other, each in self._names.items() if other != name]
-        with suppress(EventsInDoubt, LocalProtocolError):
+        with suppress(EventsInDoubt, *self._expired):
             if random.random() < 0.5 or not others:
                 event = await bus.publish({"x": random.randint(0, 4)}, b"plain", timeout=20.0)
                 self.moves.confirm(event)
