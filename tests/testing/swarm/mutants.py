@@ -23,6 +23,7 @@ from tests.simulation.swarms.test_mutants_transactions import (
     keeps_for_readers_alone,
 )
 from tests.testing.swarm import content_mutants, mailbox_mutants, noncausal_mutants
+from tests.testing.swarm.connection_mutants import CONNECTIONS
 from tests.testing.swarm.forgery_mutants import FORGERIES
 from tests.testing.swarm.many_mutants import MANY
 from tests.testing.swarm.move_mutants import MOVES
@@ -1468,7 +1469,7 @@ _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, 
 _ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS, *NONCAUSAL)
 MUTANTS = (
     *(msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS),
-    *(Mutant(*each) for each in (*MANY, *MOVES, *TOPICS, *FORGERIES)),
+    *(Mutant(*each) for each in (*MANY, *MOVES, *TOPICS, *FORGERIES, *CONNECTIONS)),
     *(Mutant(*each) for each in (*mailbox_mutants.BUGS, *content_mutants.BUGS)),
 )
 UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)

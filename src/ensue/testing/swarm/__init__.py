@@ -19,6 +19,7 @@ from ensue.testing.swarm.absences import (
     without_forgotten,
 )
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
+from ensue.testing.swarm.content_judge import judge_content
 from ensue.testing.swarm.judge import SECOND_NS, judge, judge_final, judge_prompt
 from ensue.testing.swarm.moves import judge_moves
 from ensue.testing.swarm.networks import network_options
@@ -43,7 +44,6 @@ from ensue.testing.swarm.transactions import (
     ContentDraw,
     ContentProgram,
     draw_content,
-    judge_content,
 )
 from ensue.testing.world import World
 

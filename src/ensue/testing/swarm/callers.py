@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
+from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.content_caller import ContentCaller
 from ensue.testing.swarm.content_calls import ContentCalls
 from ensue.testing.swarm.durable_calls import DurableCalls, DurableTerms
@@ -29,6 +30,7 @@ def make_callers(
     phase: Phase,
     url: Callable[[Random], str],
     late_s: float,
+    watch: ClientWatch,
     expired: tuple[type[Exception], ...],
     terms: DurableTerms,
     reader_url: str,
@@ -37,7 +39,7 @@ def make_callers(
     """Yield a process for each of the calls that a program makes."""
     for each in calls:
         caller = _CALLERS[each](
-            world, problems, phase=phase, url=url, late_s=late_s, expired=expired
+            world, problems, phase=phase, url=url, late_s=late_s, watch=watch, expired=expired
         )
         if isinstance(caller, DurableCalls):
             caller.expect(terms, reader_url=reader_url, servers=servers)

@@ -20,6 +20,7 @@ from ensue.core.errors import (
     TransactionPending,
     TransportError,
 )
+from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.rare_calls import Phase
 from ensue.testing.world import World
 
@@ -56,13 +57,14 @@ class ContentCaller:
         phase: Phase,
         url: Callable[[Random], str],
         late_s: float,
+        watch: ClientWatch,
         expired: tuple[type[Exception], ...],
     ) -> None:
         self._world, self._problems = world, problems
         self._phase, self._url = phase, url
         self._late_s = late_s
         """How long after healing all servers are back."""
-        self._expired = expired
+        self._watch, self._expired = watch, expired
         self._random = world.generator(self.generator)
         self._numbers = count(1)
         self._isolation = ""
@@ -87,7 +89,9 @@ class ContentCaller:
         while not self._phase.over:
             try:
                 await self._connected()
-            except expected:
+            except expected as error:
+                if not isinstance(error, DoubtError):  # Its cause is reported where it is raised.
+                    self._watch.failed(self.process, error)
                 await asyncio.sleep(0.5)
             finally:
                 self._world.crashed(self._world.host(self.process))

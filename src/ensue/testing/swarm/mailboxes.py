@@ -2,26 +2,23 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 
 import ensue
 from ensue.core.errors import (
     EventsInDoubt,
     LimitReached,
-    LocalProtocolError,
     SubscriptionLost,
     TransportError,
 )
 from ensue.testing.process import Process
+from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.world import World
 
 __all__ = ["Mailboxes"]
 
 NAME = "mail"
 WHERE = "mail exists"
-EXPECTED = (TransportError, SubscriptionLost, EventsInDoubt, LocalProtocolError)
-"""What applications have to expect while faults strike."""
 
 
 class Mailboxes:
@@ -37,11 +34,14 @@ class Mailboxes:
         seed: int,
         problems: list[str],
         *,
+        watch: ClientWatch,
+        expired: tuple[type[Exception], ...],
         url: Callable[[Random], str],
         is_calm: Callable[[], bool],
         is_over: Callable[[], bool],
     ) -> None:
         self._world, self._problems, self._any_url = world, problems, url
+        self._watch, self._expired = watch, expired
         self._is_calm, self._is_over = is_calm, is_over
         self._random = Random(f"{seed}/mailboxes")  # noqa: S311 - replays a seed
         self._safe = 0
@@ -74,7 +74,7 @@ class Mailboxes:
 
     async def _publish(self) -> None:
         while not self._is_calm():
-            with suppress(*EXPECTED):
+            with self._watch.expects("mailer", TransportError, EventsInDoubt, *self._expired):
                 async with ensue.connect(self._url(), order=None, name="mailer") as bus:
                     await bus.advertise(where=WHERE)
                     while not self._is_calm():
@@ -104,7 +104,9 @@ class Mailboxes:
         """Read until another reader takes over."""
         while not self._is_over():
             # At times its user has as many as are allowed.
-            with suppress(TransportError, EventsInDoubt, LocalProtocolError, LimitReached):
+            with self._watch.expects(
+                process, TransportError, EventsInDoubt, LimitReached, *self._expired
+            ):
                 try:
                     await self._connected(process)
                 except SubscriptionLost as error:

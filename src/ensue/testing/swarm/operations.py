@@ -43,6 +43,7 @@ from ensue.testing.cluster import DATA, PORT, Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.absences import with_early_ends, without_expired
+from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.gap_reports import GapReports
 from ensue.testing.swarm.judge import judge
 from ensue.testing.swarm.leaks import judge_leaks
@@ -200,6 +201,7 @@ class OperationsProgram:
         self.problems: list[str] = []
         self.faults: list[str] = []
         """What struck, and when: one list, also while the program runs."""
+        self._watch = ClientWatch(world, self.problems, long_settle_s(drawn.faults))
         self.durable: list[str] = ["archive"]
         self.gaps = GapReports()
         self.whole: dict[str, None] = {}
@@ -235,9 +237,11 @@ class OperationsProgram:
         await asyncio.sleep(BUSY_S + long_busy_s(self.drawn.faults))
         await striker.stop()
         self.calm = True
+        self._watch.healed(self.clients)
         await asyncio.sleep(self.settle_s)
         await self._inspect()
         self.over = True
+        self._watch.over()
         await self._end()
         if self.drawn.servers == 1:
             self.cluster.close()
@@ -252,18 +256,22 @@ class OperationsProgram:
         return Random(self.random.random())  # noqa: S311 - replays a seed
 
     def _start(self, name: str, main: Callable[..., Awaitable[None]], *args: object) -> None:
-        self.clients.append(self.world.start(name, self._client, main, args))
+        self.clients.append(self.world.start(name, self._client, name, main, args))
 
-    async def _client(self, main: Callable[..., Awaitable[None]], args: tuple[object, ...]) -> None:
+    async def _client(
+        self, name: str, main: Callable[..., Awaitable[None]], args: tuple[object, ...]
+    ) -> None:
         """Run a program again after errors that applications have to expect."""
         while not self.over:
             try:
                 await main(*args)
-            except (TransportError, EventsInDoubt):
+            except (TransportError, EventsInDoubt) as error:
+                self._watch.failed(name, error)
                 await asyncio.sleep(0.5)
             except (SubscriptionLost, AccessDenied) as error:
                 if not is_expiry(error, self.drawn.faults):
                     raise
+                self._watch.failed(name, error)
                 await asyncio.sleep(0.5)
             else:
                 return
@@ -292,7 +300,7 @@ class OperationsProgram:
                     await bus.publish(random.choice(TOPICS), payload, receipt=False)
                 await asyncio.sleep(random.choice((0.01, 0.1, 0.5)))
             with suppress(EventVoided):
-                await bus.flush(timeout=self.settle_s / 2)
+                await bus.flush(timeout=self._watch.within_s)
 
     async def _archive(self) -> None:
         """Read everything, durably."""

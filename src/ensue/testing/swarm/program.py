@@ -31,6 +31,7 @@ from ensue.testing.faults import Striker
 from ensue.testing.process import Process
 from ensue.testing.swarm.brokers import make_broker
 from ensue.testing.swarm.call_clients import CallClients
+from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.durable_reader import DurableReader
 from ensue.testing.swarm.forgery import forge, usurp
 from ensue.testing.swarm.handlers import HandlerRun
@@ -94,6 +95,7 @@ class Program:
         """What struck, and when: one list, also while the program runs."""
         self.problems: list[str] = []
         """What applications met that they must not meet."""
+        self._client_watch = ClientWatch(world, self.problems, self.late_s, lambda: self.is_refused)
         self.durable: list[str] = []
         """Names of durable subscriptions."""
         self.broken: dict[str, int] = {}
@@ -148,6 +150,7 @@ class Program:
         await asyncio.sleep(self.busy_s)
         await striker.stop()
         self.calm = True
+        self._client_watch.healed(self.clients)
         if drawn.mishap == "flipped" and drawn.servers == 1:
             self._start("auditor", self._audit)
         self.noticed_ns = world.now_ns + NOTICE_NS
@@ -155,6 +158,7 @@ class Program:
         self.final_ns = world.now_ns
         await asyncio.sleep(SETTLE_S - FINAL_S)
         self.over, self.over_ns = True, world.now_ns
+        self._client_watch.over()
         await self._end()
         await asyncio.gather(*others)
         forgotten = self.calls.forgotten.names
@@ -266,6 +270,7 @@ class Program:
                 if not self._expects(error):
                     self.problems.append(f"{name}: {error!r}")
                     return
+                self._client_watch.failed(name, error)
                 if isinstance(error, SubscriptionLost | LogLost):
                     self._saw_damage = True
                     if name in self._hands:

@@ -32,6 +32,7 @@ from ensue.testing.swarm.absences import (
     without_final_ends,
 )
 from ensue.testing.swarm.brokers import BrokerDraw, draw_broker, make_broker
+from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.judge import SECOND_NS, judge
 from ensue.testing.swarm.leaks import judge_leaks
 from ensue.testing.swarm.rare_faults import (
@@ -136,6 +137,7 @@ class TotalContentProgram:
         self.filters: dict[tuple[str, str], str] = {}
         """By bus and subscription."""
         self.settle_s = SETTLE_S + long_settle_s(drawn.faults)
+        self._watch = ClientWatch(world, self.problems, long_settle_s(drawn.faults))
         self.calm = False
         """Whether faults are over: publishers stop."""
         self.over = False
@@ -159,8 +161,10 @@ class TotalContentProgram:
         await asyncio.sleep(BUSY_S + long_busy_s(drawn.faults))
         await striker.stop()
         self.calm = True
+        self._watch.healed(self.clients)
         await asyncio.sleep(self.settle_s)
         self.over, self.over_ns = True, self.world.now_ns
+        self._watch.over()
         await self._end()
         self.problems += striker.hung
         self.problems += await judge_leaks(self.cluster, self.clients)
@@ -171,19 +175,23 @@ class TotalContentProgram:
         return Random(self.random.random())  # noqa: S311 - replays a seed
 
     def _start(self, name: str, main: Callable[..., Awaitable[None]], *args: object) -> None:
-        self.clients.append(self.world.start(name, self._client, main, args))
+        self.clients.append(self.world.start(name, self._client, name, main, args))
 
-    async def _client(self, main: Callable[..., Awaitable[None]], args: tuple[object, ...]) -> None:
+    async def _client(
+        self, name: str, main: Callable[..., Awaitable[None]], args: tuple[object, ...]
+    ) -> None:
         """Run a program again after errors that applications have to expect."""
         while not self.over:
             try:
                 await main(*args)
-            except (TransportError, EventsInDoubt):
+            except (TransportError, EventsInDoubt) as error:
+                self._watch.failed(name, error)
                 await asyncio.sleep(0.5)
             except (SubscriptionLost, AccessDenied) as error:
                 expected = "superseded" in str(error) or is_expiry(error, self.drawn.faults)
                 if not expected and not self._was_away(error):
                     raise
+                self._watch.failed(name, error)
                 await asyncio.sleep(0.5)
             else:
                 if self.calm:
@@ -223,7 +231,7 @@ class TotalContentProgram:
                     self.events[event.id] = attributes
                 await asyncio.sleep(random.choice((0.01, 0.1, 0.5)))
             with suppress(EventVoided):
-                await bus.flush(timeout=self.settle_s / 2)
+                await bus.flush(timeout=self._watch.within_s)
             # A server that is away now would not learn that this publisher leaves.
             await asyncio.sleep(SETTLE_S / 4)
 

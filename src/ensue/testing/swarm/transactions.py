@@ -1,15 +1,13 @@
 """Programs by content: subscriptions that move between clients in transactions of three kinds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import Any
 
 import msgspec
 
 import ensue
-from ensue.checkers import Verdict, check
 from ensue.core.errors import (
     EventsInDoubt,
     LocalProtocolError,
@@ -17,12 +15,12 @@ from ensue.core.errors import (
     TransactionPending,
     TransportError,
 )
-from ensue.core.trace import Row
 from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Faults, Striker, draw_faults
 from ensue.testing.process import Process
 from ensue.testing.swarm.callers import make_callers
+from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients, draw_users
 from ensue.testing.swarm.durable_calls import DurableTerms, draw_terms
 from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
@@ -40,7 +38,7 @@ from ensue.testing.swarm.rare_faults import (
 from ensue.testing.swarm.users import MEMBER, READER, content_access
 from ensue.testing.world import World
 
-__all__ = ["ContentDraw", "ContentProgram", "draw_content", "judge_content"]
+__all__ = ["ContentDraw", "ContentProgram", "draw_content"]
 
 BUSY_S = 15.0
 SETTLE_S = 40.0
@@ -186,6 +184,7 @@ class ContentProgram:
         self.over = False
         self.calm_ns = 0
         """When faults were over."""
+        self._watch = ClientWatch(world, self.problems, self.late_s)
         self._expired = (LocalProtocolError,) if may_expire(drawn.faults) else ()
         self.denied = DeniedClients(self.problems, self._expired)
         """What a client gets whose session brokers gave up."""
@@ -220,11 +219,13 @@ class ContentProgram:
         await asyncio.sleep(BUSY_S / 2)
         await striker.stop()
         self.calm, self.calm_ns = True, world.now_ns
+        self._watch.healed(self.clients)
         if drawn.dies:
             await self._kill_coordinator()
         await asyncio.sleep(SETTLE_S + self.late_s)
         self.problems += judge_buffers(self._buses.values())
         self.over = True
+        self._watch.over()
         for client in self.clients:
             with suppress(TimeoutError):
                 async with asyncio.timeout(60.0):
@@ -250,6 +251,7 @@ class ContentProgram:
             phase=self,
             url=self._any_url,
             late_s=SETTLE_S / 4 + long_settle_s(self.drawn.faults),
+            watch=self._watch,
             expired=self._expired,
             terms=self.drawn.durable,
             reader_url=self._url(self.cluster.names[0], READER),
@@ -274,6 +276,8 @@ class ContentProgram:
             world,
             drawn.seed,
             self.problems,
+            watch=self._watch,
+            expired=self._expired,
             url=self._any_url,
             is_calm=lambda: self.calm,
             is_over=lambda: self.over,
@@ -285,7 +289,7 @@ class ContentProgram:
     async def _stream(self, random: Random) -> None:
         """Publish all the time, without waiting for answers."""
         while not self.calm:
-            with suppress(TransportError, EventsInDoubt, *self._expired):
+            with self._watch.expects("stream", TransportError, EventsInDoubt, *self._expired):
                 async with ensue.connect(self._any_url(random), order=None, name="stream") as bus:
                     await bus.advertise(where="x exists")
                     while not self.calm:
@@ -411,7 +415,8 @@ class ContentProgram:
                 finally:
                     # Plans of others may still name it: nothing is owed to it any more.
                     self.world.crashed(self.world.host(name))
-            except (TransportError, SubscriptionLost, EventsInDoubt, *self._expired):
+            except (TransportError, SubscriptionLost, EventsInDoubt, *self._expired) as error:
+                self._watch.failed(name, error)
                 await asyncio.sleep(0.5)
 
     async def _connected(self, name: str, random: Random) -> None:
@@ -454,9 +459,15 @@ class ContentProgram:
                 await self._act(bus, name, random)
             finally:
                 self._takers.pop(name, None)
-                for task in (mover, *readers):
-                    task.cancel()
-                await asyncio.gather(mover, *readers, return_exceptions=True)
+                await self._stop(name, mover, *readers)
+
+    async def _stop(self, name: str, *tasks: asyncio.Task[None]) -> None:
+        """Cancel tasks of a client, and report those that an error ended that nothing allows."""
+        for task in tasks:
+            task.cancel()
+        for error in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(error, Exception) and not isinstance(error, self._expired):
+                self.problems.append(f"{name} failed beside its calls: {error!r}")
 
     async def _move_on(
         self,
@@ -476,7 +487,7 @@ class ContentProgram:
                 if self.drawn.rivals:
                     pause_s = 1.0 - self.world.now_s % 1.0
                 await asyncio.sleep(pause_s)
-                with suppress(ensue.TransactionAborted, TransactionPending, LocalProtocolError):
+                with suppress(ensue.TransactionAborted, TransactionPending, *self._expired):
                     await self._move(bus, name, random, take)
             await asyncio.Event().wait()
 
@@ -544,12 +555,11 @@ class ContentProgram:
                 while not self.over:  # noqa: ASYNC110 - processes share no event
                     await asyncio.sleep(0.5)
             finally:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+                await self._stop(name, reading)
 
     async def _operate(self, bus: ensue.Bus, name: str, random: Random) -> None:
         others = [each for other, each in self._names.items() if other != name]
-        with suppress(EventsInDoubt, LocalProtocolError):
+        with suppress(EventsInDoubt, *self._expired):
             if random.random() < 0.5 or not others:
                 event = await bus.publish({"x": random.randint(0, 4)}, b"plain", timeout=20.0)
                 self.moves.confirm(event)
@@ -669,28 +679,3 @@ class ContentProgram:
                     self.problems.append(f"liveness: a {kind} transaction timed out: {error}")
             except TransactionPending as error:
                 self.problems.append(f"liveness: a {kind} transaction is pending: {error}")
-
-
-def judge_content(rows: Sequence[Row]) -> list[str]:
-    """Return what is wrong with a run, in words; nothing: it is valid."""
-    kept: dict[Any, Row] = {}
-    for row in rows:
-        # A broker that restarts may record again what it was not certain to have recorded.
-        key: Any = (
-            (row.node, row.action, row.event, row.transaction, row.subscription, row.publisher)
-            if row.node.startswith("server-")
-            else (row.node, row.step)
-        )
-        kept.setdefault(key, row)
-        if row.action == "crashed":
-            # Brokers know a bus by the name of its content session.
-            session = msgspec.structs.replace(row, node=f"{row.node}.content", step=1)
-            kept[session.node, "crashed"] = session
-    report = check(list(kept.values()), order="transactions")
-    if report.verdict is not Verdict.INVALID:
-        return [reason for reason in report.reasons if "malformed" in reason]
-    return [
-        f"{finding.checker}: {each.because}"
-        for finding in report.findings
-        for each in finding.violations
-    ]
