@@ -210,6 +210,10 @@ class ContentSession:
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._opening
 
+    def opened(self) -> "asyncio.Future[None]":
+        """Start connecting; return what a caller may await, or cancel, for itself alone."""
+        return _uncancelled(self.opening())
+
     async def _open(self) -> None:
         if self._driver is None:
             await self._hub.enter(self.name)
@@ -634,3 +638,11 @@ class ContentSession:
             self._hub.leave(self.name)
             self._give_up(LocalProtocolError("the bus was closed"))
         self.brokers.leave()
+
+
+def _uncancelled(task: "asyncio.Task[None]") -> "asyncio.Future[None]":
+    """Return an awaitable of a task that goes on if it is cancelled, or not awaited."""
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    awaited = asyncio.shield(task)
+    awaited.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return awaited
