@@ -177,6 +177,8 @@ class ContentSession:
         """Called with a transaction, a path in it and the invitation."""
         self.takes: dict[str, tuple[str, Callable[[str, str, Publication], Awaitable[None]]]] = {}
         """By subscription to invitations: its filter, and what to call instead of `on_invited`."""
+        self._taking = asyncio.Lock()
+        """Held while `takes` changes."""
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
         """Called with the name and filter of a subscription that another bus's plan has made."""
         self.kept_max = PENDING_MAX
@@ -364,7 +366,16 @@ class ContentSession:
     async def take_invitations(
         self, where: str, act: Callable[[str, str, Publication], Awaitable[None]] | None
     ) -> None:
-        """Take invitations by content with a filter; None: no longer."""
+        """Take invitations by content with a filter; None: no longer.
+
+        Changes are made in sequence: each goes by what the one before it has done.
+        """
+        async with self._taking:
+            await self._change_invitations(where, act)
+
+    async def _change_invitations(
+        self, where: str, act: Callable[[str, str, Publication], Awaitable[None]] | None
+    ) -> None:
         had = [name for name, (its, _) in self.takes.items() if its == where]
         if act is not None and had:
             self.takes[had[0]] = (where, act)
@@ -542,11 +553,12 @@ class ContentSession:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def begin_work(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Begin work that the caller may await; its error is raised there, or nowhere."""
-        task = self._do(work)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return task
+    def begin_work(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        """Begin work that the caller may await; its error is raised there, or nowhere.
+
+        It goes on if the caller is cancelled.
+        """
+        return _uncancelled(self._do(work))
 
     def _made(self, name: str, where: str) -> None:
         """Give a planned subscription to the application, unless it reads it already."""
