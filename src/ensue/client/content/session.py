@@ -353,7 +353,13 @@ class ContentSession:
             names.append(name)
             return number
 
-        answer = await self.request(advertise)
+        await self.open()
+        asked = self.ask(advertise)
+        try:
+            answer = await self.answer(asked)
+        except asyncio.CancelledError:
+            self._withdraw_advertisement(names[0])  # The caller does not get its name.
+            raise
         if answer.refused:
             text = f"it can't be advertised: {in_words(answer.refused)}"
             found = limit_in(answer.refused)
@@ -362,6 +368,11 @@ class ContentSession:
             raise BadInput(text)
         self.advertised[names[0]] = where
         return names[0]
+
+    def _withdraw_advertisement(self, name: str) -> None:
+        """Withdraw an advertisement, in the background."""
+        if self._failure is None and self._driver is not None and not self._driver.closed:
+            self.ask(lambda client, now: client.unadvertise(name, now_ns=now))
 
     async def take_invitations(
         self, where: str, act: Callable[[str, str, Publication], Awaitable[None]] | None
