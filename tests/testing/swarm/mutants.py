@@ -10,9 +10,13 @@ runs each with the seed noted beside it. `--search` looks for the first seed tha
 
 import argparse
 import asyncio
+import inspect
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -103,7 +107,11 @@ from ensue.transports.tcp.carrier import TcpCarrier
 from ensue.transports.tcp.link import Link
 from ensue.transports.tcp.messages import Framer
 
-__all__ = ["MUTANTS", "UNFOUND", "Mutant", "find", "found_by", "planted"]
+__all__ = ["MUTANTS", "UNFOUND", "BrokenMutant", "Mutant", "find", "found_by", "planted", "played"]
+
+TESTS = Path(__file__).parents[2]
+OUTDATED = (AttributeError, KeyError, NameError, TypeError)
+"""What functions raise that no longer fit the code that they replace a part of."""
 
 SEEDS_MAX = 2000
 Patch = tuple[object, str, object]
@@ -1475,26 +1483,73 @@ UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)
 """Bugs that no program reaches yet, or that harm nothing that is judged."""
 
 
+class BrokenMutant(Exception):
+    """A mutant that fails by its own code, not by its bug."""
+
+
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """Put a mistake into the production code."""
+    """Put a mistake into the production code; raise `BrokenMutant` if it no longer fits that."""
+    broken: list[str] = []
     with ExitStack() as stack:
         for target, name, value in mutant.patches:
+            checked = _checked(value, broken)
             if isinstance(target, str):
-                stack.enter_context(mock.patch(f"{target}.{name}", value))
+                stack.enter_context(mock.patch(f"{target}.{name}", checked))
             else:
-                stack.enter_context(mock.patch.object(target, name, value))
+                stack.enter_context(mock.patch.object(target, name, checked))
         yield
+    if broken:
+        raise BrokenMutant(f"mutant is broken: {mutant.name!r} raised {broken[0]}")
+
+
+def _checked(value: Any, broken: list[str]) -> Any:
+    """Return a replacement; note errors of its own code, which production code may catch."""
+    if isinstance(value, property):
+        return property(_checked(value.fget, broken))
+    if not inspect.isfunction(value):
+        return value
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        try:
+            yield
+        except OUTDATED as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            if TESTS in Path(place.filename).parents:
+                broken.append(f"{error!r} ({place.filename}:{place.lineno})")
+            raise
+
+    @wraps(value)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with noted():
+            return value(*arguments, **options)
+
+    @wraps(value)
+    async def run(*arguments: Any, **options: Any) -> Any:
+        with noted():
+            return await value(*arguments, **options)
+
+    @wraps(value)
+    def iterate(*arguments: Any, **options: Any) -> Any:
+        with noted():
+            return (yield from value(*arguments, **options))
+
+    if inspect.isgeneratorfunction(value):
+        return iterate
+    return run if inspect.iscoroutinefunction(value) else call
+
+
+def played(seed: int, order: str) -> str:
+    """Return what a seed finds wrong; empty: nothing."""
+    problems = run(draw(seed, order)).problems
+    return problems[0] if problems else ""
 
 
 def found_by(mutant: Mutant, seed: int) -> str:
     """Return what a seed finds wrong with a mistake planted; empty: nothing."""
     with planted(mutant):
-        try:
-            problems = run(draw(seed, mutant.order)).problems
-        except Exception as error:  # noqa: BLE001 - whatever a run raises, it has found it
-            return f"{type(error).__name__}: {error}"
-    return problems[0] if problems else ""
+        return played(seed, mutant.order)
 
 
 def find(mutant: Mutant, seeds: Iterable[int]) -> int | None:
