@@ -202,7 +202,7 @@ class ContentSession:
         """Connect, unless connected; return when all brokers know this client."""
         if self._failure is not None:
             raise self._failure
-        await asyncio.shield(self.opening())
+        await self.opened()
 
     def opening(self) -> "asyncio.Task[None]":
         """Start connecting, unless that has begun; return the task."""
@@ -214,7 +214,7 @@ class ContentSession:
 
     def opened(self) -> "asyncio.Future[None]":
         """Start connecting; return what a caller may await, or cancel, for itself alone."""
-        return _uncancelled(self.opening())
+        return self._end_of(self.opening())
 
     async def _open(self) -> None:
         if self._driver is None:
@@ -569,7 +569,30 @@ class ContentSession:
 
         It goes on if the caller is cancelled.
         """
-        return _uncancelled(self._do(work))
+        return self._end_of(self._do(work))
+
+    def _end_of(self, task: "asyncio.Task[None]") -> "asyncio.Future[None]":
+        """Return the end of a task, to be awaited or not: cancelling it leaves the task.
+
+        If closing cancels the task, the caller gets an error: it was not cancelled itself.
+        """
+        if task.done():
+            return task
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def over(done: "asyncio.Task[None]") -> None:
+            error = self._failure if done.cancelled() else done.exception()
+            if isinstance(error, Exception):
+                fail(end, error)
+            elif end.done():
+                pass
+            elif done.cancelled():
+                end.cancel()
+            else:
+                end.set_result(None)
+
+        task.add_done_callback(over)
+        return end
 
     def _made(self, name: str, where: str) -> None:
         """Give a planned subscription to the application, unless it reads it already."""
@@ -650,6 +673,7 @@ class ContentSession:
         for reader in self.recorded:
             reader.record_unread("unread")
         self.recorded = {}
+        closed = self._failure = self._failure or LocalProtocolError("the bus was closed")
         for task in self._tasks:
             task.cancel()
         if self._opening is not None:
@@ -659,13 +683,5 @@ class ContentSession:
                 self._driver.command(lambda node, now: node.client.leave(now_ns=now))
                 self._driver.close()
             self._hub.leave(self.name)
-            self._give_up(LocalProtocolError("the bus was closed"))
+            self._give_up(closed)
         self.brokers.leave()
-
-
-def _uncancelled(task: "asyncio.Task[None]") -> "asyncio.Future[None]":
-    """Return an awaitable of a task that goes on if it is cancelled, or not awaited."""
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    awaited = asyncio.shield(task)
-    awaited.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return awaited
