@@ -13,7 +13,8 @@ from tests.testing import cancelled_content, cancelled_servers, cancelled_transa
 from tests.testing import cancelled_operations as on_topics
 from tests.testing.cancelled import MANNERS, Client, Operation
 from tests.testing.cancelled_calls import API, NOT_CANCELLED, noted, unlisted_classes
-from tests.testing.swarm import mutants
+from tests.testing.swarm.mutants import MUTANTS
+from tests.testing.swarm.planted import planted
 
 import ensue
 from ensue.core.order import Order
@@ -160,8 +161,8 @@ def test_start_of_a_server_on_a_real_event_loop(tmp_path: Path) -> None:
     ],
 )
 def test_planted_bug_is_found(name: str, operation: Operation) -> None:
-    (mutant,) = (each for each in mutants.MUTANTS if each.name == name)
-    with mutants.planted(mutant):
+    (mutant,) = (each for each in MUTANTS if each.name == name)
+    with planted(mutant):
         try:
             found = sweep(operation, ensue.Total())
         except AssertionError as error:

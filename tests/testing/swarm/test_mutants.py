@@ -11,15 +11,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.testing.swarm.mutants import (
-    MUTANTS,
-    BrokenMutant,
-    Mutant,
-    Patch,
-    found_by,
-    planted,
-    played,
-)
+from tests.testing.swarm.mutants import MUTANTS
+from tests.testing.swarm.planted import BrokenMutant, Mutant, Patch, found_by, planted, played
 
 import ensue
 from ensue.client.bus import Bus
