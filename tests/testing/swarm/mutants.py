@@ -23,7 +23,7 @@ from tests.testing.swarm.journal_mutants import JOURNAL
 from tests.testing.swarm.leak_mutants import LEAKS
 from tests.testing.swarm.many_mutants import MANY
 from tests.testing.swarm.move_mutants import MOVES
-from tests.testing.swarm.planted import Mutant, find, found_by
+from tests.testing.swarm.planted import BrokenMutant, Mutant, find, found_by
 from tests.testing.swarm.server_mutants import SERVER
 from tests.testing.swarm.topic_mutants import TOPICS
 from tests.testing.swarm.transport_mutants import BROKERS, TRANSPORTS
@@ -207,7 +207,11 @@ def main() -> None:
         if options.names and mutant.name not in options.names:
             continue
         seeds = range(first, last) if options.search else [mutant.hint]
-        seed = find(mutant, seeds)
+        try:
+            seed = find(mutant, seeds)
+        except BrokenMutant as error:
+            sys.stdout.write(f"{error}\n")
+            continue
         why = "" if seed is None else found_by(mutant, seed).splitlines()[0][:150]
         sys.stdout.write(f"{mutant.name} ({mutant.order}): {seed} {why}\n")
         sys.stdout.flush()

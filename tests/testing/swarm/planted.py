@@ -120,5 +120,6 @@ def found_by(mutant: Mutant, seed: int) -> str:
 
 
 def find(mutant: Mutant, seeds: Iterable[int]) -> int | None:
-    """Return the first seed that finds a mistake."""
-    return next((seed for seed in seeds if found_by(mutant, seed)), None)
+    """Return the first seed that finds a mistake, and nothing without it."""
+    found = (seed for seed in seeds if found_by(mutant, seed) and not played(seed, mutant.order))
+    return next(found, None)
