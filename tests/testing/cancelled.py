@@ -9,13 +9,14 @@ wrong.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import ensue
 from ensue.core.order import Order
-from ensue.testing import Attempt, Cluster, cancel_at
+from ensue.testing import Attempt, Cluster, Simulation, cancel_at
 
-__all__ = ["END", "MANNERS", "SOON_S", "Client", "Cut", "Operation", "take"]
+__all__ = ["CUT", "END", "MANNERS", "SOON_S", "Client", "Cut", "Operation", "refused", "take"]
 
 T = TypeVar("T")
 MANNERS: tuple[dict[str, bool], ...] = ({}, {"late": True}, {"again": True})
@@ -33,23 +34,34 @@ class Cut:
         self.label = f"{suspension}{''.join(f' {each}' for each in manner)}"
         self.reached = True
         """Whether the call suspended so often."""
+        self.over = False
+        """Whether the call has ended."""
         self._client, self._suspension, self._manner = client, suspension, manner
 
     async def __call__(self, call: Awaitable[T]) -> Attempt[T]:
-        attempt = await self._client.soon(
-            "the call", cancel_at(call, self._suspension, **self._manner)
-        )
+        within = CUT.set(self)
+        try:
+            attempt = await self._client.soon(
+                "the call", cancel_at(call, self._suspension, **self._manner)
+            )
+        finally:
+            CUT.reset(within)
+            self.over = True
         self.reached = attempt.reached
         if attempt.reached and not attempt.cancelled:
             self._client.wrong("it went on")
         return attempt
 
 
+CUT: ContextVar[Cut | None] = ContextVar("cut", default=None)
+"""The point at which a task's call is cancelled, or the call that created the task."""
+
+
 class Client:
     """The process of an operation, and what its program found wrong."""
 
-    def __init__(self, cluster: Cluster, order: Order | None) -> None:
-        self.cluster, self.order = cluster, order
+    def __init__(self, simulation: Simulation, cluster: Cluster, order: Order | None) -> None:
+        self.simulation, self.cluster, self.order = simulation, cluster, order
         self.problems: list[str] = []
         self.closed: list[str] = []
         """Buses that were closed, of which servers keep nothing."""
@@ -123,6 +135,15 @@ class Client:
     async def to_end(self, events: ensue.Subscription) -> list[bytes]:
         """Return the payloads up to `END`."""
         return await self.soon("reading to the end", take(events))
+
+
+async def refused(call: Awaitable[object]) -> bool:
+    """Return whether a call is refused."""
+    try:
+        await call
+    except ensue.EnsueError:
+        return True
+    return False
 
 
 async def take(events: ensue.Subscription) -> list[bytes]:

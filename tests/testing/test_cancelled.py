@@ -9,15 +9,17 @@ import gc
 from pathlib import Path
 
 import pytest
-from tests.testing import cancelled_content, cancelled_servers
+from tests.testing import cancelled_content, cancelled_servers, cancelled_transactions
 from tests.testing import cancelled_operations as on_topics
 from tests.testing.cancelled import MANNERS, Client, Operation
-from tests.testing.swarm import mutants
+from tests.testing.cancelled_calls import API, NOT_CANCELLED, noted, unlisted_classes
+from tests.testing.swarm.mutants import MUTANTS
+from tests.testing.swarm.planted import planted
 
 import ensue
 from ensue.core.order import Order
 from ensue.server import Server, ServerConfig
-from ensue.testing import Simulation, cancel_at, simulate
+from ensue.testing import Faults, Simulation, cancel_at, simulate
 from ensue.testing.swarm.judge import judge
 from ensue.testing.swarm.leaks import judge_leaks
 
@@ -27,6 +29,7 @@ ORDERS: dict[str, Order] = {
     "merged": ensue.Merged(epsilon=0.01, delta=0.2),
     "deadline": ensue.Deadline(ms=300),
 }
+ON_CONTENT = (*cancelled_content.OPERATIONS, *cancelled_transactions.OPERATIONS)
 EVERYWHERE: tuple[Operation, ...] = (
     on_topics.connect,
     on_topics.close,
@@ -55,11 +58,13 @@ def sweep(
 ) -> list[str]:
     """Cancel an operation at all its suspensions; return what is wrong."""
 
+    faults = Faults(partitions=60, resets=60)  # Where an operation lets them strike.
+
     async def main(simulation: Simulation) -> list[str]:
         names = [f"server-{number}" for number in range(1, servers + 1)]
         url = (await simulation.broker(broker)).url if broker else ""
         cluster = await simulation.serve(*names, broker=url)
-        client = Client(cluster, order)
+        client = Client(simulation, cluster, order)
         process = simulation.start("client", operation, client)
         await process
         assert client.suspensions
@@ -67,7 +72,7 @@ def sweep(
         # A reset may overtake the last frame of a publisher: servers keep some such sessions.
         return [*client.problems, *(each for each in found if "publisher session" not in each)]
 
-    done = simulate(main, until_s=20_000)
+    done = simulate(main, faults=faults, until_s=20_000)
     problems: list[str] = done.result
     if order is not None:
         # One that was forgotten begins anew, under the same name.
@@ -98,7 +103,7 @@ def test_durable(operation: Operation, servers: int) -> None:
 
 
 @pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("operation", cancelled_content.OPERATIONS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("operation", ON_CONTENT, ids=lambda each: each.__name__)
 def test_content(operation: Operation, servers: int) -> None:
     assert sweep(operation, None, servers) == []
 
@@ -106,6 +111,21 @@ def test_content(operation: Operation, servers: int) -> None:
 @pytest.mark.parametrize("operation", cancelled_servers.OPERATIONS, ids=lambda each: each.__name__)
 def test_servers(operation: Operation) -> None:
     assert sweep(operation, None) == []
+
+
+def test_each_call_of_the_api_is_cancelled_while_it_waits() -> None:
+    """A new call needs an operation that cancels it, or a reason why none does."""
+    cancelled: set[str] = set()
+    with noted(cancelled):
+        for operation in (*EVERYWHERE, *DURABLE):
+            sweep(operation, ensue.Total())
+        for operation in (*ON_CONTENT, *cancelled_servers.OPERATIONS):
+            sweep(operation, None)
+    assert sorted(set(API) - cancelled) == sorted(NOT_CANCELLED)
+
+
+def test_api_has_each_class_that_it_returns() -> None:
+    assert unlisted_classes() == set()
 
 
 def test_start_of_a_server_on_a_real_event_loop(tmp_path: Path) -> None:
@@ -141,8 +161,8 @@ def test_start_of_a_server_on_a_real_event_loop(tmp_path: Path) -> None:
     ],
 )
 def test_planted_bug_is_found(name: str, operation: Operation) -> None:
-    (mutant,) = (each for each in mutants.MUTANTS if each.name == name)
-    with mutants.planted(mutant):
+    (mutant,) = (each for each in MUTANTS if each.name == name)
+    with planted(mutant):
         try:
             found = sweep(operation, ensue.Total())
         except AssertionError as error:

@@ -39,9 +39,8 @@ ITERATIONS_MAX = 20_000_000
 MAIN = "main"
 RUN = "ensue"
 """What buses call their run in traces."""
-
 CLOSES_MAX = 100
-"""How many times the coroutine of a killed process may wait in `finally` blocks when it is freed."""
+"""How often the coroutine of a killed process may wait in `finally` blocks when it is freed."""
 
 _log = logging.getLogger("ensue.testing")
 

@@ -13,6 +13,7 @@ from ensue.client.handover import Handover
 from ensue.client.publications import Publications
 from ensue.client.receipts import ManyReceipts
 from ensue.core.event import Event
+from ensue.transports.tcp.carrier import TcpCarrier
 
 __all__ = ["MANY"]
 
@@ -67,7 +68,8 @@ def lose_while_away(
 ) -> None:
     """A part that is published while a server is away is not sent at the reconnect."""
     carrier: Any = getattr(self._hub.transport, "carrier", None)
-    if not any(link._away for link in getattr(carrier, "_links", {}).values()):
+    links = carrier._links if isinstance(carrier, TcpCarrier) else {}
+    if not any(link._away for link in links.values()):
         real_publish_part(self, events, many, wanted=wanted)
 
 
@@ -128,7 +130,7 @@ MANY = (
         "parts are lost while a server is away",
         "total",
         ((Publications, "_publish_part", lose_while_away),),
-        87,
+        226,
     ),
     ("many come back by receipt", "total", ((ManyReceipts, "outcome", return_by_receipt),), 217),
 )

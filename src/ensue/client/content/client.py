@@ -152,7 +152,7 @@ class ContentClient:
         if handler is None:
             if where is None:
                 session.on_invited = None
-                return session.opening()
+                return session.opened()
             return session.begin_work(session.take_invitations(where, None))
         check_handler(handler, "the handler given to on_invitation", "a transaction")
 
@@ -167,7 +167,7 @@ class ContentClient:
         if where is not None:
             return session.begin_work(session.take_invitations(where, act))
         session.on_invited = act
-        return session.opening()
+        return session.opened()
 
     def on_subscription(
         self, handler: Callable[[Subscription], Awaitable[None]], options: ReadOptions
@@ -183,7 +183,7 @@ class ContentClient:
             await _wait_for(made, "on_subscription")
 
         session.on_made = take
-        return session.opening()
+        return session.opened()
 
     def _open(self, request: ContentRequest) -> Subscription:
         self._check_open()

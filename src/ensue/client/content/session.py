@@ -177,6 +177,8 @@ class ContentSession:
         """Called with a transaction, a path in it and the invitation."""
         self.takes: dict[str, tuple[str, Callable[[str, str, Publication], Awaitable[None]]]] = {}
         """By subscription to invitations: its filter, and what to call instead of `on_invited`."""
+        self._taking = asyncio.Lock()
+        """Held while `takes` changes."""
         self.on_made: Callable[[str, str], Awaitable[None]] | None = None
         """Called with the name and filter of a subscription that another bus's plan has made."""
         self.kept_max = PENDING_MAX
@@ -200,7 +202,7 @@ class ContentSession:
         """Connect, unless connected; return when all brokers know this client."""
         if self._failure is not None:
             raise self._failure
-        await asyncio.shield(self.opening())
+        await self.opened()
 
     def opening(self) -> "asyncio.Task[None]":
         """Start connecting, unless that has begun; return the task."""
@@ -209,6 +211,10 @@ class ContentSession:
             # A caller that does not await it gets the error from its next request.
             self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._opening
+
+    def opened(self) -> "asyncio.Future[None]":
+        """Start connecting; return what a caller may await, or cancel, for itself alone."""
+        return self._end_of(self.opening())
 
     async def _open(self) -> None:
         if self._driver is None:
@@ -347,7 +353,13 @@ class ContentSession:
             names.append(name)
             return number
 
-        answer = await self.request(advertise)
+        await self.open()
+        asked = self.ask(advertise)
+        try:
+            answer = await self.answer(asked)
+        except asyncio.CancelledError:
+            self._withdraw_advertisement(names[0])  # The caller does not get its name.
+            raise
         if answer.refused:
             text = f"it can't be advertised: {in_words(answer.refused)}"
             found = limit_in(answer.refused)
@@ -357,10 +369,24 @@ class ContentSession:
         self.advertised[names[0]] = where
         return names[0]
 
+    def _withdraw_advertisement(self, name: str) -> None:
+        """Withdraw an advertisement, in the background."""
+        if self._failure is None and self._driver is not None and not self._driver.closed:
+            self.ask(lambda client, now: client.unadvertise(name, now_ns=now))
+
     async def take_invitations(
         self, where: str, act: Callable[[str, str, Publication], Awaitable[None]] | None
     ) -> None:
-        """Take invitations by content with a filter; None: no longer."""
+        """Take invitations by content with a filter; None: no longer.
+
+        Changes are made in sequence: each goes by what the one before it has done.
+        """
+        async with self._taking:
+            await self._change_invitations(where, act)
+
+    async def _change_invitations(
+        self, where: str, act: Callable[[str, str, Publication], Awaitable[None]] | None
+    ) -> None:
         had = [name for name, (its, _) in self.takes.items() if its == where]
         if act is not None and had:
             self.takes[had[0]] = (where, act)
@@ -538,11 +564,35 @@ class ContentSession:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def begin_work(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Begin work that the caller may await; its error is raised there, or nowhere."""
-        task = self._do(work)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return task
+    def begin_work(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+        """Begin work that the caller may await; its error is raised there, or nowhere.
+
+        It goes on if the caller is cancelled.
+        """
+        return self._end_of(self._do(work))
+
+    def _end_of(self, task: "asyncio.Task[None]") -> "asyncio.Future[None]":
+        """Return the end of a task, to be awaited or not: cancelling it leaves the task.
+
+        If closing cancels the task, the caller gets an error: it was not cancelled itself.
+        """
+        if task.done():
+            return task
+        end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def over(done: "asyncio.Task[None]") -> None:
+            error = self._failure if done.cancelled() else done.exception()
+            if isinstance(error, Exception):
+                fail(end, error)
+            elif end.done():
+                pass
+            elif done.cancelled():
+                end.cancel()
+            else:
+                end.set_result(None)
+
+        task.add_done_callback(over)
+        return end
 
     def _made(self, name: str, where: str) -> None:
         """Give a planned subscription to the application, unless it reads it already."""
@@ -623,6 +673,7 @@ class ContentSession:
         for reader in self.recorded:
             reader.record_unread("unread")
         self.recorded = {}
+        closed = self._failure = self._failure or LocalProtocolError("the bus was closed")
         for task in self._tasks:
             task.cancel()
         if self._opening is not None:
@@ -632,5 +683,5 @@ class ContentSession:
                 self._driver.command(lambda node, now: node.client.leave(now_ns=now))
                 self._driver.close()
             self._hub.leave(self.name)
-            self._give_up(LocalProtocolError("the bus was closed"))
+            self._give_up(closed)
         self.brokers.leave()
