@@ -110,6 +110,9 @@ from ensue.testing.swarm import draw, run
         # The program: a client with manual acknowledgements held two of three events for half a
         # second, in which merged order dropped, as documented, all last events of a publisher.
         ("merged", 99),
+        # The judge: nobody else had the topics of a durable subscription, and without causal order
+        # its unacknowledged events came again at other positions.
+        ("total-noncausal", 10010),
     ],
 )
 def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:
