@@ -71,6 +71,9 @@ from ensue.testing.swarm import draw, run
         ("transactions", 52),
         # A planned subscription that another transaction withdrew first stayed open at its client.
         ("transactions", 701),
+        # A server was suspended when a client entered its name. The client connected again, and what
+        # it had sent on the abandoned connection came later: it was refused as superseded.
+        ("transactions", 343),
         # Its cause was mended before the seed was noted.
         ("transactions", 391),
         # The judge: a bus left when its connection had become silent, and the server accepted
