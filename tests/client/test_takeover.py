@@ -124,6 +124,26 @@ def test_repeated_enter_on_one_connection_is_answered_again(tmp_path: Path) -> N
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("name", ["a~1", "a~1.content", "durable"])
+def test_enter_from_an_abandoned_connection_comes_late(tmp_path: Path, name: str) -> None:
+    """A process keeps its name on its latest connection; a durable name has several processes."""
+
+    async def main() -> None:
+        async with serving(tmp_path / "d") as server:
+            assert server.listener is not None
+            abandoned = await Raw.hello(server)
+            latest = await Raw.hello(server)
+            assert await latest.enter(name) is None
+            keeps = server.listener.routes[name]
+            refusal = await abandoned.enter(name)
+            assert (refusal is not None) == ("~" in name)
+            assert (server.listener.routes[name] is keeps) == ("~" in name)
+            abandoned.close()
+            latest.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("lost", ["the first answer", "the answer after a reconnection"])
 def test_lost_answer_is_requested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str

@@ -115,6 +115,8 @@ class Connection(Peer, asyncio.Protocol):
         super().__init__()
         self.server = server
         self.hello: Hello | None = None
+        self.number = 0
+        """Rises with each connection that the server accepts."""
         self.session = platform.current().token_bytes(SESSION_BYTES)
         """Random id of this connection: a replayed Begin names another session."""
         self.established = False

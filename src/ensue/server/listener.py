@@ -251,6 +251,7 @@ class Listener:
         """Add a new connection."""
         self.connections[connection] = None
         self.accepted += 1
+        connection.number = self.accepted
         self.admission.add(connection)
         if self._closing:
             # Accepted before the socket was closed, and made afterwards.
@@ -291,7 +292,12 @@ class Listener:
                 return
             earlier = self.routes.get(name)
             held = 0 if earlier is None else earlier.names.get(name, 0)
-            if earlier is not connection and 0 < turn < held:
+            # A process abandons a connection before it opens the next: what the abandoned one still
+            # had in flight comes late. Other names may have several processes.
+            is_late = (
+                EPHEMERAL in name and earlier is not None and earlier.number > connection.number
+            )
+            if earlier is not connection and (0 < turn < held or is_late):
                 connection.exited(name, TAKEN_OVER)
                 return
             if earlier is not None and earlier is not connection:

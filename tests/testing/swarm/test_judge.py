@@ -6,8 +6,14 @@ from ensue.core.trace import Row
 from ensue.testing.swarm.judge import judge
 
 
-def problems(*story: str) -> list[str]:
-    """Return what is wrong with a story: `LIFE ACTION TOPIC [POSITION EVENT]` or `LIFE closes`."""
+def problems(*story: str, order: str = "total") -> list[str]:
+    """Return what is wrong with the lives of a story."""
+    kinds = ("renumbered", "acknowledged", "reordered", "positions")
+    return [each for each in judged(*story, order=order) if each.startswith(kinds)]
+
+
+def judged(*story: str, order: str) -> list[str]:
+    """Judge a story: `LIFE ACTION TOPIC [POSITION EVENT]` or `LIFE closes`."""
     rows: list[Row] = []
     for at_ns, part in enumerate(story, 1):
         life, action, *rest = part.split()
@@ -20,17 +26,16 @@ def problems(*story: str) -> list[str]:
             true_ns=at_ns,
             action=action,
             topic=topic,
-            subscription="reader",
-            order="total",
-            verdict="",
+            subscription="other" if life == "other" else "reader",
+            order=order,
+            verdict="unread" if action == "discarded" else "",
             position=int(position) if position else None,
             event=event or None,
             publisher="p" if event else None,
             publisher_seq=int(event[1:]) if event else None,
         )
         rows.append(row)
-    found = judge(rows, "total", settle_s=None, durable=["reader"])
-    return [each for each in found if each.startswith(("renumbered", "acknowledged"))]
+    return judge(rows, order, settle_s=None, durable=["reader"])
 
 
 HANDED = ("1 subscribed a", "1 subscribed b", "1 delivered a 1 e1", "1 crashed")
@@ -55,3 +60,74 @@ def test_positions_are_kept_unless_a_later_life_leaves_the_topic(
     """Only an event that did not come again before its topic was left loses its position."""
     found = problems(*HANDED, *story)
     assert any(each.startswith("renumbered") for each in found) == is_renumbered, found
+
+
+READ = ("1 delivered b 2 f1", "1 delivered a 3 e2", "1 crashed")
+
+
+@pytest.mark.parametrize(
+    ("story", "problem"),
+    [
+        # Nobody else has both topics: events that come again may be in another order, and others
+        # may come between them.
+        (("2 delivered b 1 f1", "2 delivered a 2 e1", "2 delivered a 3 e2"), ""),
+        (("2 delivered b 1 f1", "2 delivered b 2 f2", "2 delivered a 3 e1"), ""),
+        (("2 delivered a 1 e1", "2 acknowledged a 1", "2 crashed", "3 delivered b 2 f1"), ""),
+        # Within a topic the order stays, nothing acknowledged comes again, and positions count.
+        (("2 delivered a 1 e2", "2 delivered a 2 e1"), "reordered"),
+        (("2 delivered b 1 f1", "2 acknowledged a 1", "2 delivered b 2 f1"), "acknowledged"),
+        (("2 acknowledged a 1", "2 crashed", "3 delivered b 1 f1"), "acknowledged"),
+        (("2 delivered b 1 f1", "2 delivered a 3 e1"), "reordered"),
+        (("2 delivered b 1 f1", "2 unsubscribed a", "2 delivered b 3 f2"), ""),
+        (("2 discarded a 2 e2", "2 delivered b 1 f1", "2 delivered b 3 f2"), ""),
+    ],
+)
+def test_without_causal_order_positions_go_to_other_events(
+    story: tuple[str, ...], problem: str
+) -> None:
+    """What a reader had and did not acknowledge keeps its order within each topic."""
+    found = problems(*HANDED[:-1], *READ, *story, order="total-noncausal")
+    assert [each.split(":")[0] for each in found] == [problem][: bool(problem)], found
+
+
+PUBLISHED = tuple(
+    f"p {action} {event}" for event in ("a 0 e1", "b 0 f1") for action in ("submitted", "published")
+)
+AGAIN = ("1 delivered a 1 e1", "1 delivered b 2 f1", "2 delivered b 1 f1", "2 delivered a 2 e1")
+
+
+@pytest.mark.parametrize(
+    ("story", "is_reordered"),
+    [
+        (("other subscribed a", "other subscribed b", *PUBLISHED), True),
+        (("other subscribed a", *PUBLISHED), False),
+        # Topics that it left count, until it ends.
+        (("other subscribed a", "other subscribed b", "other unsubscribed b", *PUBLISHED), True),
+        (("other subscribed b", "other unsubscribed b", "other subscribed a", *PUBLISHED), False),
+        (("other subscribed a", "other subscribed b", "other crashed", *PUBLISHED), False),
+        (
+            (
+                "other subscribed a",
+                "other subscribed b",
+                *PUBLISHED[:3],
+                "other crashed",
+                PUBLISHED[3],
+            ),
+            False,
+        ),
+        # It came too late.
+        (("other subscribed a", *PUBLISHED[:2], "other subscribed b", *PUBLISHED[2:]), False),
+    ],
+)
+def test_topics_that_another_subscription_shares_keep_their_order(
+    story: tuple[str, ...], *, is_reordered: bool
+) -> None:
+    """Without causal order: what comes again has the order that it had."""
+    found = problems("1 subscribed a", "1 subscribed b", *story, *AGAIN, order="total-noncausal")
+    assert [each.split(":")[0] for each in found] == ["reordered"][:is_reordered], found
+
+
+def test_a_new_event_at_a_position_of_another_is_a_delivery() -> None:
+    """The checkers see it: they report that no client published it."""
+    story = (*HANDED[:-1], *READ, "2 delivered b 1 f1", "2 delivered b 2 f2")
+    assert any("delivered f2 " in each for each in judged(*story, order="total-noncausal"))

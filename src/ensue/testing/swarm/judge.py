@@ -7,10 +7,14 @@ all its lives:
 - `acknowledged`: what was acknowledged, and known to be safe, never comes again;
 - `renumbered`: a position is always the same event, unless a later life leaves the topic of an
   unacknowledged event before that comes again: its position goes to the next event;
+- `reordered`, in total order that is not causal: positions count the deliveries of each life, and
+  events come again in the order they had if they are of one topic, or of two that another
+  subscription shares;
 - and, with repeated deliveries left out, it is a subscriber like any other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
@@ -19,6 +23,7 @@ from ensue.checkers import Verdict, check
 from ensue.client.trace_rows import CLOSED
 from ensue.core.trace import Row
 from ensue.runtime.deadline_nodes import SLACK_NS_MAX
+from ensue.testing.swarm.shared_topics import SharedTopics
 
 __all__ = ["judge", "judge_final", "judge_prompt"]
 
@@ -49,6 +54,10 @@ def judge(
     if lost_ns is not None:
         rows = [row for row in rows if row.action != "published" or (row.true_ns or 0) >= lost_ns]
     names = set(durable)
+    numbered = order != "total-noncausal"
+    # A server that lost its log does not know who shared topics either.
+    shared = SharedTopics(() if numbered or broken or lost_ns is not None else rows)
+    redeliveries = _redeliveries if numbered else partial(_reorders, shared)
     kept = [row for row in rows if row.subscription not in names]
     for name in sorted(names):
         lives = sorted(
@@ -64,10 +73,11 @@ def judge(
         if anew_ns is not None:
             since = [row for row in lives if (row.true_ns or 0) >= anew_ns]
             lives = lives[: len(lives) - len(since)]
-            problems += _redeliveries(name, since)
-            kept += _one_life(f"{name} anew", since)
-        problems += _redeliveries(name, lives)
-        kept += _one_life(name, lives, lost_ns=None if anew_ns is None else lost_ns)
+            problems += redeliveries(name, since)
+            kept += _one_life(f"{name} anew", since, numbered=numbered)
+        problems += redeliveries(name, lives)
+        ended_ns = None if anew_ns is None else lost_ns
+        kept += _one_life(name, lives, numbered=numbered, lost_ns=ended_ns)
     report = check(
         kept,
         order,
@@ -169,6 +179,50 @@ def _redeliveries(name: str, lives: Sequence[Row]) -> list[str]:
     return problems
 
 
+def _reorders(shared: SharedTopics, name: str, lives: Sequence[Row]) -> list[str]:
+    """Return what came again wrongly where only shared topics are ordered together."""
+    problems = []
+    safe = 0
+    open_events: dict[int, str | None] = {}
+    done: set[str | None] = set()
+    ranks: dict[str | None, int] = {}
+    got: dict[str, list[Row]] = {}
+    counted: dict[str, int] = {}
+    unread: dict[str, set[int]] = {}
+    for row in lives:
+        position = row.position or 0
+        if row.action == "acknowledged":
+            safe = max(safe, position)
+            done |= {open_events.pop(one) for one in list(open_events) if one <= safe}
+        elif row.action in ("subscribed", "unsubscribed"):
+            counted.pop(row.node, None)  # Positions may jump.
+        elif row.verdict == "unread":
+            unread.setdefault(row.node, set()).add(position)
+        elif row.action == "delivered":
+            if row.event in done or position <= safe:
+                problems.append(
+                    f"acknowledged: {name} got {row.event} at position {position} again at "
+                    f"{row.node}, after it had acknowledged up to {safe}"
+                )
+            before = counted.get(row.node, position - 1)
+            skipped = set(range(before + 1, position)) - unread.get(row.node, set())
+            if position <= before or skipped:
+                problems.append(
+                    f"reordered: {name} got {row.event} at position {position} after {before}"
+                )
+            rank = ranks.setdefault(row.event, len(ranks))
+            earlier = got.setdefault(row.node, [])
+            problems += [
+                f"reordered: {name} got {other.event} before {row.event} at {row.node}, not after"
+                for other in earlier
+                if rank < ranks[other.event]
+                and (other.topic == row.topic or shared.orders(name, row, other))
+            ]
+            earlier.append(row)
+            open_events[position], counted[row.node] = row.event, position
+    return problems
+
+
 def _with_doubtful_leaves(lives: list[Row], leaves: Sequence[tuple[int, str]]) -> list[Row]:
     """Add the end of subscriptions that a life began to leave and was killed before it had.
 
@@ -192,26 +246,29 @@ def _with_doubtful_leaves(lives: list[Row], leaves: Sequence[tuple[int, str]]) -
     return sorted(found, key=lambda row: row.true_ns or 0)
 
 
-def _one_life(name: str, lives: Sequence[Row], *, lost_ns: int | None = None) -> list[Row]:
+def _one_life(
+    name: str, lives: Sequence[Row], *, numbered: bool, lost_ns: int | None = None
+) -> list[Row]:
     """Return the rows of a durable subscription as those of one subscriber, without repeats.
 
-    `lost_ns` is when it ended because its log was lost.
+    `numbered` says whether an event that comes again has the position that it had. `lost_ns` is
+    when it ended because its log was lost.
     """
     found: list[Row] = []
-    seen: set[int] = set()
+    seen: set[int | str | None] = set()
     joined: set[str] = set()
-    delivered = {row.position for row in lives if row.action == "delivered"}
+    delivered = {_identity(row, numbered) for row in lives if row.action == "delivered"}
     for row in lives:
         if row.action == "discarded":
             # Its topic was left before it was read, or it does not match; else it comes again in
             # the next life.
-            unread = row.verdict == "unread" and row.position not in delivered
+            unread = row.verdict == "unread" and _identity(row, numbered) not in delivered
             if not unread and row.verdict != "unmatched":
                 continue
         elif row.action == "delivered":
-            if row.position in seen:
+            if _identity(row, numbered) in seen:
                 continue
-            seen.add(row.position or 0)
+            seen.add(_identity(row, numbered))
         elif row.action == "subscribed":
             if row.topic in joined and not row.verdict:
                 continue
@@ -222,8 +279,17 @@ def _one_life(name: str, lives: Sequence[Row], *, lost_ns: int | None = None) ->
             joined.discard(row.topic or "")
         else:
             continue
-        found.append(msgspec.structs.replace(row, node=f"durable {name}", step=len(found) + 1))
+        position = row.position if numbered else None
+        found.append(
+            msgspec.structs.replace(
+                row, node=f"durable {name}", step=len(found) + 1, position=position
+            )
+        )
     return found if lost_ns is None else _ended(found, sorted(joined), lost_ns)
+
+
+def _identity(row: Row, numbered: bool) -> int | str | None:
+    return row.position if numbered else row.event
 
 
 def _ended(rows: list[Row], topics: Sequence[str], at_ns: int) -> list[Row]:

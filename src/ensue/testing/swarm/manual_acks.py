@@ -44,8 +44,9 @@ class ManualAcks:
                         async for event in events:
                             context.taken.take(events, event)
                             unacknowledged.append(event)
-                            if context.phase.calm and len(unacknowledged) >= pending_max:
-                                break  # It catches up.
+                            is_last = len(unacknowledged) >= pending_max or not events.waiting
+                            if context.phase.calm and is_last:
+                                break  # It catches up: what it holds takes room for the next.
                 self._count(events, len(unacknowledged))
                 if len(unacknowledged) >= pending_max and not context.phase.calm:
                     await self._wait_without_room(events)

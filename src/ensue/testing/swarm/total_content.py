@@ -194,7 +194,8 @@ class TotalContentProgram:
                 self._watch.failed(name, error)
                 await asyncio.sleep(0.5)
             else:
-                if self.calm:
+                # A durable subscription that closes while faults end is entered once more.
+                if self.calm and main == self._publish:
                     return
 
     def _was_away(self, error: Exception) -> bool:
