@@ -17,6 +17,7 @@ from ensue.testing.swarm.absences import (
     without_expired,
     without_final_ends,
     without_forgotten,
+    without_missed,
 )
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
 from ensue.testing.swarm.content_judge import judge_content
@@ -190,7 +191,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         broken=program.broken,
         leaves=program.leaves,
     )
-    problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
+    problems = without_missed(problems, unnoticed)
     problems = without_expired(problems, rows, program.world.pauses)
     problems += [*unordered, *forgotten.judge(renamed), *program.calls.closes.judge(every)]
     problems += program.taken.judge(rows)
