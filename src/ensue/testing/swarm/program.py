@@ -56,6 +56,8 @@ SETTLE_S = 40.0
 """How long after healing everything that is owed has arrived."""
 FINAL_S = 12.0
 """How long after healing publishers publish once more, which nothing may stop."""
+EXPIRE_S = 60.0
+"""After how long servers give up clients that were killed."""
 CLOSE_MARGIN_S = 3.0
 """How much longer than its `close_timeout` closing a bus may take."""
 NOTICE_NS = 5_000_000_000
@@ -126,9 +128,16 @@ class Program:
         """By process: the name of its bus."""
 
     @property
+    def expire_s(self) -> float:
+        """How much longer receipts may take: in causal order, until killed subscribers expire."""
+        faults = self.drawn.faults
+        killed = faults.client_kills or faults.client_power_cuts
+        return EXPIRE_S if killed and isinstance(self.drawn.order, ensue.Causal) else 0.0
+
+    @property
     def is_refused(self) -> bool:
-        """Whether a server refused its log, as it had to: nothing is owed then."""
-        return bool(self.cluster.damaged) and self.mishap.is_accepted
+        """Whether a server refused its log, as it had to."""
+        return self.mishap.is_refused
 
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
@@ -223,12 +232,12 @@ class Program:
         """Wait for all clients: none may hang."""
         for client in self.clients:
             with suppress(TimeoutError):
-                async with asyncio.timeout(30.0):
+                async with asyncio.timeout(30.0 + self.expire_s):
                     await client.ended()
             if client.alive:
                 waits = "; ".join(client.waits())
-                if not self.is_refused:
-                    self.problems.append(f"liveness: {client.name} did not end in 30 s: {waits}")
+                if not self.mishap.holds_up(durable=client.name in self.durable):
+                    self.problems.append(f"liveness: {client.name} did not end in time: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
 
@@ -324,12 +333,9 @@ class Program:
 
     async def _flush(self, bus: ensue.Bus) -> None:
         try:
-            await bus.flush(timeout=SETTLE_S / 2 + self.late_s)
+            await bus.flush(timeout=SETTLE_S / 2 + self.late_s + self.expire_s)
         except EventsInDoubt as error:
-            # Receipts of causal order wait for killed subscribers until these expire.
-            faults = self.drawn.faults
-            killed = faults.client_kills or faults.client_power_cuts
-            if not self.is_refused and not (killed and isinstance(bus.order, ensue.Causal)):
+            if not self.mishap.holds_up():
                 self.problems.append(f"liveness: no receipts long after healing: {error}")
         else:
             if bus.unsettled:
@@ -626,7 +632,7 @@ class Program:
                     await event.ack()
                     hands.safe(safe)
             except TimeoutError:
-                if limit_s == self._ack_s and not self.is_refused:
+                if limit_s == self._ack_s and not self.mishap.holds_up(durable=True):
                     self.problems.append(f"liveness: an acknowledgement took {limit_s:g} s")
             events.remove(event)
             if keeps_some and hands.random.random() < 0.5:
