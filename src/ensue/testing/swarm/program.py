@@ -56,8 +56,6 @@ SETTLE_S = 40.0
 """How long after healing everything that is owed has arrived."""
 FINAL_S = 12.0
 """How long after healing publishers publish once more, which nothing may stop."""
-EXPIRE_S = 60.0
-"""After how long servers give up clients that were killed."""
 CLOSE_MARGIN_S = 3.0
 """How much longer than its `close_timeout` closing a bus may take."""
 NOTICE_NS = 5_000_000_000
@@ -97,7 +95,9 @@ class Program:
         """What struck, and when: one list, also while the program runs."""
         self.problems: list[str] = []
         """What applications met that they must not meet."""
-        self._client_watch = ClientWatch(world, self.problems, self.late_s, lambda: self.is_refused)
+        self._client_watch = ClientWatch(
+            world, self.problems, self.late_s, lambda: self.mishap.is_refused
+        )
         self.durable: list[str] = []
         """Names of durable subscriptions."""
         self.broken: dict[str, int] = {}
@@ -126,18 +126,6 @@ class Program:
         self.outsider = Outsider(drawn.topics, drawn.outsider, self.problems)
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
-
-    @property
-    def expire_s(self) -> float:
-        """How much longer receipts may take: in causal order, until killed subscribers expire."""
-        faults = self.drawn.faults
-        killed = faults.client_kills or faults.client_power_cuts
-        return EXPIRE_S if killed and isinstance(self.drawn.order, ensue.Causal) else 0.0
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a server refused its log, as it had to."""
-        return self.mishap.is_refused
 
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
@@ -181,7 +169,7 @@ class Program:
             self.problems.append(
                 "refusal: clients got an error about damage, and the server goes on"
             )
-        if not self.is_refused:
+        if not self.mishap.is_refused:
             self.problems += [
                 f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
             ]
@@ -232,7 +220,7 @@ class Program:
         """Wait for all clients: none may hang."""
         for client in self.clients:
             with suppress(TimeoutError):
-                async with asyncio.timeout(30.0 + self.expire_s):
+                async with asyncio.timeout(30.0 + self.drawn.expire_s):
                     await client.ended()
             if client.alive:
                 waits = "; ".join(client.waits())
@@ -333,7 +321,7 @@ class Program:
 
     async def _flush(self, bus: ensue.Bus) -> None:
         try:
-            await bus.flush(timeout=SETTLE_S / 2 + self.late_s + self.expire_s)
+            await bus.flush(timeout=SETTLE_S / 2 + self.late_s + self.drawn.expire_s)
         except EventsInDoubt as error:
             if not self.mishap.holds_up():
                 self.problems.append(f"liveness: no receipts long after healing: {error}")
