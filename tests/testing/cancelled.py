@@ -7,7 +7,7 @@ wrong.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TypeVar
@@ -36,6 +36,8 @@ class Cut:
         """Whether the call suspended so often."""
         self.over = False
         """Whether the call has ended."""
+        self.twice = False
+        """Whether the call was cancelled a second time."""
         self._client, self._suspension, self._manner = client, suspension, manner
 
     async def __call__(self, call: Awaitable[T]) -> Attempt[T]:
@@ -48,6 +50,7 @@ class Cut:
             CUT.reset(within)
             self.over = True
         self.reached = attempt.reached
+        self.twice = bool(self._manner.get("again")) and attempt.suspensions > self._suspension
         if attempt.reached and not attempt.cancelled:
             self._client.wrong("it went on")
         return attempt
@@ -65,6 +68,8 @@ class Client:
         self.problems: list[str] = []
         self.closed: list[str] = []
         """Buses that were closed, of which servers keep nothing."""
+        self._cut_off: dict[str, None] = {}
+        """Those of them that were closed by a call that was cancelled twice."""
         self.suspensions: list[int] = []
         """By manner: at how many suspensions the call was cancelled."""
         self._label = ""
@@ -83,7 +88,28 @@ class Client:
         """Enter a bus of the order."""
         async with self.connect(name) as bus:
             yield bus
+        self.closes(bus)
+
+    def closes(self, bus: ensue.Bus, cut: Cut | None = None) -> None:
+        """Note that a bus was closed, by a call that was cut or by another one."""
         self.closed.append(bus.name)
+        if cut is not None and cut.twice:
+            self._cut_off[bus.name] = None
+
+    def left_behind(self, leaks: Iterable[str], reset: Iterable[str]) -> list[str]:
+        """Return the leaks without those that closing a bus may leave.
+
+        Servers keep the session of a publisher that did not learn what became of its last event.
+        They also keep it if its last frame does not reach them: a second cancellation drops that,
+        and a reset of the connection (`reset` has the buses) may overtake it.
+        """
+        rows = self.cluster.world.rows
+        received = {row.event for row in rows if row.action == "published"}
+        doubtful = {
+            row.node for row in rows if row.action == "submitted" and row.event not in received
+        }
+        allowed = {f"the publisher session {name}" for name in {*self._cut_off, *doubtful, *reset}}
+        return [each for each in leaks if each.partition(" has ")[2] not in allowed]
 
     @property
     def relays(self) -> bool:

@@ -15,7 +15,7 @@ async def connect(client: Client) -> None:
         attempt = await cut(bus.__aenter__())
         if not attempt.cancelled:
             await bus.close()
-            client.closed.append(bus.name)
+            client.closes(bus)
         async with client.bus("same") as again, again.subscribe("t") as events:
             await client.soon("publishing", again.publish("t", END))
             client.expect("a new bus got", await client.to_end(events), [])
@@ -31,7 +31,7 @@ async def close(client: Client) -> None:
             await client.soon("subscribing", bus.subscribe("t").__aenter__())
             await bus.publish("t", cut.label.encode(), receipt=False)
             attempt = await cut(bus.close())
-            client.closed.append(bus.name)
+            client.closes(bus, cut)
             if "closed" not in repr(bus):
                 client.wrong(f"it is not closed: {bus!r}")
             await client.soon("closing again", bus.close())
@@ -56,7 +56,7 @@ async def leave_block(client: Client) -> None:
     for cut in client.cuts(client.leaving_manners):
         bus = client.connect("same")
         await cut(work(bus))
-        client.closed.append(bus.name)
+        client.closes(bus, cut)
         async with client.bus("same") as again, again.subscribe("t") as events:
             await client.soon("publishing", again.publish("t", END))
             for each in await client.to_end(events):

@@ -81,6 +81,11 @@ class Cluster:
         login = f"?token={token}" if token else ""
         return f"ensue://{name}:{PORT}{login}"
 
+    def placed(self, name: str) -> tuple[str, ...] | None:
+        """Return the topics that are placed on a server; None: all topics are."""
+        chain = self.configs[name].chain
+        return next((each.topics for each in chain if each.name == name), None)
+
     async def start(self) -> None:
         """Start all servers, and a supervisor that starts those again that end."""
         for name in self.names:

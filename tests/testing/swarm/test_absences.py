@@ -9,6 +9,7 @@ from ensue.testing.swarm.absences import (
     without_expired,
     without_final_ends,
     without_forgotten,
+    without_unnoticed,
 )
 from ensue.testing.swarm.judge import judge
 
@@ -112,13 +113,14 @@ def test_node_that_is_killed_while_paused_ends_when_the_pause_begins() -> None:
     ("absent", "node", "at_s", "is_judged"),
     [
         ("reader~1", "reader~1", 20, False),
-        ("server-1", "reader~1", 20, False),
+        # A server that is suspended gives up no client.
+        ("server-1", "reader~1", 20, True),
         # Another one was absent, or before, or long ago.
         ("reader~2", "reader~1", 20, True),
         ("reader~1", "reader~1", 5, True),
         ("reader~1", "reader~1", 120, True),
         # Servers never give up a durable subscription.
-        ("server-1", "audit", 20, True),
+        ("audit", "audit", 20, True),
     ],
 )
 def test_missed_event_is_judged_unless_its_subscriber_was_given_up(
@@ -136,6 +138,32 @@ def test_missed_event_is_judged_unless_its_subscriber_was_given_up(
     )
     problem = f"complete: {node} never delivered e, which publisher published on a"
     found = without_expired([problem], [row], {absent: [(10 * second, 80 * second)]})
+    assert found == ([problem] if is_judged else [])
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_judged"),
+    [
+        ("complete: reader~1 never delivered e, which p published on a", False),
+        ("complete: durable log never delivered e, which p published on a", False),
+        ("total: reader~1 delivered e before f, but reader~2 delivered f before e", False),
+        ("causal: reader~1 delivered f (its 1st) before e, but p published e before f", False),
+        (
+            "complete: reader~1 never delivered g, which p published on a; delivered e, a later",
+            True,
+        ),
+        ("total: reader~1 delivered e before g, but reader~2 delivered g before e", True),
+        # It got each of them once, and one publisher's to a topic in their sequence.
+        ("complete: reader~1 delivered e (its 3rd), but had delivered it before (its 2nd)", True),
+        ("fifo: reader~1 delivered f (its 1st) before e (its 2nd)", True),
+        ("renumbered: position 1 of log was e, and is f", True),
+    ],
+)
+def test_events_before_a_loss_is_noticed_may_be_missing_or_in_another_order(
+    problem: str, *, is_judged: bool
+) -> None:
+    """`e` and `f` were published after a log was lost and before clients noticed, `g` later."""
+    found = without_unnoticed([problem], {"e", "f"}, {"e", "f", "g"})
     assert found == ([problem] if is_judged else [])
 
 

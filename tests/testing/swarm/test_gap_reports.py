@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from ensue.client.topic_changes import Missed
@@ -58,8 +59,35 @@ def test_slot_is_skipped_if_it_is_void(rows: list[Row], *, whole: bool, found: i
 def test_slot_is_skipped_if_it_is_reported(missed: list[Missed], found: int) -> None:
     gaps = GapReports()
     gaps.note(cast("Any", SimpleNamespace(name="reader", missed=tuple(missed))))
-    assert not gaps.is_empty
     problems = gaps.judge([row(3), row(7)])
     assert len(problems) == found
     assert all("after slot 3, and did not report [" in each for each in problems)
     assert len(gaps.judge([row(3, to="another"), row(7, to="another")])) == 1
+
+
+@pytest.mark.parametrize(
+    ("subscriber", "slot", "topic", "is_judged"),
+    [
+        ("node", 4, "a", False),
+        ("node/reader", 4, "a", False),
+        ("durable reader", 6, "a", False),
+        # It did not report this slot, or this topic; or another subscription did.
+        ("node", 7, "a", True),
+        ("node", 4, "b", True),
+        ("other", 4, "a", True),
+        ("node/another", 4, "a", True),
+        ("durable another", 4, "a", True),
+    ],
+)
+def test_missed_event_is_judged_unless_its_subscription_reported_it(
+    subscriber: str, slot: int, topic: str, *, is_judged: bool
+) -> None:
+    gaps = GapReports()
+    gaps.note(cast("Any", SimpleNamespace(name="reader", missed=(Missed("a", 4, 6),))))
+    sent = msgspec.structs.replace(row(slot, topic), action="published", event="e")
+    others = (row(3), msgspec.structs.replace(row(3, to="another"), node="other"))
+    rows = [msgspec.structs.replace(sent, node="p", subscription=None), *others]
+    problem = f"complete: {subscriber} never delivered e, which p published on {topic}"
+    duplicate = f"complete: {subscriber} delivered e (its 2nd), but had delivered it before"
+    found = gaps.without_reported([problem, duplicate], rows)
+    assert found == ([problem, duplicate] if is_judged else [duplicate])

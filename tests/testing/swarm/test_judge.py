@@ -3,6 +3,7 @@
 import pytest
 
 from ensue.core.trace import Row
+from ensue.testing.swarm import absences
 from ensue.testing.swarm.judge import judge
 
 
@@ -131,3 +132,80 @@ def test_a_new_event_at_a_position_of_another_is_a_delivery() -> None:
     """The checkers see it: they report that no client published it."""
     story = (*HANDED[:-1], *READ, "2 delivered b 1 f1", "2 delivered b 2 f2")
     assert any("delivered f2 " in each for each in judged(*story, order="total-noncausal"))
+
+
+MISHAP_NS, SETTLE_S = 100_000_000_000, 20.0
+SECOND_NS = 1_000_000_000
+
+
+def missed(
+    *story: str, lost: bool = False, refused: bool = False, durable: bool = False
+) -> set[str]:
+    """Return which events are missed in a story: `SECOND ACTION TOPIC [EVENT]`.
+
+    A reader subscribes and gets events, and `p` publishes them; after 100 s a server loses its log,
+    or refuses it. It has the topic `a`; another server has `b`.
+    """
+    rows: list[Row] = []
+    for step, part in enumerate(story, 1):
+        second, action, topic, *event = part.split()
+        number = int(event[0][1:]) if event else None
+        is_sent = action == "published"
+        rows.append(
+            Row(
+                run="run",
+                node="p" if is_sent else "reader~1",
+                step=step,
+                at_ns=int(second) * SECOND_NS,
+                true_ns=int(second) * SECOND_NS,
+                action=action,
+                topic=topic,
+                subscription=None if is_sent else "reader",
+                verdict="",
+                position=step if action == "delivered" else None,
+                event=event[0] if event else None,
+                publisher="p" if event else None,
+                publisher_seq=number,
+            )
+        )
+    found = judge(
+        rows,
+        "total",
+        settle_s=SETTLE_S,
+        durable=["reader"] if durable else [],
+        lost_ns=MISHAP_NS if lost else None,
+        lost_topics=("a",),
+        refused_ns=MISHAP_NS if refused else None,
+    )
+    return {name for each in found if (name := absences.missed(each)[1])}
+
+
+BOTH = ("1 subscribed a", "1 subscribed b")
+ALL_SENT = ("50 published a e1", "50 published b f1", "110 published a e2", "110 published b f2")
+
+
+@pytest.mark.parametrize("end", [(), ("300 unsubscribed a", "300 unsubscribed b")])
+def test_lost_log_forgives_only_earlier_receipts_of_its_topics(end: tuple[str, ...]) -> None:
+    assert missed(*BOTH, *ALL_SENT, *end) == {"e1", "f1", "e2", "f2"}
+    assert missed(*BOTH, *ALL_SENT, *end, lost=True) == {"f1", "e2", "f2"}
+
+
+@pytest.mark.parametrize("end", [(), ("300 unsubscribed a", "300 unsubscribed b")])
+def test_refused_log_forgives_only_what_waits_for_it(end: tuple[str, ...]) -> None:
+    # Its server had sent the first events long before.
+    assert missed(*BOTH, *ALL_SENT, *end, refused=True) == {"e1", "f1"}
+    # Another server's topic alone waits for nothing, unless a server has the subscription's state.
+    alone = ("1 subscribed b", *ALL_SENT, *end[1:])
+    assert missed(*alone, refused=True) == {"f1", "f2"}
+    assert missed(*alone, refused=True, durable=True) == {"f1"}
+    # One to several topics may wait for an event of another one, and that for the server.
+    assert missed("1 subscribed c", *alone, refused=True) == {"f1"}
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_refused_log_forgives_no_gap(*, durable: bool) -> None:
+    """A later event of the same publisher and topic came."""
+    sent = ("95 published a e1", "96 published a e2", "97 published a e3")
+    story = (*BOTH, *sent, "120 delivered a e2")
+    assert missed(*story, refused=True, durable=durable) == {"e1"}
+    assert missed(*story, "130 unsubscribed a", refused=True, durable=durable) == {"e1"}

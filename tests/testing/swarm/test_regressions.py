@@ -119,6 +119,15 @@ from ensue.testing.swarm import draw, run
         # The program: a durable subscription that closed while faults ended was not entered again,
         # so nothing read what it was owed.
         ("total-content", 190),
+        # The judge: a station on a broker was rolled back, and a subscription that did not notice it
+        # got events of that time in another order.
+        ("total", 1023),
+        # The judge: a server without topics refused its log; it had the state of a durable
+        # subscription, which waited for it.
+        ("total-noncausal", 105),
+        # The judge: a server refused its log, and a subscription to two topics of other servers
+        # waited for an event whose stamp was to pass it.
+        ("total-noncausal", 98),
     ],
 )
 def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:

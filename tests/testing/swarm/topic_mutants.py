@@ -14,6 +14,7 @@ from ensue.client.handover import Handover
 from ensue.client.policies import Progress
 from ensue.client.subscription import Subscription
 from ensue.orders.total import TotalOrder
+from ensue.protocols.causal.trees import Relay, Trees
 from ensue.protocols.interface import Frame, Send
 from ensue.protocols.merged.merger import OVERFLOW, Held, Merger
 from ensue.protocols.merged.subscriber import MergedSubscriber
@@ -123,6 +124,11 @@ def count_since_the_run_began(self: Runner) -> bool:
     return len(self._window) >= self._pending_max
 
 
+def want_who_is_gone(_self: Trees, relay: Relay) -> int:
+    """An event without a receipt waits for subscribers that expired."""
+    return relay.targets
+
+
 TOPICS = (
     ("events without order come again", "total", ((_Seen, "add", see_nothing),), 157),
     (
@@ -182,6 +188,7 @@ TOPICS = (
         ((Runner, "_is_full", count_since_the_run_began),),
         92,
     ),
+    ("receipts wait for the expired", "causal", ((Trees, "_still_wanted", want_who_is_gone),), 53),
     ("stations on brokers keep clients", "total", ((Station, "_sweep", nothing),), 3),
 )
 """Name, order, what is replaced by what, and a seed that finds it and finds nothing without it."""

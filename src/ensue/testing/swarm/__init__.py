@@ -17,6 +17,7 @@ from ensue.testing.swarm.absences import (
     without_expired,
     without_final_ends,
     without_forgotten,
+    without_unnoticed,
 )
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
 from ensue.testing.swarm.content_judge import judge_content
@@ -154,18 +155,20 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     ]
     unnoticed: set[str] = set()
     if drawn.broker is not None and program.mishap.lost_ns is not None:
+        lost_ns, lost_topics = program.mishap.lost_ns, program.mishap.lost_topics
+
+        def is_unnoticed(row: Row) -> bool:
+            """Return whether clients of the server had not noticed by then that its log was lost."""
+            concerned = lost_topics is None or row.topic in lost_topics
+            return concerned and (row.true_ns or 0) < program.noticed_ns
+
         # Events may get receipts, and be missed, before a client notices that the log was lost.
-        rows = [
-            row
-            for row in rows
-            if row.action != "published" or (row.true_ns or 0) >= program.noticed_ns
-        ]
+        rows = [row for row in rows if row.action != "published" or not is_unnoticed(row)]
         # A station that was rolled back does not know who subscribes to what.
         unnoticed = {
             row.event or ""
             for row in rows
-            if row.action == "submitted"
-            and program.mishap.lost_ns <= (row.true_ns or 0) < program.noticed_ns
+            if row.action == "submitted" and is_unnoticed(row) and lost_ns <= (row.true_ns or 0)
         }
     rows = with_early_ends(rows, program.world.pauses)
     if isinstance(drawn.order, ensue.Deadline):
@@ -185,12 +188,14 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         drawn.order.label,
         settle_s=None if is_long else settle_s,
         durable=[*program.durable, *forgotten.hands],
-        lossy=drawn.is_lossy or program.is_refused,
+        lossy=drawn.is_lossy,
         lost_ns=program.mishap.lost_ns,
+        lost_topics=program.mishap.lost_topics,
+        refused_ns=program.mishap.struck_ns if program.mishap.is_refused else None,
         broken=program.broken,
         leaves=program.leaves,
     )
-    problems = [each for each in problems if unnoticed.isdisjoint(each.replace(",", "").split())]
+    problems = without_unnoticed(problems, unnoticed, {row.event or "" for row in rows})
     problems = without_expired(problems, rows, program.world.pauses)
     problems += [*unordered, *forgotten.judge(renamed), *program.calls.closes.judge(every)]
     problems += program.taken.judge(rows)

@@ -8,20 +8,29 @@ away when it continues.
 One that is killed while it is absent has been gone since its absence began.
 
 In every order servers give up a subscriber that is absent for too long. It notices when it returns,
-and gets nothing of what was published meanwhile.
+and gets nothing of what was published meanwhile. A server that was absent itself does not count
+that time.
 
 Where faults strike for long, an event may take as long. A subscriber that ends or leaves the topic
 before faults do need not get it, unless it gets a later one of the same publisher.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from ensue.core.trace import Row
 from ensue.protocols.total.station import EPHEMERAL
 
-__all__ = ["with_early_ends", "without_expired", "without_final_ends", "without_forgotten"]
+__all__ = [
+    "missed",
+    "with_early_ends",
+    "without_expired",
+    "without_final_ends",
+    "without_forgotten",
+    "without_unnoticed",
+]
 
 EXPIRE_NS = 55_000_000_000
 """Servers give no subscriber up that was absent for less: after 60 s, less what was on the way."""
@@ -29,6 +38,8 @@ NOTICE_NS = 25_000_000_000
 """How long after its return a subscriber is connected again, or noticed that it was given up."""
 
 _HAS = frozenset({"submitted", "node_delivered"})
+_ORDERED = ("total: ", "causal: ")
+_MISSED = re.compile(r"complete: (.+) never delivered (\S+), which ")
 
 
 def without_forgotten(
@@ -81,25 +92,43 @@ def without_expired(
 ) -> list[str]:
     """Leave out that a subscriber missed what was published while servers may have given it up.
 
-    That is while its own machine was suspended for long; or a server's, which then takes all its
-    clients for absent. No server gives up a durable subscription.
+    That is while its own machine was suspended for long. No server gives up a durable subscription.
     """
     published_ns = {row.event: row.true_ns or 0 for row in rows if row.action == "published"}
 
     def is_expired(problem: str) -> bool:
-        if not problem.startswith("complete: "):
-            return False
-        _, node, _, _, event = problem.replace(",", "").split()[:5]
+        node, event = missed(problem)
         at_ns = published_ns.get(event, 0)
         return EPHEMERAL in node and any(
             begun_ns <= at_ns <= continued_ns + NOTICE_NS
-            for absent, times in pauses.items()
-            if EPHEMERAL not in absent or absent == node.partition("/")[0]
-            for begun_ns, continued_ns in times
+            for begun_ns, continued_ns in pauses.get(node.partition("/")[0], ())
             if continued_ns - begun_ns >= EXPIRE_NS
         )
 
     return [each for each in problems if not is_expired(each)]
+
+
+def without_unnoticed(
+    problems: Sequence[str], unnoticed: Collection[str], events: Collection[str]
+) -> list[str]:
+    """Leave out what clients on a broker have to expect until they notice that a log was lost.
+
+    Of events that were published in this time, subscribers may miss some and get others in another
+    order. They still get each of them once, and in its place among all others of `events`.
+    """
+
+    def is_expected(problem: str) -> bool:
+        if problem.startswith(_ORDERED):
+            return set(_words(problem)).intersection(events) <= set(unnoticed)
+        return missed(problem)[1] in unnoticed
+
+    return [each for each in problems if not is_expected(each)]
+
+
+def missed(problem: str) -> tuple[str, str]:
+    """Return who missed an event, and the event; two empty names: the problem is another one."""
+    found = _MISSED.match(problem)
+    return ("", "") if found is None else (found[1], found[2])
 
 
 def without_final_ends(rows: Sequence[Row], over_ns: int, settle_ns: int) -> list[Row]:
@@ -130,3 +159,7 @@ def with_early_ends(
         later = (index for index, each in enumerate(found) if (each.true_ns or 0) > at_ns)
         found.insert(next(later, len(found)), msgspec.structs.replace(row, true_ns=at_ns))
     return found
+
+
+def _words(problem: str) -> list[str]:
+    return re.split(r"[\s,;]+", problem)

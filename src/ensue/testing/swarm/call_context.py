@@ -9,6 +9,7 @@ import msgspec
 
 import ensue
 from ensue.core.order import Order
+from ensue.testing.swarm.mishaps import Mishap
 from ensue.testing.swarm.rare_calls import Phase
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_draw import Draw
@@ -25,10 +26,7 @@ class LongPhase(Phase, Protocol):
 
     final_ns: int
     """When they publish for the last time; 0: not yet."""
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a server refused its log, as it had to: nothing is owed then."""
+    mishap: Mishap
 
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,12 @@ A subscription gets the slots of a topic one after the other. It may skip a slot
 that it reports as missed because no log has it any longer (`Subscription.missed`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import ensue
 from ensue.client.topic_changes import Missed
 from ensue.core.trace import Row
+from ensue.testing.swarm.absences import missed
 
 __all__ = ["GapReports"]
 
@@ -19,11 +20,6 @@ class GapReports:
     def __init__(self) -> None:
         self._missed: dict[str, dict[Missed, None]] = {}
         """By name of a subscription."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no subscription missed anything."""
-        return not self._missed
 
     def note(self, events: ensue.Subscription) -> None:
         """Note what a subscription reports; at each event, because only the latest are kept."""
@@ -59,6 +55,29 @@ class GapReports:
                     f"{before}, and did not report {skipped} as missed"
                 )
         return problems
+
+    def without_reported(self, problems: Sequence[str], rows: Iterable[Row]) -> list[str]:
+        """Leave out that a subscription missed an event, if it reported that."""
+        slots: dict[str, tuple[str, int]] = {}
+        names: dict[str, set[str]] = {}
+        for row in rows:
+            if row.subscription is not None:
+                names.setdefault(row.node, set()).add(row.subscription)
+                names[f"{row.node}/{row.subscription}"] = {row.subscription}
+                names[f"durable {row.subscription}"] = {row.subscription}
+            topic = row.topic or ""
+            if row.event is not None and row.stamp is not None and topic in row.stamp:
+                slots[row.event] = (topic, row.stamp[topic])
+
+        def is_reported(problem: str) -> bool:
+            subscriber, event = missed(problem)
+            if event not in slots:
+                return False
+            topic, slot = slots[event]
+            of_it = names.get(subscriber, ())
+            return any(not self._unreported(name, topic, [slot]) for name in of_it)
+
+        return [each for each in problems if not is_reported(each)]
 
     def _unreported(self, name: str, topic: str, slots: Iterable[int]) -> list[int]:
         missed = [each for each in self._missed.get(name, ()) if each.topic == topic]

@@ -13,7 +13,7 @@ all its lives:
 - and, with repeated deliveries left out, it is a subscriber like any other.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -28,6 +28,8 @@ from ensue.testing.swarm.shared_topics import SharedTopics
 __all__ = ["judge", "judge_final", "judge_prompt"]
 
 SECOND_NS = 1_000_000_000
+_DURABLE = "durable "
+"""How the names of durable subscriptions begin in problems."""
 _GOES_ON = frozenset({CLOSED, "superseded"})
 """Verdicts of `unsubscribed` after which a durable subscription goes on in another life."""
 
@@ -40,19 +42,28 @@ def judge(
     durable: Iterable[str] = (),
     lossy: bool = False,
     lost_ns: int | None = None,
+    lost_topics: Collection[str] | None = None,
+    refused_ns: int | None = None,
     broken: Mapping[str, int] = MappingProxyType({}),
     leaves: Mapping[str, Sequence[tuple[int, str]]] = MappingProxyType({}),
 ) -> list[str]:
     """Return what is wrong with a run, in words; nothing: it is valid.
 
     `settle_s` is how long events take at most; None: no bound holds for subscriptions that end.
-    `lost_ns` is when a server lost its log: nothing is owed that had its receipt before. `broken`
-    says when durable subscriptions got that error, and began anew. `leaves` says when they began to
-    leave topics.
+    `lost_ns` is when a server lost its log: no event of its topics, `lost_topics` (None: all), is
+    owed that had its receipt before. `refused_ns` is when it refused to go on with its log, until
+    the end: subscriptions to its topics wait. `broken` says when durable subscriptions got that
+    error, and began anew. `leaves` says when they began to leave topics.
     """
     problems: list[str] = []
     if lost_ns is not None:
-        rows = [row for row in rows if row.action != "published" or (row.true_ns or 0) >= lost_ns]
+        rows = [
+            row
+            for row in rows
+            if row.action != "published"
+            or (row.true_ns or 0) >= lost_ns
+            or (lost_topics is not None and row.topic not in lost_topics)
+        ]
     names = set(durable)
     numbered = order != "total-noncausal"
     # A server that lost its log does not know who shared topics either.
@@ -78,6 +89,8 @@ def judge(
         problems += redeliveries(name, lives)
         ended_ns = None if anew_ns is None else lost_ns
         kept += _one_life(name, lives, numbered=numbered, lost_ns=ended_ns)
+    if refused_ns is not None:
+        kept = _with_waits(kept, lost_topics, refused_ns)
     report = check(
         kept,
         order,
@@ -282,7 +295,7 @@ def _one_life(
         position = row.position if numbered else None
         found.append(
             msgspec.structs.replace(
-                row, node=f"durable {name}", step=len(found) + 1, position=position
+                row, node=f"{_DURABLE}{name}", step=len(found) + 1, position=position
             )
         )
     return found if lost_ns is None else _ended(found, sorted(joined), lost_ns)
@@ -290,6 +303,46 @@ def _one_life(
 
 def _identity(row: Row, numbered: bool) -> int | str | None:
     return row.position if numbered else row.event
+
+
+def _with_waits(rows: Sequence[Row], topics: Collection[str] | None, since_ns: int) -> list[Row]:
+    """Owe nothing more to subscriptions that wait for a server since a time.
+
+    Those to its topics do (None: all are), and durable ones: any server may have their state. If it
+    has topics, a subscription to several others does too: one of their events may have a slot, and
+    wait for a stamp of the server. All of them still get events without a gap.
+    """
+    joined: dict[tuple[str, str | None], set[str]] = {}
+    for row in rows:
+        if row.action == "subscribed":
+            joined.setdefault((row.node, row.subscription), set()).add(row.topic or "")
+    waiting = {
+        key
+        for key, its in joined.items()
+        if topics is None
+        or not its.isdisjoint(topics)
+        or (topics and len(its) > 1)
+        or key[0].startswith(_DURABLE)
+    }
+    found: list[Row] = []
+    last: dict[tuple[str, str | None, str | None], Row] = {}
+    steps: dict[str, int] = {}
+    for row in rows:
+        key = (row.node, row.subscription, row.topic)
+        steps[row.node] = max(row.step, steps.get(row.node, 0))
+        if row.action == "crashed":
+            last = {each: its for each, its in last.items() if each[0] != row.node}
+        elif row.action == "subscribed" and key[:2] in waiting:
+            last[key] = row
+        elif row.action == "unsubscribed" and key[:2] in waiting:
+            last.pop(key, None)
+            row = msgspec.structs.replace(row, true_ns=min(row.true_ns or 0, since_ns))  # noqa: PLW2901
+        found.append(row)
+    for row in last.values():
+        steps[row.node] += 1
+        end = msgspec.structs.replace(row, action="unsubscribed", step=steps[row.node])
+        found.append(msgspec.structs.replace(end, true_ns=since_ns, verdict=""))
+    return found
 
 
 def _ended(rows: list[Row], topics: Sequence[str], at_ns: int) -> list[Row]:

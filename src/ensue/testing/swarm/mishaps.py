@@ -48,13 +48,34 @@ class Mishap:
         self._random = world.generator("mishap")
         self.lost_ns: int | None = None
         """When a server lost events that had receipts."""
+        self.server = ""
+        """The server whose log is damaged or lost."""
+        self.struck_ns = 0
+        """When that happened."""
         self.problems: list[str] = []
         self.log: list[str] = []
+
+    @property
+    def lost_topics(self) -> tuple[str, ...] | None:
+        """Topics of the server that lost its log; None: all topics."""
+        return self._cluster.placed(self.server) if self.server else None
 
     @property
     def is_accepted(self) -> bool:
         """Whether clients may get the error that a log is lost or damaged."""
         return self.kind in ("flipped", "cut", "lost", "rolled back")
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a server refused its log, as it had to."""
+        return bool(self._cluster.damaged) and self.is_accepted
+
+    def holds_up(self, *, durable: bool = False) -> bool:
+        """Return whether clients may wait for such a server until the end.
+
+        They do if it has topics; durable subscriptions also if it has their state, as any may.
+        """
+        return self.is_refused and (durable or self.lost_topics != ())
 
     async def strike(self) -> None:
         """Let it happen at some time of the next seconds."""
@@ -82,12 +103,16 @@ class Mishap:
             case "flipped":
                 if random.random() < 0.5:
                     self._down(server)
+                self._strike(server)
                 self._note(f"flip {disk.flip_bit(DATA)} of {server.name}")
                 self._up(server)
             case "cut":
                 await self._cut(server)
             case "lost" | "rolled back":
                 await self._lose(server)
+
+    def _strike(self, server: Process) -> None:
+        self.server, self.struck_ns = server.name, self._world.now_ns
 
     def _note(self, what: str) -> None:
         self.log.append(f"{self._world.now_s:.3f} s: {what}")
@@ -105,6 +130,7 @@ class Mishap:
         while not server.alive:  # noqa: ASYNC110 - until the supervisor starts it
             await asyncio.sleep(0.1)
         self._cluster.down[server.name] = None
+        self._strike(server)
         server.terminate()
         await server.ended()
         logs = [DATA / name for name in disk.names(DATA) if name.endswith(".log")]
@@ -135,6 +161,7 @@ class Mishap:
             disk.lose(DATA)
         else:
             disk.roll_back(DATA)
+        self._strike(server)
         self.lost_ns = self._world.now_ns
         self._note(f"{self.kind} {server.name}")
         self._up(server)

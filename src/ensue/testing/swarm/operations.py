@@ -604,12 +604,7 @@ def judge_operations(program: OperationsProgram, rows: list[Row]) -> list[str]:
     kept = with_early_ends(kept, pauses)
     retention = program.drawn.retention
     is_kept = retention.bytes is None and retention.age_s is None
-    problems = judge(
-        kept,
-        "total",
-        settle_s=program.settle_s / 2,
-        durable=program.durable,
-        lossy=not program.gaps.is_empty,
-    )
+    problems = judge(kept, "total", settle_s=program.settle_s / 2, durable=program.durable)
+    problems = program.gaps.without_reported(problems, kept)
     problems = without_expired(problems, kept, pauses)
     return problems + program.gaps.judge(kept, program.whole if is_kept else ())

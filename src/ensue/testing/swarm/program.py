@@ -95,7 +95,9 @@ class Program:
         """What struck, and when: one list, also while the program runs."""
         self.problems: list[str] = []
         """What applications met that they must not meet."""
-        self._client_watch = ClientWatch(world, self.problems, self.late_s, lambda: self.is_refused)
+        self._client_watch = ClientWatch(
+            world, self.problems, self.late_s, lambda: self.mishap.is_refused
+        )
         self.durable: list[str] = []
         """Names of durable subscriptions."""
         self.broken: dict[str, int] = {}
@@ -124,11 +126,6 @@ class Program:
         self.outsider = Outsider(drawn.topics, drawn.outsider, self.problems)
         self.publishers: dict[str, str] = {}
         """By process: the name of its bus."""
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether a server refused its log, as it had to: nothing is owed then."""
-        return bool(self.cluster.damaged) and self.mishap.is_accepted
 
     async def run(self) -> None:
         """Start servers and clients, let faults strike, heal, and let everything arrive."""
@@ -172,7 +169,7 @@ class Program:
             self.problems.append(
                 "refusal: clients got an error about damage, and the server goes on"
             )
-        if not self.is_refused:
+        if not self.mishap.is_refused:
             self.problems += [
                 f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
             ]
@@ -223,12 +220,12 @@ class Program:
         """Wait for all clients: none may hang."""
         for client in self.clients:
             with suppress(TimeoutError):
-                async with asyncio.timeout(30.0):
+                async with asyncio.timeout(30.0 + self.drawn.expire_s):
                     await client.ended()
             if client.alive:
                 waits = "; ".join(client.waits())
-                if not self.is_refused:
-                    self.problems.append(f"liveness: {client.name} did not end in 30 s: {waits}")
+                if not self.mishap.holds_up(durable=client.name in self.durable):
+                    self.problems.append(f"liveness: {client.name} did not end in time: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
 
@@ -324,12 +321,9 @@ class Program:
 
     async def _flush(self, bus: ensue.Bus) -> None:
         try:
-            await bus.flush(timeout=SETTLE_S / 2 + self.late_s)
+            await bus.flush(timeout=SETTLE_S / 2 + self.late_s + self.drawn.expire_s)
         except EventsInDoubt as error:
-            # Receipts of causal order wait for killed subscribers until these expire.
-            faults = self.drawn.faults
-            killed = faults.client_kills or faults.client_power_cuts
-            if not self.is_refused and not (killed and isinstance(bus.order, ensue.Causal)):
+            if not self.mishap.holds_up():
                 self.problems.append(f"liveness: no receipts long after healing: {error}")
         else:
             if bus.unsettled:
@@ -626,7 +620,7 @@ class Program:
                     await event.ack()
                     hands.safe(safe)
             except TimeoutError:
-                if limit_s == self._ack_s and not self.is_refused:
+                if limit_s == self._ack_s and not self.mishap.holds_up(durable=True):
                     self.problems.append(f"liveness: an acknowledgement took {limit_s:g} s")
             events.remove(event)
             if keeps_some and hands.random.random() < 0.5:

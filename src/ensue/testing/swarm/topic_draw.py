@@ -20,6 +20,8 @@ __all__ = ["Draw", "draw_topics"]
 
 PROMPT_S, PROMPT_BROKER_S = 3.5, 12.5
 """How long an event may take while publishers are killed: a lease of 1 s or 10 s, and a margin."""
+EXPIRE_S = 60.0
+"""After how long servers give up clients that were killed."""
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,12 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
         A station on a broker does not see that a client is gone: it waits for the whole lease.
         """
         return PROMPT_S if self.broker is None else PROMPT_BROKER_S
+
+    @property
+    def expire_s(self) -> float:
+        """How much longer receipts may take: in causal order, until killed subscribers expire."""
+        killed = self.faults.client_kills or self.faults.client_power_cuts
+        return EXPIRE_S if killed and isinstance(self.order, ensue.Causal) else 0.0
 
     @property
     def is_prompt(self) -> bool:

@@ -73,7 +73,7 @@ class UnorderedCalls:
             try:
                 await bus.flush(timeout=FLUSH_S + context.late_s)
             except EventsInDoubt as error:
-                if not context.phase.is_refused:
+                if not context.phase.mishap.is_refused:
                     self._problems.append(f"liveness: no receipts long after healing: {error}")
             await context.until_over()
 
@@ -173,6 +173,6 @@ class UnorderedCalls:
             settle_s=settle_s,
             lossy=not mild or bool(self._overflow),
         )
-        if not context.phase.is_refused:
+        if not context.phase.mishap.is_refused:
             problems += judge_final(own, context.phase.final_ns, [self._sender])
         return others, [f"unordered: {each}" for each in problems]
