@@ -199,14 +199,19 @@ def test_killed_process_leaves_no_block_for_a_later_collection() -> None:
         finally:
             await asyncio.sleep(1000)
 
+    async def waits_below() -> None:
+        kept.append(waits())
+        await kept[-1]
+
     async def main(simulation: Simulation) -> None:
-        process = simulation.start("server", waits)
-        await asyncio.sleep(1)
-        kept.append(process.task.get_coro())
-        process.kill()
+        for each in (waits, waits_below):
+            process = simulation.start(each.__name__, each)
+            await asyncio.sleep(1)
+            kept.append(process.task.get_coro())
+            process.kill()
 
     simulate(main)
-    assert getcoroutinestate(kept[0]) == CORO_CLOSED
+    assert [getcoroutinestate(each) for each in kept] == [CORO_CLOSED] * 3
 
 
 def test_unhandled_exception_of_a_callback_fails_the_run() -> None:

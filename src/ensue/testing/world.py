@@ -17,7 +17,7 @@ import traceback
 from bisect import insort
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from inspect import CORO_CLOSED, getcoroutinestate
+from inspect import CORO_CLOSED, getcoroutinestate, iscoroutine
 from math import inf
 from random import Random
 from typing import Any
@@ -39,7 +39,7 @@ ITERATIONS_MAX = 20_000_000
 MAIN = "main"
 RUN = "ensue"
 """What buses call their run in traces."""
-CLOSES_MAX = 100
+CLOSES_MAX = 1000
 """How often the coroutine of a killed process may wait in `finally` blocks when it is freed."""
 
 _log = logging.getLogger("ensue.testing")
@@ -312,9 +312,16 @@ class World:
 
 
 def _finish(coroutine: Any) -> None:
-    """Close a coroutine until it has left all of its blocks, also if it waits in them."""
+    """Close a coroutine until it has left all of its blocks, also if it waits in them.
+
+    From the innermost outwards: one that waits while it is closed fails the one that awaits it, and
+    is left behind.
+    """
     for _ in range(CLOSES_MAX):
-        with suppress(BaseException):
-            coroutine.close()
         if getcoroutinestate(coroutine) == CORO_CLOSED:
             return
+        innermost = coroutine
+        while iscoroutine(inner := innermost.cr_await) and getcoroutinestate(inner) != CORO_CLOSED:
+            innermost = inner
+        with suppress(BaseException):
+            innermost.close()
