@@ -268,7 +268,7 @@ def _one_life(
     when it ended because its log was lost.
     """
     found: list[Row] = []
-    seen: set[int | str | None] = set()
+    seen: set[tuple[int | None, str | None]] = set()
     joined: set[str] = set()
     delivered = {_identity(row, numbered) for row in lives if row.action == "delivered"}
     for row in lives:
@@ -292,17 +292,26 @@ def _one_life(
             joined.discard(row.topic or "")
         else:
             continue
-        position = row.position if numbered else None
-        found.append(
-            msgspec.structs.replace(
-                row, node=f"{_DURABLE}{name}", step=len(found) + 1, position=position
-            )
-        )
+        found.append(row)
+    found = _as_one_node(f"{_DURABLE}{name}", found, numbered)
     return found if lost_ns is None else _ended(found, sorted(joined), lost_ns)
 
 
-def _identity(row: Row, numbered: bool) -> int | str | None:
-    return row.position if numbered else row.event
+def _as_one_node(node: str, rows: Sequence[Row], numbered: bool) -> list[Row]:
+    """Return rows as those of one node; a position that goes to another event is left out."""
+    found: list[Row] = []
+    counted: set[int | None] = set()
+    for step, row in enumerate(rows, 1):
+        position = row.position if numbered and row.position not in counted else None
+        if row.action == "delivered":
+            counted.add(position)
+        found.append(msgspec.structs.replace(row, node=node, step=step, position=position))
+    return found
+
+
+def _identity(row: Row, numbered: bool) -> tuple[int | None, str | None]:
+    # A position may go to another event, where the one that had it is missed (`_redeliveries`).
+    return (row.position if numbered else None, row.event)
 
 
 def _with_waits(rows: Sequence[Row], topics: Collection[str] | None, since_ns: int) -> list[Row]:
