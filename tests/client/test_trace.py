@@ -584,7 +584,7 @@ def test_superseded_subscription_is_unsubscribed_with_the_reason(tmp_path: Path)
     assert_valid(tmp_path / "t")
 
 
-def test_forgotten_subscription_leaves_its_topics_once(tmp_path: Path) -> None:
+def test_forgotten_subscription_leaves_its_topics_and_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -599,5 +599,10 @@ def test_forgotten_subscription_leaves_its_topics_once(tmp_path: Path) -> None:
 
     asyncio.run(main())
     lines = story(tmp_path / "t", "delivered", "discarded", "unsubscribed")
-    assert sorted(lines) == ["delivered t/1 @1", "discarded t/2 @2 unread", "unsubscribed t"]
+    assert sorted(lines) == [
+        "delivered t/1 @1",
+        "discarded t/2 @2 unread",
+        "unsubscribed t",
+        "unsubscribed t forgotten",
+    ]
     assert_valid(tmp_path / "t")
