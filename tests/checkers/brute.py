@@ -101,6 +101,114 @@ def positions(rows: Sequence[Row]) -> Found:
     return found
 
 
+ANEW = ("forgotten", "replaced", "rolled back")
+
+
+def again(rows: Sequence[Row], *, clock_error_ns: int) -> Found:
+    """List what came again to a durable subscription after it was acknowledged."""
+    found: Found = Counter()
+    for name in {row.subscription for row in of_action(rows, "acknowledged") if row.subscription}:
+        every = of_action(
+            rows, "delivered", "discarded", "acknowledged", "subscribed", "unsubscribed"
+        )
+        mine = [row for row in every if row.subscription == name]
+        mine += of_action(rows, "restarted")
+        mine.sort(key=lambda row: (row.node, row.step))
+        begins = [row for row in mine if _begins_life(mine, row)]
+        begins.sort(key=lambda row: (_reading(rows, mine, row), row.node, row.step))
+        epoch: list[Row] = []
+        for begin in begins:
+            epoch = [begin] if _is_anew(begin) else [*epoch, begin]
+            wrong, is_anew = _again_in_life(rows, mine, epoch, begin, clock_error_ns)
+            if is_anew:
+                epoch = [begin]
+            for row in wrong:
+                found["again", who(row), text(row.event)] += 1
+    return found
+
+
+def _is_anew(row: Row) -> bool:
+    return row.action == "unsubscribed" and row.verdict in ANEW
+
+
+def _begins_life(mine: Sequence[Row], row: Row) -> bool:
+    before = [one for one in mine if one.node == row.node and one.step < row.step]
+    if not before or row.action == "restarted" or _is_anew(row):
+        return True
+    return row.action == "subscribed" and not subscribed_before(mine, row)
+
+
+def _life_of(mine: Sequence[Row], row: Row) -> Row:
+    """Return the beginning of the life that a row belongs to."""
+    begins = [one for one in mine if one.node == row.node and one.step <= row.step]
+    return [one for one in begins if _begins_life(mine, one)][-1]
+
+
+def _reading(rows: Sequence[Row], mine: Sequence[Row], row: Row) -> int:
+    """Return the time of a row; a clock that is set back counts as one that stood still."""
+    timed = of_action(rows, "published", "subscribed", "unsubscribed", "crashed")
+    simulated = all(one.true_ns is not None for one in timed)
+    until = [one for one in mine if one.node == row.node and one.step <= row.step]
+    return max(one.true_ns if simulated and one.true_ns is not None else one.at_ns for one in until)
+
+
+def _covers(mine: Sequence[Row], row: Row) -> bool:
+    """Whether a row acknowledges something of the subscription that has not ended."""
+    before = [one for one in mine if one.node == row.node and one.step < row.step]
+    turns = [one for one in before if _is_anew(one) or one.action in ("subscribed", "delivered")]
+    return row.action == "acknowledged" and not (turns and _is_anew(turns[-1]))
+
+
+def _again_in_life(
+    rows: Sequence[Row], mine: Sequence[Row], epoch: list[Row], begin: Row, clock_error_ns: int
+) -> tuple[list[Row], bool]:
+    timed = of_action(rows, "published", "subscribed", "unsubscribed", "crashed")
+    slack_ns = 0 if all(one.true_ns is not None for one in timed) else clock_error_ns
+    acknowledged = [row for row in mine if _covers(mine, row)]
+    limit = 0
+    for row in acknowledged:
+        born = _life_of(mine, row)
+        if born not in epoch or born == begin:
+            continue
+        if row.node == begin.node or (
+            _reading(rows, mine, row) + slack_ns < _reading(rows, mine, begin)
+        ):
+            limit = max(limit, row.position or 0)
+    had = [
+        row
+        for born in epoch[:-1]
+        for row in mine
+        if row.action in ("delivered", "discarded")
+        and row.position is not None
+        and row.event is not None
+        and _life_of(mine, row) == born
+    ]
+    last_at = {row.position: row.event for row in had}
+    placed = {row.event: row.position for row in had}
+    own: list[Row] = []
+    found: list[Row] = []
+    repeats = differs = False
+    for row in mine:
+        if row.action != "delivered" or row.position is None or _life_of(mine, row) != begin:
+            continue
+        by_itself = any(
+            one.node == row.node
+            and one.step < row.step
+            and _life_of(mine, one) == begin
+            and (one.position or 0) >= row.position
+            for one in acknowledged
+        )
+        place = placed.get(row.event)
+        at_last = place is not None and place <= limit and last_at[place] == row.event
+        repeat = at_last or (row.position <= limit and last_at.get(row.position) == row.event)
+        repeats = repeats or repeat
+        differs = differs or (row.position <= limit and row.position in last_at and not repeat)
+        own += [row] * by_itself
+        found += [row] * (by_itself or repeat or row.position <= limit)
+    is_anew = differs and not repeats
+    return (own if is_anew else found), is_anew
+
+
 def subscribed_before(rows: Sequence[Row], change: Row) -> set[str]:
     """List the topics that a subscriber has right before one of its own rows."""
     topics: set[str] = set()

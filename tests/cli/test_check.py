@@ -52,6 +52,27 @@ def test_violation_exits_with_1_and_prints_the_witness(shell: Shell, tmp_path: P
     assert shell("check", tmp_path / "t", "--order", "fifo", "--causal").code == 0
 
 
+def test_redelivery_after_an_acknowledgement_is_found(shell: Shell, tmp_path: Path) -> None:
+    """A durable subscription of two processes, one after the other."""
+    script = Script().publish("p1", "a").publish("p1", "b")
+    billing = {"subscription": "billing"}
+    script.subscribe("s1", "x", **billing)
+    for position, event in enumerate("ab", 1):
+        script.deliver("s1", event, position=position, **billing)
+    script.row("s1", "acknowledged", position=2, **billing).crash("s1")
+    trace.write(script.rows, tmp_path / "good")
+    assert shell("check", tmp_path / "good", "--order", "total").code == 0
+    script.subscribe("s2", "x", **billing).deliver("s2", "b", position=2, **billing)
+    trace.write(script.rows, tmp_path / "bad")
+    ended = shell("check", tmp_path / "bad", "--order", "total")
+    assert ended.code == 1
+    assert "1 acknowledged event that came again" in ended.stdout
+    assert (
+        "s2 delivered b to billing at position 2 again (first at s1), though s1 had acknowledged "
+        "everything up to position 2"
+    ) in " ".join(ended.stdout.split())
+
+
 def test_merged_order_and_delivery_times_are_checked(shell: Shell, tmp_path: Path) -> None:
     trace.write(good(), tmp_path / "t")
     ended = shell("check", tmp_path / "t", "--order", "merged", "--within", "1us")

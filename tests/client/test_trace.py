@@ -584,7 +584,7 @@ def test_superseded_subscription_is_unsubscribed_with_the_reason(tmp_path: Path)
     assert_valid(tmp_path / "t")
 
 
-def test_forgotten_subscription_leaves_its_topics_once(tmp_path: Path) -> None:
+def test_forgotten_subscription_leaves_its_topics_and_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             serving(tmp_path / "d") as server,
@@ -599,5 +599,40 @@ def test_forgotten_subscription_leaves_its_topics_once(tmp_path: Path) -> None:
 
     asyncio.run(main())
     lines = story(tmp_path / "t", "delivered", "discarded", "unsubscribed")
-    assert sorted(lines) == ["delivered t/1 @1", "discarded t/2 @2 unread", "unsubscribed t"]
+    assert sorted(lines) == [
+        "delivered t/1 @1",
+        "discarded t/2 @2 unread",
+        "unsubscribed t",
+        "unsubscribed t forgotten",
+    ]
     assert_valid(tmp_path / "t")
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_events_come_again_to_a_forgotten_subscription_that_begins_in_the_past(
+    tmp_path: Path, *, forgotten: bool
+) -> None:
+    """The same rows without the one that says so are a redelivery."""
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d") as server,
+            ensue.connect(server.url, trace=str(tmp_path / "t" / "a"), name="ada") as ada,
+            ensue.connect(server.url, trace=str(tmp_path / "t" / "b"), name="bob") as bob,
+        ):
+            first = ada.subscribe("t", name="desk", durable=True, acknowledge="manual")
+            async with first as events:
+                for _ in range(2):
+                    await within(ada.publish("t", b"x"))
+                    await within((await within(anext(events))).ack())
+                await within(events.forget())
+            second = bob.subscribe("t", name="desk", durable=True, start="earliest")
+            async with second as events:
+                assert len(await read(events, 2)) == 2
+
+    asyncio.run(main())
+    rows = trace.read(tmp_path / "t")
+    if not forgotten:
+        rows = [row for row in rows if row.verdict != "forgotten"]
+    found = check(rows, "total")["positions"].anomaly_counts
+    assert found == ({} if forgotten else {"again": 2})

@@ -62,6 +62,8 @@ def test_each_outcome_becomes_its_row() -> None:
     assert row_of(Leave("t")) == event_row("unsubscribed", subscription="s", **common)
     behind = event_row("unsubscribed", subscription="s", verdict="behind", **common)
     assert row_of(Leave("t", rejoins=True)) == behind
+    lost = event_row("unsubscribed", subscription="s", verdict="replaced", **common)
+    assert row_of(Leave("t", loss="replaced")) == lost
 
 
 def test_steps_count_per_node_and_true_time_may_be_unknown() -> None:

@@ -7,13 +7,23 @@ detected.
 
 `check` picks the rules that an order promises and returns a `Report`. Each rule has its own module,
 which opens with its exact definition: `fifo`, `total` (with `global`), `causal` (with
-`causal-topic`), `deadline`, `positions`, `completeness`, `latency`, `transactions`.
+`causal-topic`), `deadline`, `positions` with `redelivery`, `completeness`, `latency`,
+`transactions`.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 
 from ensue.checkers import causal as causal_order
-from ensue.checkers import completeness, deadline, fifo, latency, positions, total, transactions
+from ensue.checkers import (
+    completeness,
+    deadline,
+    fifo,
+    latency,
+    positions,
+    redelivery,
+    total,
+    transactions,
+)
 from ensue.checkers.disagreement import Inversions, Side, inversions
 from ensue.checkers.history import History, histories
 from ensue.checkers.verdict import Collector, Finding, Report, Subscriber, Verdict, Violation
@@ -136,6 +146,7 @@ def check(
         for rule, judge_own in promise.judges.items():
             judge_own(history, collectors[rule])
         _judge_times(history, dated.get(history.run, ()), collectors, within_ns, clock_error_ns)
+    _judge_redelivery(rows, runs, collectors, clock_error_ns)
     if not rows:
         reasons.append("the trace is empty")
     for rule in ("complete", "deadline"):
@@ -183,6 +194,18 @@ def _judge_times(
     if within_ns is not None:
         found = collectors["timely"]
         latency.judge(history, found, within_ns=within_ns, clock_error_ns=clock_error_ns)
+
+
+def _judge_redelivery(
+    rows: Sequence[Row],
+    runs: Iterable[History],
+    collectors: dict[str, Collector],
+    clock_error_ns: int,
+) -> None:
+    if positions.RULE in collectors:
+        simulated = {history.run: history.simulated for history in runs}
+        found = collectors[positions.RULE]
+        redelivery.judge(rows, found, simulated, clock_error_ns=clock_error_ns)
 
 
 def rules_of(order: str, *, causal: bool | None = None, lossy: bool = False) -> list[str]:

@@ -3,7 +3,8 @@
 Rule: in step order, the `position` of each delivery of a subscriber is that of the previous one
 plus one. Tagged deliveries count. Exceptions:
 
-* The node restarted, or the subscription opened again: any position may follow.
+* The node restarted, or the subscription opened again: any position may follow. Of a durable
+  subscription, only one that was not acknowledged: see `redelivery`.
 * The subscription left a topic: positions may jump forward, over events that it discarded unread.
 * The application discarded events unread, and the trace says so: their positions are skipped.
 

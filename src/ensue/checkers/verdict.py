@@ -48,8 +48,8 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """One broken rule and the smallest witness of it."""
 
     anomaly: str
-    """`fifo`, `duplicate`, `total`, `global`, `causal`, `position`, `slow`, `expired`, `missed`,
-    `lost`, `phantom`, `uninvited` or `void`."""
+    """`fifo`, `duplicate`, `total`, `global`, `causal`, `position`, `again`, `slow`, `expired`,
+    `missed`, `lost`, `phantom`, `uninvited` or `void`."""
     subscribers: tuple[Subscriber, ...]
     """The subscriber that shows it, or the two that disagree."""
     first_event: str

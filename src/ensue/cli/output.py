@@ -86,6 +86,7 @@ _KINDS = {
     "global": ("cycle of orders", "cycles of orders"),
     "cycle": ("disagreement about commits", "disagreements about commits"),
     "position": ("position that does not follow", "positions that do not follow"),
+    "again": ("acknowledged event that came again", "acknowledged events that came again"),
     "mixed": ("event routed by two states", "events routed by two states"),
     "tables": ("fault in routing tables", "faults in routing tables"),
 }

@@ -354,8 +354,11 @@ class Subscription:
         reader = self._open_reader()
         if not self.durable:
             raise LocalProtocolError("only a durable subscription is stored and can be forgotten")
+        topics = dict.fromkeys((*self.topics, *self._topic_changes.asked))
         if self._topic_changes.asked and self._content is None:
             await self.unsubscribe(*self._topic_changes.asked)
+        if self._rows is not None:
+            self._rows.forgotten(topics)
         dismissed = self._dismissed = asyncio.get_running_loop().create_future()
         reader.dismiss()
         await dismissed

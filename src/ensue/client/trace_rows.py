@@ -105,6 +105,12 @@ class SubscriptionRows:
         """Record that everything up to a position is safe."""
         self._recorder.acknowledged(self._client, self._name, position, self._clock.now_ns())
 
+    def forgotten(self, topics: Iterable[str]) -> None:
+        """Record that the application has a durable subscription with these topics forgotten."""
+        now_ns = self._clock.now_ns()
+        for topic in topics:
+            self._recorder.forgotten(self._client, self._name, topic, now_ns)
+
     def end(self, unread: Iterable[Deliver], topics: Iterable[str] = (), verdict: str = "") -> None:
         """Record that the subscription ends, once.
 

@@ -191,6 +191,8 @@ class Leave(msgspec.Struct, frozen=True, gc=False):
     topic: str
     rejoins: bool = False
     """Whether the node joins it again by itself, because it fell behind its log."""
+    loss: str = ""
+    """Why its log is not the one that was read, if the application accepts that loss."""
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):

@@ -52,10 +52,12 @@ from ensue.protocols.interface import (
     Settle,
 )
 
-__all__ = ["BEHIND", "AlongsideRecorder", "Recorder", "Sink"]
+__all__ = ["BEHIND", "FORGOTTEN", "AlongsideRecorder", "Recorder", "Sink"]
 
 BEHIND = "behind"
 """The verdict of `unsubscribed` when a subscription fell behind its log, and joins again."""
+FORGOTTEN = "forgotten"
+"""The verdict of `unsubscribed` when an application has a durable subscription forgotten."""
 
 
 class Sink(Protocol):
@@ -158,6 +160,10 @@ class Recorder:
             verdict=verdict,
         )
 
+    def forgotten(self, node: str, subscription: str, topic: str, at_ns: int) -> None:
+        """Record that an application has a durable subscription forgotten that had a topic."""
+        self.ended(node, subscription, topic, at_ns, FORGOTTEN)
+
     def sent(
         self,
         node: str,
@@ -237,7 +243,7 @@ class Recorder:
                 true_ns,
                 topic=effect.topic,
                 subscription=subscription,
-                verdict=BEHIND if effect.rejoins else "",
+                verdict=BEHIND if effect.rejoins else effect.loss,
             )
         elif isinstance(effect, Arrive):
             self._event("received", node, effect.event, at_ns, true_ns, subscription=subscription)

@@ -5,7 +5,7 @@ import pytest
 from tests.protocols.total.stationed import StationNet
 
 from ensue.core.lineage import ROLLED_BACK, Lineage
-from ensue.protocols.interface import Send
+from ensue.protocols.interface import Leave, Send
 from ensue.protocols.total.frames import ChangeRequest, Refused
 from ensue.protocols.total.known_logs import QUESTIONS_MAX, UNASKED
 from ensue.protocols.total.subscriber import Subscriber
@@ -134,6 +134,9 @@ def test_subscriber_that_accepts_a_loss_joins_a_rolled_back_station_anew() -> No
     net.repeat_all("s")
     net.come_to_rest()
     assert net.refusals("s") == []
+    left = [each for each in net.outcomes["s"] if isinstance(each, Leave)]
+    assert left
+    assert {each.loss for each in left} == {ROLLED_BACK}
     net.publish("q", "a", "y")
     net.come_to_rest()
     assert net.delivered("s")[-1] == "y"

@@ -260,9 +260,9 @@ def subscriber_that_delivers(verdict: str) -> type[Subscriber]:
 class KeepsLeftTopicInChange(Subscriber):
     """A topic left while it is being joined stays part of the pending change."""
 
-    def _drop(self, topic: str, *, rejoins: bool = False) -> None:
+    def _drop(self, topic: str, *, rejoins: bool = False, loss: str = "") -> None:
         change = self._change
-        super()._drop(topic, rejoins=rejoins)
+        super()._drop(topic, rejoins=rejoins, loss=loss)
         self._change = change
 
 

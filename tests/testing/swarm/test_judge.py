@@ -209,3 +209,28 @@ def test_refused_log_forgives_no_gap(*, durable: bool) -> None:
     story = (*BOTH, *sent, "120 delivered a e2")
     assert missed(*story, refused=True, durable=durable) == {"e1"}
     assert missed(*story, "130 unsubscribed a", refused=True, durable=durable) == {"e1"}
+
+
+DONE = ("1 subscribed a", "1 delivered a 1 e1", "1 delivered a 2 e2", "1 acknowledged a 2")
+
+
+def test_what_was_acknowledged_is_judged_by_the_rule_of_the_checkers() -> None:
+    (problem,) = problems(*DONE, "2 subscribed a", "2 delivered a 2 e2")
+    assert problem == (
+        "positions: reader~2 delivered e2 to reader at position 2 again (first at reader~1), "
+        "though reader~1 had acknowledged everything up to position 2"
+    )
+    assert problems(*DONE, "2 subscribed a", "2 delivered a 3 e3") == []
+
+
+def test_superseded_life_gets_nothing_that_was_acknowledged() -> None:
+    """A checker cannot know whether it had been told yet; in the swarm no reader goes on."""
+    taken = ("1 subscribed a", "1 delivered a 1 e1", "2 subscribed a", "2 delivered a 1 e1")
+    (problem,) = problems(*taken, "2 acknowledged a 1", "1 delivered a 1 e1")
+    assert problem.startswith("acknowledged: reader got e1 at position 1 at reader~1")
+
+
+def test_acknowledged_positions_have_no_other_events() -> None:
+    """The checkers take that for a server that lost all it knew; the swarm would know of it."""
+    found = problems(*DONE, "2 subscribed a", "2 delivered a 1 e3")
+    assert [each.split(":")[0] for each in found] == ["acknowledged", "renumbered"]

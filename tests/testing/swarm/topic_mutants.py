@@ -15,15 +15,16 @@ from ensue.client.policies import Progress
 from ensue.client.subscription import Subscription
 from ensue.orders.total import TotalOrder
 from ensue.protocols.causal.trees import Relay, Trees
-from ensue.protocols.interface import Frame, Send
+from ensue.protocols.interface import Frame, Persist, Send
 from ensue.protocols.merged.merger import OVERFLOW, Held, Merger
 from ensue.protocols.merged.subscriber import MergedSubscriber
 from ensue.protocols.shared.state_store import Dismiss, Dismissed, StateStore
 from ensue.protocols.total.hold_back import HoldBack
+from ensue.protocols.total.progress import Progress as TotalProgress
 from ensue.protocols.total.station import Station
 from ensue.protocols.unordered.subscriber import UnorderedSubscriber, _Seen
 
-__all__ = ["TOPICS"]
+__all__ = ["AGAIN", "TOPICS"]
 
 real_notify, real_early = UnorderedSubscriber._notify, MergedSubscriber._deliver_out_of_order
 real_begin, real_init, real_limit = Handover.begin, Runner.__init__, Runner._limit
@@ -129,7 +130,20 @@ def want_who_is_gone(_self: Trees, relay: Relay) -> int:
     return relay.targets
 
 
+def acknowledge_without_records(self: TotalProgress, position: int) -> None:
+    """An acknowledgement is answered, and its records are not written."""
+    before = len(self._effects)
+    real_acknowledge(self, position)
+    self._effects[before:] = [
+        each for each in self._effects[before:] if not isinstance(each, Persist)
+    ]
+
+
+real_acknowledge = TotalProgress.acknowledge
+AGAIN = "acknowledged events come again"
+
 TOPICS = (
+    (AGAIN, "total", ((TotalProgress, "acknowledge", acknowledge_without_records),), 4),
     ("events without order come again", "total", ((_Seen, "add", see_nothing),), 157),
     (
         "no room goes uncounted",

@@ -250,7 +250,7 @@ class Subscriber:
         if not reason:
             return
         if self.logs.accept_loss:
-            self._rejoin(topics, now_ns, related=related)
+            self._rejoin(topics, now_ns, loss=reason, related=related)
         else:
             self.expired = True
             self._effects[:] = [Refuse((), reason)]  # Nothing else is to be done or waited for.
@@ -419,7 +419,8 @@ class Subscriber:
                     # Nothing may be wanted of this node: let it know what it has to order.
                     self._left.update(dict.fromkeys(self._registered))
                     self._registered = ()
-                self._rejoin(self._topics_at(source), now_ns, related=True)
+                topics = self._topics_at(source)
+                self._rejoin(topics, now_ns, loss=frame.reason, related=True)
             else:
                 self._expire(frame.reason)
         elif change is None or change.number != frame.number:
@@ -541,8 +542,11 @@ class Subscriber:
         self._persist_state()
         self.delivery.deliver_ready(now_ns)
 
-    def _rejoin(self, topics: Sequence[str], now_ns: int, *, related: bool) -> None:
-        """Rejoin topics whose log was replaced: where they were if `related`, or at 1."""
+    def _rejoin(self, topics: Sequence[str], now_ns: int, *, loss: str, related: bool) -> None:
+        """Rejoin topics whose log was replaced: where they were if `related`, or at 1.
+
+        `loss` is the reason that the application accepts.
+        """
         progress = self.progress
         for topic in topics:
             progress.places.pop(topic, None)
@@ -553,12 +557,12 @@ class Subscriber:
             else:
                 progress.fallen[topic] = 1
                 progress.reached.pop(topic, None)
-            self._drop(topic)
+            self._drop(topic, loss=loss)
         self._begin_change(now_ns)
         self._persist_state()
         self.delivery.deliver_ready(now_ns)
 
-    def _drop(self, topic: str, *, rejoins: bool = False) -> None:
+    def _drop(self, topic: str, *, rejoins: bool = False, loss: str = "") -> None:
         """Forget a topic, detach from its log and, if it was in effect, notify the application."""
         joined = topic in self.topics
         self.queue.leave(topic)
@@ -575,7 +579,7 @@ class Subscriber:
         if joined:
             if self.config.durable:
                 self._effects.append(Persist(f"clock/{topic}", None))
-            self._effects.append(Leave(topic, rejoins))
+            self._effects.append(Leave(topic, rejoins, loss))
 
     def _say_goodbye_if_done(self) -> None:
         """Say goodbye to every node that knows this subscriber, if it wants nothing more.

@@ -13,8 +13,8 @@ than any memory. Stamps are ignored. An audit has three steps:
 A rule that the checkers lack, of an order in its own package (`Promise.judges`), is judged by its
 function with one task for each run: the rows of a run must fit into the memory of a task.
 
-Other rules have modules of their own: `positions`, `latency`, `deadline`, `topic_causality`,
-`transactions`.
+Other rules have modules of their own: `positions`, `redelivery`, `latency`, `deadline`,
+`topic_causality`, `transactions`.
 
 So a valid trace costs one pass, in time linear in its deliveries. Each task needs the memory of one
 tile, for any size of the trace, of a topic or of a subscriber.

@@ -26,6 +26,7 @@ from ensue.spark.audits.ended_subscriptions import excerpt, with_furthest
 from ensue.spark.audits.facts import SEQ_BITS, SEQ_MAX, Facts
 from ensue.spark.audits.latency import judge_times
 from ensue.spark.audits.positions import judge_positions
+from ensue.spark.audits.redelivery import judge_redelivery
 from ensue.spark.audits.result import Audit, Totals
 from ensue.spark.audits.tile_scan import FOUND, Found, read_found, scan_group
 from ensue.spark.audits.topic_causality import RULE, judge_topics
@@ -149,6 +150,7 @@ class _Auditor:
             [
                 judged,
                 self._judge_positions(found, unreadable),
+                self._judge_redelivery(unreadable),
                 *self._judge_times(unreadable, within_ns),
                 self._judge_own(unreadable),
             ]
@@ -182,6 +184,21 @@ class _Auditor:
             violations_max=self._violations_max,
         )
 
+    def _judge_redelivery(self, unreadable: set[str]) -> pa.Table:
+        if POSITIONS not in self._promised:
+            return verdicts.JUDGED_ARROW.empty_table()
+        return judge_redelivery(
+            self._readable(unreadable),
+            {run.name: run.simulated for run in self._gathered.facts.runs},
+            clock_error_ns=self._terms.clock_error_ns,
+            violations_max=self._violations_max,
+        )
+
+    def _readable(self, unreadable: set[str]) -> DataFrame:
+        if not unreadable:
+            return self._trace
+        return self._trace.where(~f.col("run").isin(*unreadable))
+
     def _judge_own(self, unreadable: set[str]) -> pa.Table:
         """Judge by the rules that the checkers lack, with one task for each run."""
         if not self._own:
@@ -189,9 +206,7 @@ class _Auditor:
         judge = partial(
             verdicts.judge_own, rules=dict(self._own), violations_max=self._violations_max
         )
-        rows = self._trace.select(*verdicts.ROW_COLUMNS)
-        if unreadable:
-            rows = rows.where(~f.col("run").isin(*unreadable))
+        rows = self._readable(unreadable).select(*verdicts.ROW_COLUMNS)
         return rows.groupBy("run").applyInArrow(_of_table(judge), verdicts.JUDGED).toArrow()
 
     def _judge_times(self, unreadable: set[str], within_ns: int | None) -> Iterator[pa.Table]:
@@ -200,9 +215,7 @@ class _Auditor:
             "clock_error_ns": self._terms.clock_error_ns,
             "violations_max": self._violations_max,
         }
-        readable = self._trace
-        if unreadable:
-            readable = readable.where(~f.col("run").isin(*unreadable))
+        readable = self._readable(unreadable)
         if "deadline" in self._promised:
             yield judge_deadlines(readable, **limits)
         if within_ns is not None:

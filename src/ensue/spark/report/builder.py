@@ -34,6 +34,7 @@ _TITLES = {
     "total": "two nodes disagree on the order of A and B",
     "global": "no single order fits all subscribers: A came before B here",
     "position": "the position of B does not follow that of A",
+    "again": "A came again after it was acknowledged",
     "fifo": "A and B came against the order of their publisher",
     "causal": "an effect came before its cause",
     "lost": "A was owed and never came",

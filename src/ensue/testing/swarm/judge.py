@@ -4,7 +4,10 @@ The rows of plain subscriptions go to the checkers as they are. A durable subscr
 several processes, one after the other, each with a name of its own in the trace. Its rules, over
 all its lives:
 
-- `acknowledged`: what was acknowledged, and known to be safe, never comes again;
+- `positions`: what was acknowledged, and known to be safe, never comes again: the rule of the
+  checkers (`ensue.checkers.redelivery`);
+- `acknowledged`: nor does anything else come at its positions, also to a life that was superseded:
+  the swarm knows each time that a subscription begins anew;
 - `renumbered`: a position is always the same event, unless a later life leaves the topic of an
   unacknowledged event before that comes again: its position goes to the next event;
 - `reordered`, in total order that is not causal: positions count the deliveries of each life, and
@@ -19,7 +22,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from ensue.checkers import Verdict, check
+from ensue.checkers import Verdict, check, positions, redelivery
+from ensue.checkers.verdict import Collector
 from ensue.client.trace_rows import CLOSED
 from ensue.core.trace import Row
 from ensue.runtime.deadline_nodes import SLACK_NS_MAX
@@ -153,7 +157,8 @@ def judge_prompt(rows: Sequence[Row], nodes: Iterable[str], within_s: float) -> 
 
 
 def _redeliveries(name: str, lives: Sequence[Row]) -> list[str]:
-    problems = []
+    again = _again(lives)
+    problems = [f"{positions.RULE}: {because}" for because in again.values()]
     safe = 0
     events: dict[int, Row] = {}
     for row in lives:
@@ -177,10 +182,10 @@ def _redeliveries(name: str, lives: Sequence[Row]) -> list[str]:
             # learns that it missed them, and their positions go to the next ones.
             events = {known: its for known, its in events.items() if known <= safe}
         elif row.action == "delivered":
-            if position <= safe:
+            if position <= safe and (row.node, row.event or "") not in again:
                 problems.append(
-                    f"acknowledged: {name} got {row.event} at position {position} again at "
-                    f"{row.node}, after it had acknowledged up to {safe}"
+                    f"acknowledged: {name} got {row.event} at position {position} at {row.node}, "
+                    f"after it had acknowledged up to {safe}"
                 )
             known = events.get(position, row).event
             if known == row.event:
@@ -234,6 +239,13 @@ def _reorders(shared: SharedTopics, name: str, lives: Sequence[Row]) -> list[str
             earlier.append(row)
             open_events[position], counted[row.node] = row.event, position
     return problems
+
+
+def _again(lives: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """Return by node and event what the checkers' rule reports, in words."""
+    found = Collector(positions.RULE, violations_max=len(lives) + 1)
+    redelivery.judge_subscription(lives, found, simulated=True, clock_error_ns=0)
+    return {(each.nodes[0], each.first_event): each.because for each in found.finding().violations}
 
 
 def _with_doubtful_leaves(lives: list[Row], leaves: Sequence[tuple[int, str]]) -> list[Row]:
