@@ -71,10 +71,11 @@ from ensue.testing.swarm import draw, run
         ("transactions", 52),
         # A planned subscription that another transaction withdrew first stayed open at its client.
         ("transactions", 701),
-        # A server was suspended when a client entered its name. The client connected again, and what
-        # it had sent on the abandoned connection came later: it was refused as superseded.
+        # A server was suspended when a client entered its name. The client connected again, and
+        # what it had sent on the abandoned connection came later: it was refused as superseded.
         ("transactions", 343),
-        # Its cause was mended before the seed was noted.
+        # A subscription was refused because the transaction of another client aborted, whose filter
+        # covered it.
         ("transactions", 391),
         # The judge: a bus left when its connection had become silent, and the server accepted
         # another one only after `close_timeout`: its registry kept it.
@@ -119,7 +120,7 @@ from ensue.testing.swarm import draw, run
         # The program: a durable subscription that closed while faults ended was not entered again,
         # so nothing read what it was owed.
         ("total-content", 190),
-        # The judge: a station on a broker was rolled back, and a subscription that did not notice it
+        # The judge: a station on a broker was rolled back, and a subscription that did not notice
         # got events of that time in another order.
         ("total", 1023),
         # The judge: a server without topics refused its log; it had the state of a durable

@@ -158,7 +158,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         lost_ns, lost_topics = program.mishap.lost_ns, program.mishap.lost_topics
 
         def is_unnoticed(row: Row) -> bool:
-            """Return whether clients of the server had not noticed by then that its log was lost."""
+            """Return whether clients of the server had not noticed by then that it lost its log."""
             concerned = lost_topics is None or row.topic in lost_topics
             return concerned and (row.true_ns or 0) < program.noticed_ns
 
