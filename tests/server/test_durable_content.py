@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.server.helpers import People, read, serving, until, within
 from tests.server.test_content_broker import SYNC_S, connected, tree
@@ -88,6 +91,8 @@ def test_name_belongs_to_the_user_who_made_it(tmp_path: Path) -> None:
             frame = Attach(number=1, name="billing", where="x = 1", owner="alice")
             with pytest.raises(RemoteProtocolError, match="must not set owner"):
                 _screened(server, frame)
+            with pytest.raises(RemoteProtocolError, match="must not set owned_max"):
+                _screened(server, msgspec.structs.replace(frame, owner="", owned_max=9))
             _screened(server, Acknowledge(number=1, mailbox="m", epoch=1, position=1))
 
     asyncio.run(main())
@@ -126,6 +131,49 @@ def test_user_has_so_many_and_others_more(tmp_path: Path) -> None:
                 pass  # It is there.
             async with bob.subscribe(where=WHERE, name="other", durable=True):
                 pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("limit", "later"), [(9, 1), (2, 9)], ids=["lowered", "raised"])
+def test_restart_with_another_limit_of_a_user_keeps_what_was_decided(
+    tmp_path: Path, limit: int, later: int
+) -> None:
+    people = People(alice=(["content"], ["content"]))
+    made = ["m", "n", "o"][:limit]
+
+    @asynccontextmanager
+    async def entered(limit: int) -> AsyncIterator[tuple[dict[str, int], ensue.Bus]]:
+        options: dict[str, Any] = {"access": people.access, "sync_s": SYNC_S}
+        limits = Limits(mailboxes_per_user=limit)
+        async with (
+            serving(tmp_path / "d", limits=limits, **options) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="alice") as alice,
+        ):
+            assert server.content is not None
+            found = server.content.broker.state.mailboxes.open
+            yield {name: len(mailbox.kept) for name, mailbox in found.items()}, alice
+
+    async def main() -> None:
+        async with entered(limit) as (_, alice):
+            await within(alice.advertise(where=WHERE))
+            for name in "mno":
+                entering = alice.subscribe(where=WHERE, name=name, durable=True)
+                if name in made:
+                    async with entering:
+                        pass
+                else:
+                    with pytest.raises(LimitReached, match="'alice' has too many"):
+                        await within(entering.__aenter__())
+            await within(alice.publish({"x": 1}))
+        for other in (later, limit):
+            async with entered(other) as (kept, alice):
+                assert kept == {f"durable/{name}": 1 for name in made}
+        async with (
+            entered(later) as (_, alice),
+            alice.subscribe(where=WHERE, name="m", durable=True) as events,
+        ):
+            assert await read(events, 1) == [b""], "one that is there is entered"
 
     asyncio.run(main())
 

@@ -22,7 +22,8 @@ Limits. A mailbox keeps at most `kept_max` events, all of a broker `kept_bytes_m
 beyond is lost, and so are all later ones: the mailbox is *overfull*. The events of a transaction
 are kept all or not at all. A reader still gets what was kept; then it is detached, with the limit
 as the reason. The next one is refused unless it accepts the loss. A broker has at most
-`mailboxes_max` of them, and `mailboxes_per_user` of one user.
+`mailboxes_max` of them. One user has at most as many as its server says with each request to attach
+(`owned_max`): the limit that decided is in the log with the request.
 
 A mailbox that has had no reader for `mailbox_expire_ns` ends, if that is not 0: what it kept is
 gone, and its name is refused until a client of its user accepts the loss. Time while the broker is
@@ -224,8 +225,8 @@ class Mailboxes:
         if len(self.open) >= limit:
             what = "there are too many durable subscriptions"
             return limit_reason(what, "mailboxes_max", limit, "forget some")
-        limit = self._config.mailboxes_per_user
-        if frame.owner and self._owned[frame.owner] >= limit:
+        limit = frame.owned_max
+        if limit and self._owned[frame.owner] >= limit:
             what = f"{frame.owner!r} has too many durable subscriptions here"
             how = "forget some, or raise limits.mailboxes_per_user in the server's file"
             return limit_reason(what, "mailboxes_per_user", limit, how)
@@ -329,9 +330,9 @@ class Mailboxes:
         last_ns = now_ns - self._config.mailbox_expire_ns
         return [name for name, since_ns in self._idle.items() if since_ns <= last_ns]
 
-    def note_expired(self, name: str) -> None:
+    def note_expired(self, name: str, idle_ns: int) -> None:
         """Refuse the name of a mailbox that is about to end, until a client accepts the loss."""
-        hours = self._config.mailbox_expire_ns / HOUR_NS
+        hours = idle_ns / HOUR_NS
         reason = (
             f"the durable subscription {name.removeprefix(PREFIX)!r} has expired, with the events "
             f"that it kept: it had no reader for {hours:g} hours (mailbox_expire); enter it with "

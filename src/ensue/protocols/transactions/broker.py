@@ -194,7 +194,8 @@ class TransactionBroker:
             self._take(f.Disconnected(client=client), now_ns)
         due_ns = self._mailbox_due_ns()
         for mailbox in self.state.mailboxes.idle(now_ns) if due_ns and due_ns <= now_ns else ():
-            self._take(f.Expire(client=mailbox), now_ns)
+            idle_ns = self.config.mailbox_expire_ns
+            self._take(f.Expire(client=mailbox, idle_ns=idle_ns), now_ns)
         due_ns = self.deadline_ns()
         if due_ns is not None and due_ns <= now_ns:
             self._take(f.Tick(), now_ns)
@@ -407,7 +408,7 @@ class TransactionBroker:
     def _expire(self, frame: f.Expire, source: str, now_ns: int) -> None:
         del source
         if frame.client in self.state.mailboxes:
-            self.state.mailboxes.note_expired(frame.client)
+            self.state.mailboxes.note_expired(frame.client, frame.idle_ns)
         if frame.client in self.state.clients:
             self._depart(frame.client, now_ns)
 
