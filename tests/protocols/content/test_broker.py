@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from tests.protocols.content.harness import MS, Net, line, random_tree
 
@@ -367,4 +368,4 @@ def test_the_same_input_gives_the_same_effects() -> None:
 )
 def test_limits_out_of_range_are_refused(field: str, value: int, least: int) -> None:
     with pytest.raises(ConfigurationError, match=f"{field} must be at least {least}"):
-        ContentConfig(**{field: value})
+        msgspec.structs.replace(ContentConfig(), **{field: value})

@@ -33,7 +33,7 @@ Assumptions. All clients attach a name at the same broker; servers refuse it els
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -180,13 +180,10 @@ class Mailboxes:
         return client in self.open
 
     def restore(
-        self, mailboxes: dict[str, Mailbox], made: int, expired: Mapping[str, Expired | str]
+        self, mailboxes: dict[str, Mailbox], made: int, expired: dict[str, Expired]
     ) -> None:
-        """Restore the persisted mailboxes. Earlier versions kept no owners of expired ones."""
-        self.open, self.made = mailboxes, made
-        self.expired = {
-            name: Expired("", one) if isinstance(one, str) else one for name, one in expired.items()
-        }
+        """Restore the persisted mailboxes."""
+        self.open, self.made, self.expired = mailboxes, made, expired
         self._owned = Counter(one.owner for one in mailboxes.values())
         idle = sorted((one.idle_since_ns, name) for name, one in mailboxes.items())
         self._idle = {name: since_ns for since_ns, name in idle if since_ns}

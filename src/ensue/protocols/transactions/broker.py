@@ -475,7 +475,7 @@ class TransactionBroker:
             r.CommitRecord(commit.parked, commit.gathers, commit.last_number, rest, commit.settling)
         )
         rest = r.CONTEXTS.encode(r.ContextsRecord(contexts, rest))
-        return r.encode_broker(
+        return r.BROKER.encode(
             r.BrokerRecord(
                 tables=state.tables.record(),
                 commits=state.commits,
@@ -494,7 +494,7 @@ class TransactionBroker:
                 announced=steps.announced,
                 mailboxes=state.mailboxes.open,
                 mailboxes_made=state.mailboxes.made,
-                mailboxes_expired={**state.mailboxes.expired},
+                mailboxes_expired=state.mailboxes.expired,
             )
         )
 

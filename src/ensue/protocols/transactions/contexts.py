@@ -107,10 +107,10 @@ class ContextRecord(msgspec.Struct, array_like=True):
     participants: list[str]
     invitations: dict[str, tuple[str, int]]
     layer: LayerRecord | None
-    operations: int = 0
-    neighbors: list[str] = []
-    changed: list[str] = []
-    idle: list[str] = []
+    operations: int
+    neighbors: list[str]
+    changed: list[str]
+    idle: list[str]
 
 
 class Context:
