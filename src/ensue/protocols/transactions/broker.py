@@ -305,9 +305,7 @@ class TransactionBroker:
             f.Routed: self._route,
             f.Step: self._step,
             f.Stepped: lambda frame, _source, _now: steps.stepped(frame),
-            f.Reached: lambda frame, _source, _now: steps.finish(
-                frame.number, frame.refused, frame.clients
-            ),
+            f.Reached: lambda frame, source, _now: operations.reached(frame, source),
             f.Tick: self._tick,
             t.Invite: lambda frame, client, _now: operations.invite(
                 self._with_name(frame, client), client

@@ -204,9 +204,19 @@ class Operations:
                 if invited == client:
                     del context.invitations[path]
                     if context.idle.pop(path, "") is None:
+                        for pending in self._steps.waiting_for(number):
+                            context.reached.get(pending.logged, {}).pop(client, None)
                         self._steps.finish(number, "", reached=-1)
                     else:
                         self._steps.finish(number, refused)
+
+    def reached(self, frame: f.Reached, source: str) -> None:
+        """Note that clients behind a neighbor count for an invitation by content."""
+        for pending in self._steps.waiting_for(frame.number):
+            context = self._contexts.get(pending.transaction)
+            if context is not None and pending.logged in context.reached:
+                context.reached[pending.logged][source] = None
+        self._steps.finish(frame.number, frame.refused, frame.clients)
 
     def _context_for(self, name: str, path: str, client: str) -> Context | None:
         """Return the context of a transaction in which a client may act now, or None."""
@@ -303,11 +313,15 @@ class Operations:
         Clients that have left or lost their connections are not invited, and do not count.
         """
         done = run(context.tables, Logged(hop, (), publication, {}, [], {}))
+        counted: dict[str, None] = {}
         if context.isolated:
+            pending.logged = len(context.log)
             context.log.append(done)
+            context.reached[pending.logged] = counted
         for number, (client, names) in enumerate(done.clients.items(), 1):
             if not self._absence(client):
                 pending.reached += 1
+                counted[client] = None
                 path = f"{base}.{number}"
                 context.idle[path] = None
                 self._invite_here(context, pending, client, publication, path, tuple(names))
