@@ -2,17 +2,21 @@
 
 Operations within a transaction are steps as regular ones are (`content.steps`). A serializable
 transaction makes them on its own layer of the tables, an atomic one on the broker's tables
-(`contexts`). A client's operation is answered when all steps that it caused have been answered (D1,
-D2: a step that causes nothing is answered at once; a step that a broker triggers has no origin, its
-end only lets the step that triggered it continue). A client sends its next operation only then: so
-every broker processes them in sequential order (Definition 6).
+(`contexts`). A broker opens the transaction at a neighbor ahead of the first step that it sends
+there. A client sends its next operation when the last one is answered, and every broker processes
+them in sequential order (Definition 6).
 
-Steps of subscriptions and events in a serializable transaction are not answered: the client's home
-answers at once. They travel away from the client only, and a tree of FIFO links keeps causal order.
-So each broker has them before every later operation, whichever client does that, and before it is
-asked for its vote. An advertisement attracts subscriptions, which travel back to it: the answer to
-it shows that they have arrived. A transaction without isolation works on the shared tables, where
-covered subscriptions wait for the answers to others (`content.steps`).
+In a serializable transaction only advertisements and invitations wait for other brokers: they are
+answered when all steps that they caused have been answered (D1, D2: a step that causes nothing is
+answered at once; a step that a broker triggers has no origin, its end only lets the step that
+triggered it continue). An advertisement attracts subscriptions, which travel back to it: the answer
+to it shows that they have arrived. Subscriptions, withdrawals of them and events are answered by
+the client's home at once. They travel away from the client only, and a tree of FIFO links keeps
+causal order. So each broker has them before every later operation, whichever client does that, and
+before it is asked for its vote.
+
+In a transaction without isolation all operations wait for all steps that they caused: it works on
+the shared tables, where covered subscriptions wait for the answers to others (`content.steps`).
 
 An invitation (`tcm`) goes to one client, by name, or to all that take it, by content
 (`invitations`). It is answered when these clients have finished; their operations within the
