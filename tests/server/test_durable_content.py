@@ -25,6 +25,7 @@ from ensue.core.errors import (
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.frames import Acknowledge, Attach, Dismiss
 from ensue.protocols.shared.link import LinkData, packed
+from ensue.runtime.status import chain_status
 from ensue.server import Server, content_broker
 from ensue.server.config import Limits
 from ensue.server.content_broker import screen_content
@@ -131,6 +132,52 @@ def test_user_has_so_many_and_others_more(tmp_path: Path) -> None:
                 pass  # It is there.
             async with bob.subscribe(where=WHERE, name="other", durable=True):
                 pass
+
+    asyncio.run(main())
+
+
+def test_users_and_filters_of_others_are_for_operators(tmp_path: Path) -> None:
+    people = People(
+        alice=(["content"], ["content"]), bob=([], ["content"]), root=(["*"], ["*"]), eve=([], [])
+    )
+
+    async def listed(server: Server, user: str) -> dict[str, Any]:
+        found = await within(chain_status(people.url(server, user), answer_s=5.0))
+        return {one["name"]: (one["user"], one["where"]) for one in found["mailboxes"]}
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server:
+            for user in ("alice", "bob"):
+                url = people.url(server, user)
+                async with (
+                    ensue.connect(url, order=None, name=user) as bus,
+                    bus.subscribe(where=f"{user} = 1", name=f"of-{user}", durable=True),
+                ):
+                    pass
+            alice, bob = ("alice", "alice = 1"), ("bob", "bob = 1")
+            hidden = (None, None)
+            assert await listed(server, "root") == {"of-alice": alice, "of-bob": bob}
+            assert await listed(server, "alice") == {"of-alice": alice, "of-bob": hidden}
+            assert await listed(server, "bob") == {"of-alice": hidden, "of-bob": bob}
+            assert await listed(server, "eve") == {}
+
+    asyncio.run(main())
+
+
+def test_without_an_owner_every_reader_of_content_sees_the_filter(tmp_path: Path) -> None:
+    people = People(bob=([], ["content"]))
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            connected(server, "a") as a,
+            durable(a),
+        ):
+            pass
+        async with serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server:
+            found = await within(chain_status(people.url(server, "bob"), answer_s=5.0))
+            (one,) = found["mailboxes"]
+            assert (one["user"], one["where"]) == ("", WHERE)
 
     asyncio.run(main())
 
