@@ -337,9 +337,9 @@ def _screen_one(
 def _owned(
     authorization: Authorization, connection: Connection, frame: f.Attach | f.Dismiss
 ) -> bytes:
-    """Return a request about a durable subscription, with the user whose it must be.
+    """Return a request about a durable subscription with the required owner.
 
-    The limit of that user goes along: the broker recovers by the one that applied then.
+    A request to attach also has the limit of that user, by which the broker recovers later.
     """
     grants = connection.grants
     if isinstance(frame, f.Dismiss):

@@ -209,7 +209,7 @@ class Dismiss(Frame, frozen=True, tag=118):
     number: Count
     name: Identifier
     owner: Identifier = ""
-    """The user whose it must be, as the server knows it; clients leave it empty: anyone's."""
+    """The required owner, as the server knows it; clients leave it empty: any owner."""
 
 
 class Mailed(Frame, frozen=True, tag=116):

@@ -51,10 +51,9 @@ from ensue.protocols.content.frames import (
     Publication,
 )
 from ensue.protocols.interface import Frame
+from ensue.protocols.shared.state_store import FORGOTTEN, SUPERSEDED
 
 __all__ = [
-    "FORGOTTEN",
-    "SUPERSEDED",
     "Expired",
     "Kept",
     "Mailbox",
@@ -63,10 +62,6 @@ __all__ = [
     "transactional_refusal",
 ]
 
-SUPERSEDED = "superseded"
-"""The reason when another client has attached."""
-FORGOTTEN = "forgotten"
-"""The reason when a client that does not read it has ended it."""
 PREFIX = "durable/"
 """How names of mailboxes begin; no other client's name has a slash."""
 HOUR_NS = 3_600 * 1_000_000_000

@@ -137,14 +137,14 @@ class Steps:
         )
         self._state.send(neighbor, step)
 
-    def tell(
+    def send_unanswered(
         self,
         pending: Pending,
         neighbor: str,
         changes: tuple[Change, ...],
         publication: Publication | None,
     ) -> None:
-        """Send a neighbor a step that a pending one causes and does not wait for."""
+        """Send a neighbor a step that a pending one causes, and that is not answered."""
         step = Step(
             number=0,
             transaction=pending.transaction,

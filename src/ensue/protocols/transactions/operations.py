@@ -300,7 +300,7 @@ class Operations:
                 shared = not context.isolated
                 self._steps.cause(pending, neighbor, changes_there, passed_on, shared=shared)
             else:
-                self._steps.tell(pending, neighbor, changes_there, passed_on)
+                self._steps.send_unanswered(pending, neighbor, changes_there, passed_on)
         self._steps.settle(pending)
 
     def _open_at(self, neighbor: str, context: Context, name: str) -> None:
