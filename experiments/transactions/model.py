@@ -18,7 +18,8 @@ Chosen here:
   `SERVICE_NS` at its receiver; an operation takes a client `ISSUE_NS` before it is sent. The
   paper's machines have two cores, so the next message or operation starts after half of that time.
   Costs stand for the Java RMI and the threads of PADRES. They are the same in all figures, and
-  chosen so that D-TX takes about 410 ms on one broker and 570 ms on three, as in the paper.
+  chosen so that D-TX takes about 410 ms on one broker and 570 ms on three, as in the paper, if
+  each operation waits for all brokers, as there.
 - *Regular events* are far cheaper (`REGULAR_NS`), because the paper sends 20,000 of them between
   two dispatches; so are answers.
 - *Subscriptions of D*: an unsubscription names an earlier subscription (the errata say why), so D

@@ -71,7 +71,7 @@ def test_idle_mailboxes_are_listed_beside_many_that_are_behind(
             assert (code, found["count"]) == (0, 3)
             assert [one["name"] for one in found["mailboxes"]] == ["behind", "idle"]
             _, out, _ = await ended(await started(server, "mailboxes", "list"))
-            assert out.endswith("and 1 more, which had a reader later or have one\n")
+            assert out.endswith("and 1 more, read more recently\n")
 
     asyncio.run(main())
 

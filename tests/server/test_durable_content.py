@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.server.helpers import People, read, serving, until, within
 from tests.server.test_content_broker import SYNC_S, connected, tree
@@ -22,6 +25,7 @@ from ensue.core.errors import (
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.frames import Acknowledge, Attach, Dismiss
 from ensue.protocols.shared.link import LinkData, packed
+from ensue.runtime.status import chain_status
 from ensue.server import Server, content_broker
 from ensue.server.config import Limits
 from ensue.server.content_broker import screen_content
@@ -88,6 +92,8 @@ def test_name_belongs_to_the_user_who_made_it(tmp_path: Path) -> None:
             frame = Attach(number=1, name="billing", where="x = 1", owner="alice")
             with pytest.raises(RemoteProtocolError, match="must not set owner"):
                 _screened(server, frame)
+            with pytest.raises(RemoteProtocolError, match="must not set owned_max"):
+                _screened(server, msgspec.structs.replace(frame, owner="", owned_max=9))
             _screened(server, Acknowledge(number=1, mailbox="m", epoch=1, position=1))
 
     asyncio.run(main())
@@ -126,6 +132,95 @@ def test_user_has_so_many_and_others_more(tmp_path: Path) -> None:
                 pass  # It is there.
             async with bob.subscribe(where=WHERE, name="other", durable=True):
                 pass
+
+    asyncio.run(main())
+
+
+def test_users_and_filters_of_others_are_for_operators(tmp_path: Path) -> None:
+    people = People(
+        alice=(["content"], ["content"]), bob=([], ["content"]), root=(["*"], ["*"]), eve=([], [])
+    )
+
+    async def listed(server: Server, user: str) -> dict[str, Any]:
+        found = await within(chain_status(people.url(server, user), answer_s=5.0))
+        return {one["name"]: (one["user"], one["where"]) for one in found["mailboxes"]}
+
+    async def main() -> None:
+        async with serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server:
+            for user in ("alice", "bob"):
+                url = people.url(server, user)
+                async with (
+                    ensue.connect(url, order=None, name=user) as bus,
+                    bus.subscribe(where=f"{user} = 1", name=f"of-{user}", durable=True),
+                ):
+                    pass
+            alice, bob = ("alice", "alice = 1"), ("bob", "bob = 1")
+            hidden = (None, None)
+            assert await listed(server, "root") == {"of-alice": alice, "of-bob": bob}
+            assert await listed(server, "alice") == {"of-alice": alice, "of-bob": hidden}
+            assert await listed(server, "bob") == {"of-alice": hidden, "of-bob": bob}
+            assert await listed(server, "eve") == {}
+
+    asyncio.run(main())
+
+
+def test_without_an_owner_every_reader_of_content_sees_the_filter(tmp_path: Path) -> None:
+    people = People(bob=([], ["content"]))
+
+    async def main() -> None:
+        async with (
+            serving(tmp_path / "d", sync_s=SYNC_S) as server,
+            connected(server, "a") as a,
+            durable(a),
+        ):
+            pass
+        async with serving(tmp_path / "d", access=people.access, sync_s=SYNC_S) as server:
+            found = await within(chain_status(people.url(server, "bob"), answer_s=5.0))
+            (one,) = found["mailboxes"]
+            assert (one["user"], one["where"]) == ("", WHERE)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("limit", "later"), [(9, 1), (2, 9)], ids=["lowered", "raised"])
+def test_restart_with_another_limit_of_a_user_keeps_what_was_decided(
+    tmp_path: Path, limit: int, later: int
+) -> None:
+    people = People(alice=(["content"], ["content"]))
+    made = ["m", "n", "o"][:limit]
+
+    @asynccontextmanager
+    async def entered(limit: int) -> AsyncIterator[tuple[dict[str, int], ensue.Bus]]:
+        options: dict[str, Any] = {"access": people.access, "sync_s": SYNC_S}
+        limits = Limits(mailboxes_per_user=limit)
+        async with (
+            serving(tmp_path / "d", limits=limits, **options) as server,
+            ensue.connect(people.url(server, "alice"), order=None, name="alice") as alice,
+        ):
+            assert server.content is not None
+            found = server.content.broker.state.mailboxes.open
+            yield {name: len(mailbox.kept) for name, mailbox in found.items()}, alice
+
+    async def main() -> None:
+        async with entered(limit) as (_, alice):
+            await within(alice.advertise(where=WHERE))
+            for name in "mno":
+                entering = alice.subscribe(where=WHERE, name=name, durable=True)
+                if name in made:
+                    async with entering:
+                        pass
+                else:
+                    with pytest.raises(LimitReached, match="'alice' has too many"):
+                        await within(entering.__aenter__())
+            await within(alice.publish({"x": 1}))
+        for other in (later, limit):
+            async with entered(other) as (kept, alice):
+                assert kept == {f"durable/{name}": 1 for name in made}
+        async with (
+            entered(later) as (_, alice),
+            alice.subscribe(where=WHERE, name="m", durable=True) as events,
+        ):
+            assert await read(events, 1) == [b""], "one that is there is entered"
 
     asyncio.run(main())
 

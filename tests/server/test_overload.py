@@ -140,7 +140,7 @@ def test_fetching_a_topic_does_not_scan_all_topics(
             await within(bus.publish("x", b""))
             assert server.status is not None
             assert server.station is not None
-            monkeypatch.setattr(server.status, "state", lambda _readable: b"{}")
+            monkeypatch.setattr(server.status, "state", lambda _readable, _user: b"{}")
             monkeypatch.delattr(type(server.station.log), "bounds")
             monkeypatch.delattr(type(server.station.log), "listeners")
             look = StatusRequest(number=1, topics=("x", "never"), readable=("x", "never"))

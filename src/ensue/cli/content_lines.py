@@ -39,7 +39,7 @@ class ContentSource:
     def __init__(self, where: str, order: Order | None, *, json: bool, what: str) -> None:
         self._filter = parse(where)
         self.published = 0
-        """Events that the broker has acknowledged."""
+        """Events that the broker has acknowledged; in an order, those that the bus has taken."""
         self.line = 0
         self.timeout_s: float | None = None
         """How long a line waits to be published."""

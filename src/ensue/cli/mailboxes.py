@@ -77,7 +77,7 @@ def _list(url: str, timeout: float, *, json: bool) -> int:
     else:
         _print(listed)
         if more:
-            output.print_lines([f"and {more:,} more, which had a reader later or have one"])
+            output.print_lines([f"and {more:,} more, read more recently"])
     return output.EXIT_VALID if found["complete"] else output.EXIT_UNKNOWN
 
 
@@ -88,12 +88,12 @@ def _print(listed: list[Json]) -> None:
         [
             (
                 output.plain(each["name"]),
-                output.plain(each["user"] or "-"),
+                output.plain("another" if each["user"] is None else each["user"] or "-"),
                 output.plain(each["server"]),
                 f"{each['waiting']:,}",
                 f"{each['bytes']:,}",
                 "now" if each["has_reader"] else f"{each['idle_s'] / 3600:,.1f} h ago",
-                output.plain(each["where"]),
+                output.plain("-" if each["where"] is None else each["where"]),
             )
             for each in listed
         ],

@@ -276,9 +276,11 @@ class Authorization:
                 )
             elif isinstance(frame, StatusRequest):
                 # As above.
-                readable = peer.grants.readable
+                readable, user = peer.grants.readable, peer.grants.user
                 admitted.append(
-                    frame if readable is None else msgspec.structs.replace(frame, readable=readable)
+                    frame
+                    if readable is None
+                    else msgspec.structs.replace(frame, readable=readable, user=user)
                 )
             elif (answer := self._refusal(peer, source, frame)) is None:
                 admitted.append(frame)

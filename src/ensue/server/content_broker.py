@@ -126,7 +126,6 @@ class ContentBroker:
         self._config = ContentConfig(
             lease_ns=max(default.lease_ns, int(config.expire_s * SECOND_NS)),
             grace_ns=int(config.transaction_grace_s * SECOND_NS),
-            mailboxes_per_user=config.limits.mailboxes_per_user,
             mailbox_expire_ns=int((config.mailbox_expire_s or 0) * SECOND_NS),
         )
         self._driver: Driver[BrokerNode] | None = None
@@ -326,16 +325,28 @@ def _screen_one(
         raise RemoteProtocolError(f"request number must be at least 1, got {frame.number}")
     why = next((why for why in _refusals(authorization, connection, source, frame) if why), "")
     if not why:
-        return _owned(connection, frame) if isinstance(frame, f.Attach | f.Dismiss) else encoded
+        return (
+            _owned(authorization, connection, frame)
+            if isinstance(frame, f.Attach | f.Dismiss)
+            else encoded
+        )
     connection.server.fault(connection, "permission", why)
     return _CODEC.encode(f.Forbidden(number=frame.number, reason=why))
 
 
-def _owned(connection: Connection, frame: f.Attach | f.Dismiss) -> bytes:
-    """Return a request about a durable subscription, with the user whose it must be."""
+def _owned(
+    authorization: Authorization, connection: Connection, frame: f.Attach | f.Dismiss
+) -> bytes:
+    """Return a request about a durable subscription with the required owner.
+
+    A request to attach also has the limit of that user, by which the broker recovers later.
+    """
     grants = connection.grants
-    owner = "" if isinstance(frame, f.Dismiss) and grants.may_all else grants.user
-    return _CODEC.encode(msgspec.structs.replace(frame, owner=owner))
+    if isinstance(frame, f.Dismiss):
+        owner = "" if grants.may_all else grants.user
+        return _CODEC.encode(msgspec.structs.replace(frame, owner=owner))
+    owned_max = authorization.limits.mailboxes_per_user if grants.user else 0
+    return _CODEC.encode(msgspec.structs.replace(frame, owner=grants.user, owned_max=owned_max))
 
 
 def _refusals(
@@ -381,6 +392,8 @@ def _attachment(
 ) -> Iterator[str]:
     if frame.owner:
         raise RemoteProtocolError(f"a client must not set owner, got {frame.owner[:100]!r}")
+    if isinstance(frame, f.Attach) and frame.owned_max:
+        raise RemoteProtocolError(f"a client must not set owned_max, got {frame.owned_max}")
     yield authorization.durable_refusal(frame.name)
     yield authorization.why_not(connection, "subscribe", f.CONTENT)
 

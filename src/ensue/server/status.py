@@ -6,7 +6,8 @@ counts. Iterating over all of them delays events, so it happens at most once in 
 at most `SHARE_MAX` of the time; the output may be that old.
 
 A user who may not subscribe to everything sees the topics that it may subscribe to, the
-subscriptions to these topics only, and that the server is up.
+subscriptions to these topics only, and that the server is up. Of a durable subscription by content
+that belongs to another user, it sees neither the user nor the filter.
 
 The lag of a durable subscription is the number of events of its topics that it has not handled. One
 server of the chain keeps its records, and knows the ends of its own topics. For topics of other
@@ -59,7 +60,7 @@ ELSEWHERE_MAX = 2_000
 RECORDS_MAX = 100_000
 """Records of durable subscriptions read for one answer; further names have no lag."""
 READERS_MAX = 64
-"""Sets of permissions whose answer is cached."""
+"""Sets of permissions, and users with durable subscriptions, whose answer is cached."""
 ANSWER_BYTES_MAX = 400 * 1024
 """Size of an answer: brokers carry at most a megabyte. Beyond, fewer names are listed."""
 SYNC_STUCK_S = 30.0
@@ -157,7 +158,7 @@ class Status:
         self._start_batches = journal.batch_count
         self._start_bytes = journal.end_bytes
         self._start_placed = station.log.placed
-        self._answers: dict[tuple[str, ...] | None, _Cached[bytes]] = {}
+        self._answers: dict[tuple[tuple[str, ...] | None, str], _Cached[bytes]] = {}
         self._progress = _Cached(self._measure)
         self._listeners = _Cached(lambda: sum(map(len, self.station.log.listeners().values())))
         station.on_status_request = self.answer
@@ -275,7 +276,7 @@ class Status:
         bounds_of = self.station.log.bounds_of
         return StatusReply(
             number=frame.number,
-            state=self.state(readable),
+            state=self.state(readable, frame.user),
             bounds={
                 topic: bounds_of(topic)
                 for topic in wanted
@@ -283,24 +284,29 @@ class Status:
             },
         )
 
-    def state(self, readable: tuple[str, ...] | None = None) -> bytes:
+    def state(self, readable: tuple[str, ...] | None = None, user: str = "") -> bytes:
         """Return one JSON object, limited to what a user with these patterns may see."""
-        known = self._answers.get(readable)
+        if readable is None or "*" in readable or not _may(CONTENT, readable):
+            user = ""  # It sees all durable subscriptions by content, or none.
+        known = self._answers.get((readable, user))
         if known is None:
             if len(self._answers) >= READERS_MAX:
                 self._answers.clear()
-            known = self._answers[readable] = _Cached(partial(self._encoded, readable))
+            known = _Cached(partial(self._encoded, readable, user))
+            self._answers[readable, user] = known
         return known.get()
 
-    def _encoded(self, readable: tuple[str, ...] | None) -> bytes:
+    def _encoded(self, readable: tuple[str, ...] | None, user: str = "") -> bytes:
         names_max, now_ns = TOPICS_MAX, platform.current().clock.now_ns()
         while True:
-            encoded = msgspec.json.encode(self._state(readable, now_ns, names_max))
+            encoded = msgspec.json.encode(self._state(readable, user, now_ns, names_max))
             if len(encoded) <= ANSWER_BYTES_MAX or names_max <= 1:
                 return encoded
             names_max //= 2
 
-    def _state(self, readable: tuple[str, ...] | None, now_ns: int, names_max: int) -> Json:
+    def _state(
+        self, readable: tuple[str, ...] | None, user: str, now_ns: int, names_max: int
+    ) -> Json:
         config = self.config
         everything = readable is None or "*" in readable
         patterns = None if everything else readable
@@ -316,7 +322,7 @@ class Status:
             "everything": everything,
             **self._topics(patterns, names_max),
             **self._subscriptions(patterns, now_ns, names_max),
-            **self._mailboxes(patterns, names_max),
+            **self._mailboxes(patterns, user, names_max),
         }
         if not everything:
             return state
@@ -406,8 +412,12 @@ class Status:
             shown.append(one)
         return {"subscriptions_count": len(names), "subscriptions": shown}
 
-    def _mailboxes(self, patterns: tuple[str, ...] | None, names_max: int) -> Json:
-        """Return the details of durable subscriptions by content that this server keeps."""
+    def _mailboxes(self, patterns: tuple[str, ...] | None, user: str, names_max: int) -> Json:
+        """Return the details of durable subscriptions by content that this server keeps.
+
+        With patterns, `user` and `where` of those that belong to other users are null.
+        """
+        hidden = {"user": None, "where": None}
         found = [
             (each, each.mailbox)
             for each in self.progress()
@@ -423,6 +433,7 @@ class Status:
                     "position": one.position,
                     "waiting": one.lag,
                     **msgspec.structs.asdict(mailbox),
+                    **({} if patterns is None or mailbox.user in ("", user) else hidden),
                 }
                 for one, mailbox in idle
             ],

@@ -1,7 +1,7 @@
 """Ensue servers in a simulated world: one, or a chain, started again when they end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,11 @@ class Cluster:
         topics: Sequence[str] = (),
         records_brokers: bool = False,
         broker: str = "",
+        reconfigure: Callable[[ServerConfig, int], ServerConfig] | None = None,
         **options: Any,
     ) -> None:
+        self.reconfigure = reconfigure
+        """Returns the configuration of a server in a life: an operator changes it."""
         self.records_brokers = records_brokers
         """Whether content brokers write the trace too, as the checker of transactions needs it."""
         self.broker = broker
@@ -125,6 +128,8 @@ class Cluster:
         recorder = None
         if self.records_brokers:
             recorder = Recorder(RUN, "none", sink=_BrokerSink(self.world))
+        if self.reconfigure is not None:
+            config = self.reconfigure(config, self.processes[config.name].lives)
         server: StationServer
         if self.broker:
             server = BrokeredServer(config, self.broker)

@@ -92,6 +92,8 @@ def test_plan_that_is_not_decided_in_time_is_aborted() -> None:
                 with pytest.raises(TransactionAborted) as found:
                     await plan.__aexit__(None, None, None)
                 assert found.value.reason == "timeout"
+                assert found.value.transaction == plan.name
+                assert plan.name
                 assert "commit or abort it sooner, or pass a longer timeout=" in str(found.value)
                 async with a.transaction(isolation="planned", timeout=2) as plan:
                     await plan.publish({"x": 2}, b"never")

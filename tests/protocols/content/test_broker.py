@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from tests.protocols.content.harness import MS, Net, line, random_tree
 
@@ -360,3 +361,11 @@ def test_the_same_input_gives_the_same_effects() -> None:
         broker.broker.receive(Step(number=0), source="b1", now_ns=1)
         seen.append((net.disks["b2"], [e for e in broker.take_effects() if isinstance(e, Send)]))
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "least"), [("window", 0, 1), ("mailbox_expire_ns", -1, 0)]
+)
+def test_limits_out_of_range_are_refused(field: str, value: int, least: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{field} must be at least {least}"):
+        msgspec.structs.replace(ContentConfig(), **{field: value})

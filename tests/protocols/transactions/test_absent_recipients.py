@@ -20,9 +20,9 @@ from ensue.protocols.transactions.frames import ANYONE, ATOMIC, SERIALIZABLE
 KINDS = [SERIALIZABLE, ATOMIC]
 
 
-def inviting(seed: int = 0) -> TransactionNet:
+def inviting(seed: int = 0, *, d: str = "b1", e: str = "b2") -> TransactionNet:
     """Three clients at three brokers; two of them take invitations."""
-    net = with_grace({"c": "b0", "d": "b1", "e": "b2"}, seed=seed)
+    net = with_grace({"c": "b0", "d": d, "e": e}, seed=seed)
     net.on_notified = None
     net.regular("c", adv("a", "x exists"))
     net.settle()
@@ -105,20 +105,21 @@ def test_invitation_that_only_absent_clients_match_reaches_none(kind: str) -> No
     net.at_rest()
 
 
+@pytest.mark.parametrize("e", ["b0", "b1", "b2"])
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_recipient_that_vanishes_before_it_acts_does_not_count(
-    kind: str, *, leaves: bool, restarts: bool
+    kind: str, e: str, *, leaves: bool, restarts: bool
 ) -> None:
-    net = inviting()
+    net = inviting(e=e)
     name, number = begin_inviting(net, kind)
     assert finish(net, "d", name) == ""
     assert answer(net, number) == []
-    if restarts:
-        net.broker("b2").log.write_snapshot()
-        net.drain("b2")
-        net.crash("b2")
+    for broker in net.tree if restarts else ():
+        net.broker(broker).log.write_snapshot()
+        net.drain(broker)
+        net.crash(broker)
         net.settle()
     if leaves:
         leave(net, "e")
@@ -130,9 +131,55 @@ def test_recipient_that_vanishes_before_it_acts_does_not_count(
     if not leaves:
         regain(net, "e")
         assert act(net, "e", name) == "the transaction is over", "it goes on without this client"
-    # A serializable transaction has read that the client takes invitations.
-    refused = end(net, name)
-    assert refused.startswith("conflict") == (leaves and kind == SERIALIZABLE), refused
+    assert end(net, name) == "", "whether it is still there makes no difference"
+    net.at_rest()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_client_without_a_connection_may_leave(kind: str) -> None:
+    net = inviting()
+    lose(net, "e")
+    net.elapse(GRACE_NS)
+    name, number = begin_inviting(net, kind)
+    assert finish(net, "d", name) == ""
+    assert answer(net, number) == [("", 1)]
+    leave(net, "e")
+    net.settle()
+    assert end(net, name) == ""
+    net.at_rest()
+
+
+@pytest.mark.parametrize("e", ["b0", "b1", "b2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_recipient_that_counts_and_leaves_is_a_conflict(kind: str, e: str) -> None:
+    """A serializable transaction has read that the client takes invitations."""
+    net = inviting(e=e)
+    name, number = begin_inviting(net, kind)
+    assert (finish(net, "d", name), finish(net, "e", name)) == ("", "")
+    assert answer(net, number) == [("", 2)]
+    leave(net, "e")
+    net.settle()
+    assert end(net, name).startswith("conflict") == (kind == SERIALIZABLE)
+    net.at_rest()
+
+
+@pytest.mark.parametrize("d", ["b0", "b1", "b2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_recipient_that_comes_for_one_that_left_is_a_conflict(kind: str, d: str) -> None:
+    net = inviting(d=d)
+    leave(net, "d")
+    net.settle()
+    name, number = begin_inviting(net, kind)
+    leave(net, "e")
+    net.settle()
+    assert answer(net, number) == [("", 0)]
+    net.homes["f"] = "b2"
+    net.disks["f"], net.notified["f"] = {}, []
+    net.start("f")
+    net.settle()
+    net.command("f", lambda node, now: node.take_invitations("x = 1", now_ns=now))
+    net.settle()
+    assert end(net, name).startswith("conflict") == (kind == SERIALIZABLE)
     net.at_rest()
 
 

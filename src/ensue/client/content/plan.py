@@ -451,7 +451,9 @@ class PlannedTransaction:
     def _not_done(self, refused: str) -> TransactionAborted:
         why = self._explained(refused)
         text = undecided_plan(self._timeout_s) if why == TIMEOUT else why
-        return aborted_transaction(f"the plan can't be carried out: {text}", reason=why)
+        return aborted_transaction(
+            f"the plan can't be carried out: {text}", reason=why, transaction=self.name
+        )
 
     def _answered(self, answering: "asyncio.Future[Answered]") -> None:
         """Note the advertisements of a committed plan; undo one that was refused."""

@@ -191,7 +191,9 @@ class _Participant:
         self._subscribe = subscribe
         self._within = self._own = ""
         self.name = ""
-        """The transaction's name, once it has begun."""
+        """The transaction's name, once it has begun: when its first operation has returned."""
+        self._called = ""
+        """What to call it: a placeholder until it has a name."""
         self.failure: TransactionAborted | None = None
         """Why it can't be committed, once an operation was refused, even if that was caught."""
         self._operations = Operations()
@@ -288,17 +290,17 @@ class _Participant:
         name = await self._act("adv", where=where)
         known = self._session.advertised
         known[name] = where
-        self._session.when_over(self.name, lambda done: None if done else known.pop(name, None))
+        self._session.when_over(self._called, lambda done: None if done else known.pop(name, None))
         return name
 
     async def _unadvertise(self, name: str) -> None:
         await self._act("uadv", name=name)
         known = self._session.advertised
-        self._session.when_over(self.name, lambda done: known.pop(name, None) if done else None)
+        self._session.when_over(self._called, lambda done: known.pop(name, None) if done else None)
 
     async def _act(self, action: str, asked: RefusedRequest | None = None, **options: Any) -> str:
         self._check_open()
-        transaction, within = self.name, self._within
+        transaction, within = self._called, self._within
         names: list[str] = []
 
         def act(node: TransactionClient, now: int) -> int:
@@ -314,7 +316,7 @@ class _Participant:
         wanted = ContentRequest(
             where=where,
             session=self._session,
-            transaction=self.name,
+            transaction=self._called,
             within=self._within,
             options=options,
         )
@@ -322,7 +324,7 @@ class _Participant:
             made = await self._subscribe(wanted).__aenter__()
         except SubscriptionRefused as error:
             raise self._refusal(error.reason) from None
-        self._session.when_over(self.name, lambda done: None if done else made.close())
+        self._session.when_over(self._called, lambda done: None if done else made.close())
         return made
 
     async def _withdraw(self, subscription: Subscription) -> None:
@@ -332,7 +334,7 @@ class _Participant:
         def over(committed: bool) -> None:
             share.draining = committed  # It ends after the last event routed to it.
 
-        self._session.when_over(self.name, over)
+        self._session.when_over(self._called, over)
 
     async def _invite(
         self, client: str, attributes: Mapping[str, object] | None, payload: bytes
@@ -358,7 +360,7 @@ class _Participant:
         self, client: str, attributes: Mapping[str, object] | None, payload: bytes
     ) -> "Answered":
         self._check_open()
-        name, within = self.name, self._within
+        name, within = self._called, self._within
 
         def invite(node: TransactionClient, now: int) -> int:
             return node.invite(name, client, attributes, payload, now_ns=now, within=within)
@@ -367,7 +369,7 @@ class _Participant:
 
     def end(self) -> None:
         """Allow no more operations."""
-        self.name, self._over = "", True
+        self._over = True
 
     def check_awaited(self) -> None:
         """Fail the transaction if operations were not awaited to the end."""
@@ -380,7 +382,7 @@ class _Participant:
             raise LocalProtocolError(
                 "the transaction has ended: await all operations inside its block"
             )
-        if not self.name:
+        if not self._called:
             raise LocalProtocolError("use it inside `async with bus.transaction(…) as tx`")
 
     def _note_end(self, committed: bool) -> None:
@@ -437,15 +439,16 @@ class Transaction(_Participant):
         await self._session.open()
         timeout_ns = int(self._timeout_s * 1_000_000_000)
         # Its first operation does not wait for its name.
-        self.name = self._session.begin(self.isolation, timeout_ns, self._note_begin)
-        self._session.when_over(self.name, self._note_end)
+        called = self._session.begin(self.isolation, timeout_ns, self._note_begin)
+        self._called = self._called or called  # In memory it has a name already.
+        self._session.when_over(self._called, self._note_end)
         return self
 
     def _note_begin(self, answer: "Answered") -> None:
         if answer.refused:
             self._aborted = answer.refused
         elif not self._over:
-            self.name = answer.transaction
+            self.name = self._called = answer.transaction
 
     async def __aexit__(
         self,
@@ -455,7 +458,7 @@ class Transaction(_Participant):
     ) -> None:
         if kind is None:
             self.check_awaited()
-        name, commit = self.name, kind is None and self.failure is None
+        name, commit = self._called, kind is None and self.failure is None
         try:
             ending = self._session.ask(lambda node, now: node.end(name, commit=commit, now_ns=now))
             if commit:
@@ -502,7 +505,7 @@ class InvitedTransaction(_Participant):
         publication: Publication,
     ) -> None:
         super().__init__(session, subscribe)
-        self.name = name
+        self.name = self._called = name
         session.when_over(name, self._note_end)
         self._within = path
         self.attributes: Mapping[str, object] = dict(publication.attributes)

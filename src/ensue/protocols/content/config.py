@@ -45,8 +45,6 @@ class ContentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Events of a durable subscription that its reader has not acknowledged; others wait."""
     mailboxes_max: int = 10_000
     """Durable subscriptions at a broker; more are refused."""
-    mailboxes_per_user: int = 1_000
-    """Durable subscriptions of one user at a broker; more are refused."""
     mailbox_expire_ns: int = 0
     """Time without a reader after which a durable subscription ends; 0: it never does."""
     kept_max: int = 100_000
@@ -58,7 +56,8 @@ class ContentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
-            if field not in ("durable", "mailbox_expire_ns") and getattr(self, field) < 1:
-                raise ConfigurationError(f"ContentConfig.{field} must be at least 1")
+            least = 0 if field in ("durable", "mailbox_expire_ns") else 1
+            if getattr(self, field) < least:
+                raise ConfigurationError(f"ContentConfig.{field} must be at least {least}")
         if self.beat_ns >= self.lease_ns:
             raise ConfigurationError("ContentConfig.beat_ns must be below lease_ns")

@@ -172,6 +172,8 @@ class Attach(Frame, frozen=True, tag=107):
     """Whether it goes on after it lost events."""
     owner: Identifier = ""
     """The user, as the server knows it; clients leave it empty."""
+    owned_max: Count = 0
+    """How many that user may have, as the server limits them; clients leave it 0: any number."""
 
 
 class Attached(Frame, frozen=True, tag=114):
@@ -207,7 +209,7 @@ class Dismiss(Frame, frozen=True, tag=118):
     number: Count
     name: Identifier
     owner: Identifier = ""
-    """The user whose it must be, as the server knows it; clients leave it empty: anyone's."""
+    """The required owner, as the server knows it; clients leave it empty: any owner."""
 
 
 class Mailed(Frame, frozen=True, tag=116):
@@ -300,9 +302,11 @@ class Tick(Frame, frozen=True, tag=120):
 
 
 class Expire(Frame, frozen=True, tag=121):
-    """The session of a client ends."""
+    """The session of a client ends, or a durable subscription that no client reads."""
 
     client: Name
+    idle_ns: Count = 0
+    """How long a durable subscription may have no reader."""
 
 
 class Disconnected(Frame, frozen=True, tag=125):

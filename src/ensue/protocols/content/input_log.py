@@ -8,6 +8,11 @@ of the protocol has to mention it. When the log is longer than the state, a snap
 replaces it; so each input pays a constant share of the snapshot.
 
 HAZARD: every change of the state must come through `take`. A crash loses any other change.
+
+HAZARD: `handle` must not read configuration that an operator can change: handled again under
+another one, the same inputs would lead to another state. What an input depends on is logged with it
+(`frames.Attach.owned_max`, `frames.Expire.idle_ns`), or decided before `take`. Limits that only a
+new version of Ensue changes may be read.
 """
 
 from collections.abc import Callable, Mapping

@@ -22,7 +22,8 @@ Limits. A mailbox keeps at most `kept_max` events, all of a broker `kept_bytes_m
 beyond is lost, and so are all later ones: the mailbox is *overfull*. The events of a transaction
 are kept all or not at all. A reader still gets what was kept; then it is detached, with the limit
 as the reason. The next one is refused unless it accepts the loss. A broker has at most
-`mailboxes_max` of them, and `mailboxes_per_user` of one user.
+`mailboxes_max` of them. One user has at most as many as its server says with each request to attach
+(`owned_max`): the limit that decided is in the log with the request.
 
 A mailbox that has had no reader for `mailbox_expire_ns` ends, if that is not 0: what it kept is
 gone, and its name is refused until a client of its user accepts the loss. Time while the broker is
@@ -32,7 +33,7 @@ Assumptions. All clients attach a name at the same broker; servers refuse it els
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -50,10 +51,9 @@ from ensue.protocols.content.frames import (
     Publication,
 )
 from ensue.protocols.interface import Frame
+from ensue.protocols.shared.state_store import FORGOTTEN, SUPERSEDED
 
 __all__ = [
-    "FORGOTTEN",
-    "SUPERSEDED",
     "Expired",
     "Kept",
     "Mailbox",
@@ -62,10 +62,6 @@ __all__ = [
     "transactional_refusal",
 ]
 
-SUPERSEDED = "superseded"
-"""The reason when another client has attached."""
-FORGOTTEN = "forgotten"
-"""The reason when a client that does not read it has ended it."""
 PREFIX = "durable/"
 """How names of mailboxes begin; no other client's name has a slash."""
 HOUR_NS = 3_600 * 1_000_000_000
@@ -179,13 +175,10 @@ class Mailboxes:
         return client in self.open
 
     def restore(
-        self, mailboxes: dict[str, Mailbox], made: int, expired: Mapping[str, Expired | str]
+        self, mailboxes: dict[str, Mailbox], made: int, expired: dict[str, Expired]
     ) -> None:
-        """Restore the persisted mailboxes. Earlier versions kept no owners of expired ones."""
-        self.open, self.made = mailboxes, made
-        self.expired = {
-            name: Expired("", one) if isinstance(one, str) else one for name, one in expired.items()
-        }
+        """Restore the persisted mailboxes."""
+        self.open, self.made, self.expired = mailboxes, made, expired
         self._owned = Counter(one.owner for one in mailboxes.values())
         idle = sorted((one.idle_since_ns, name) for name, one in mailboxes.items())
         self._idle = {name: since_ns for since_ns, name in idle if since_ns}
@@ -224,8 +217,8 @@ class Mailboxes:
         if len(self.open) >= limit:
             what = "there are too many durable subscriptions"
             return limit_reason(what, "mailboxes_max", limit, "forget some")
-        limit = self._config.mailboxes_per_user
-        if frame.owner and self._owned[frame.owner] >= limit:
+        limit = frame.owned_max
+        if limit and self._owned[frame.owner] >= limit:
             what = f"{frame.owner!r} has too many durable subscriptions here"
             how = "forget some, or raise limits.mailboxes_per_user in the server's file"
             return limit_reason(what, "mailboxes_per_user", limit, how)
@@ -329,9 +322,9 @@ class Mailboxes:
         last_ns = now_ns - self._config.mailbox_expire_ns
         return [name for name, since_ns in self._idle.items() if since_ns <= last_ns]
 
-    def note_expired(self, name: str) -> None:
+    def note_expired(self, name: str, idle_ns: int) -> None:
         """Refuse the name of a mailbox that is about to end, until a client accepts the loss."""
-        hours = self._config.mailbox_expire_ns / HOUR_NS
+        hours = idle_ns / HOUR_NS
         reason = (
             f"the durable subscription {name.removeprefix(PREFIX)!r} has expired, with the events "
             f"that it kept: it had no reader for {hours:g} hours (mailbox_expire); enter it with "

@@ -46,6 +46,8 @@ class Pending(msgspec.Struct, array_like=True):
     """Whether it was answered ahead of brokers that are away."""
     reached: int = 0
     """How many clients an invitation by content has reached, here and behind."""
+    logged: int = -1
+    """The place of an invitation by content in the log of a serializable transaction."""
 
 
 class Steps:
@@ -135,14 +137,14 @@ class Steps:
         )
         self._state.send(neighbor, step)
 
-    def tell(
+    def send_unanswered(
         self,
         pending: Pending,
         neighbor: str,
         changes: tuple[Change, ...],
         publication: Publication | None,
     ) -> None:
-        """Send a neighbor a step that a pending one causes and does not wait for."""
+        """Send a neighbor a step that a pending one causes, and that is not answered."""
         step = Step(
             number=0,
             transaction=pending.transaction,
@@ -232,6 +234,11 @@ class Steps:
         returning = self._state.tables.returning
         for name in [each for each, step in returning.items() if step not in self.pending]:
             del returning[name]
+
+    def waiting_for(self, number: int) -> list[Pending]:
+        """Return the pending steps that wait for a caused one."""
+        keys = self.causes.get(number, ())
+        return [self.pending[key] for key in keys if key in self.pending]
 
     def give_up(self, transaction: str, reason: str) -> None:
         """Answer all steps of a transaction that has ended."""

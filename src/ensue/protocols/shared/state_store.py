@@ -46,7 +46,9 @@ __all__ = [
 ASKED_MAX = 16
 """Earlier requests of a name that are remembered."""
 SUPERSEDED = "superseded"
+"""Why a client keeps a durable subscription no longer: another one does."""
 FORGOTTEN = "forgotten"
+"""The same: the subscription was ended."""
 
 
 class Recall(Frame, frozen=True, tag=40):

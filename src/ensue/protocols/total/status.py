@@ -24,6 +24,9 @@ class StatusRequest(Frame, frozen=True, tag=52):
     to."""
     topics: tuple[Name, ...] = ()
     """Also report where these topics begin and end; at most `TOPICS_MAX`."""
+    user: str = ""
+    """With `readable`: who asks, and sees the filters of its own durable subscriptions by content.
+    A server fills it in."""
 
 
 class StatusReply(Frame, frozen=True, tag=53):

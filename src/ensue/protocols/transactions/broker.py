@@ -194,7 +194,8 @@ class TransactionBroker:
             self._take(f.Disconnected(client=client), now_ns)
         due_ns = self._mailbox_due_ns()
         for mailbox in self.state.mailboxes.idle(now_ns) if due_ns and due_ns <= now_ns else ():
-            self._take(f.Expire(client=mailbox), now_ns)
+            idle_ns = self.config.mailbox_expire_ns
+            self._take(f.Expire(client=mailbox, idle_ns=idle_ns), now_ns)
         due_ns = self.deadline_ns()
         if due_ns is not None and due_ns <= now_ns:
             self._take(f.Tick(), now_ns)
@@ -304,9 +305,7 @@ class TransactionBroker:
             f.Routed: self._route,
             f.Step: self._step,
             f.Stepped: lambda frame, _source, _now: steps.stepped(frame),
-            f.Reached: lambda frame, _source, _now: steps.finish(
-                frame.number, frame.refused, frame.clients
-            ),
+            f.Reached: lambda frame, source, _now: operations.reached(frame, source),
             f.Tick: self._tick,
             t.Invite: lambda frame, client, _now: operations.invite(
                 self._with_name(frame, client), client
@@ -407,7 +406,7 @@ class TransactionBroker:
     def _expire(self, frame: f.Expire, source: str, now_ns: int) -> None:
         del source
         if frame.client in self.state.mailboxes:
-            self.state.mailboxes.note_expired(frame.client)
+            self.state.mailboxes.note_expired(frame.client, frame.idle_ns)
         if frame.client in self.state.clients:
             self._depart(frame.client, now_ns)
 
@@ -474,7 +473,7 @@ class TransactionBroker:
             r.CommitRecord(commit.parked, commit.gathers, commit.last_number, rest, commit.settling)
         )
         rest = r.CONTEXTS.encode(r.ContextsRecord(contexts, rest))
-        return r.encode_broker(
+        return r.BROKER.encode(
             r.BrokerRecord(
                 tables=state.tables.record(),
                 commits=state.commits,
@@ -493,7 +492,7 @@ class TransactionBroker:
                 announced=steps.announced,
                 mailboxes=state.mailboxes.open,
                 mailboxes_made=state.mailboxes.made,
-                mailboxes_expired={**state.mailboxes.expired},
+                mailboxes_expired=state.mailboxes.expired,
             )
         )
 

@@ -83,11 +83,11 @@ class Compensation:
                 ]
 
     def still_owed(self, deliveries: list[Delivery], own: Iterable[str] = ()) -> list[Delivery]:
-        """Return deliveries without subscriptions that have ended since the events matched them.
+        """Drop subscriptions that have ended since the events matched them.
 
-        Their clients know that no event follows. A subscription that was withdrawn has not ended
-        before its transaction has, and before the last event routed by older versions. `own` are
-        those that the transaction of the events itself makes or withdraws.
+        Their clients expect no more events. A withdrawn subscription ends with its transaction, and
+        not before the last event that older versions route to it. `own` are subscriptions that the
+        transaction of the events makes or withdraws.
         """
         held, kept = self._state.tables.subscriptions, self._withdrawn() | set(own)
         found = []
@@ -98,13 +98,13 @@ class Compensation:
         return found
 
     def ended(self, names: Iterable[str]) -> set[str]:
-        """Return the subscriptions that have ended, and whose clients get no word of it later."""
+        """Return subscriptions that have ended and whose clients get no `Withdrawn` for them."""
         withdrawn = self._withdrawn()
         held = self._state.tables.subscriptions
         return {name for name in names if name not in held and name not in withdrawn}
 
     def _withdrawn(self) -> set[str]:
-        """Return subscriptions that were withdrawn, and of whose end clients are yet to hear."""
+        """Return withdrawn subscriptions whose end was not reported to their clients yet."""
         withdrawn: set[str] = set()
         for issued in self._open():
             withdrawn.update(one.change.name for one in issued if one.change.action == UNSUBSCRIBE)

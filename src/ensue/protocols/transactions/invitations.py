@@ -14,7 +14,8 @@ its home refuses operations that come later. If it has, the answer is a refusal,
 aborts.
 
 In a serializable transaction the step is in the log, and its recipients are compared before the
-vote: a subscription to invitations that came or went meanwhile is a conflict.
+vote: a subscription to invitations that came meanwhile is a conflict, and so is one that went,
+unless its client does not count (`Context.reached`).
 
 Paths. Recipients act at once, in no order among themselves. The path of the invitation, a zero, and
 one number for each hop make the path of each recipient unique: a client that 2 invited acts as

@@ -2,17 +2,21 @@
 
 Operations within a transaction are steps as regular ones are (`content.steps`). A serializable
 transaction makes them on its own layer of the tables, an atomic one on the broker's tables
-(`contexts`). A client's operation is answered when all steps that it caused have been answered (D1,
-D2: a step that causes nothing is answered at once; a step that a broker triggers has no origin, its
-end only lets the step that triggered it continue). A client sends its next operation only then: so
-every broker processes them in sequential order (Definition 6).
+(`contexts`). A broker opens the transaction at a neighbor ahead of the first step that it sends
+there. A client sends its next operation when the last one is answered, and every broker processes
+them in sequential order (Definition 6).
 
-Steps of subscriptions and events in a serializable transaction are not answered: the client's home
-answers at once. They travel away from the client only, and a tree of FIFO links keeps causal order.
-So each broker has them before every later operation, whichever client does that, and before it is
-asked for its vote. An advertisement attracts subscriptions, which travel back to it: the answer to
-it shows that they have arrived. A transaction without isolation works on the shared tables, where
-covered subscriptions wait for the answers to others (`content.steps`).
+In a serializable transaction only advertisements and invitations wait for other brokers: they are
+answered when all steps that they caused have been answered (D1, D2: a step that causes nothing is
+answered at once; a step that a broker triggers has no origin, its end only lets the step that
+triggered it continue). An advertisement attracts subscriptions, which travel back to it: the answer
+to it shows that they have arrived. Subscriptions, withdrawals of them and events are answered by
+the client's home at once. They travel away from the client only, and a tree of FIFO links keeps
+causal order. So each broker has them before every later operation, whichever client does that, and
+before it is asked for its vote.
+
+In a transaction without isolation all operations wait for all steps that they caused: it works on
+the shared tables, where covered subscriptions wait for the answers to others (`content.steps`).
 
 An invitation (`tcm`) goes to one client, by name, or to all that take it, by content
 (`invitations`). It is answered when these clients have finished; their operations within the
@@ -204,9 +208,19 @@ class Operations:
                 if invited == client:
                     del context.invitations[path]
                     if context.idle.pop(path, "") is None:
+                        for pending in self._steps.waiting_for(number):
+                            context.reached.get(pending.logged, {}).pop(client, None)
                         self._steps.finish(number, "", reached=-1)
                     else:
                         self._steps.finish(number, refused)
+
+    def reached(self, frame: f.Reached, source: str) -> None:
+        """Note that clients behind a neighbor count for an invitation by content."""
+        for pending in self._steps.waiting_for(frame.number):
+            context = self._contexts.get(pending.transaction)
+            if context is not None and pending.logged in context.reached:
+                context.reached[pending.logged][source] = None
+        self._steps.finish(frame.number, frame.refused, frame.clients)
 
     def _context_for(self, name: str, path: str, client: str) -> Context | None:
         """Return the context of a transaction in which a client may act now, or None."""
@@ -286,7 +300,7 @@ class Operations:
                 shared = not context.isolated
                 self._steps.cause(pending, neighbor, changes_there, passed_on, shared=shared)
             else:
-                self._steps.tell(pending, neighbor, changes_there, passed_on)
+                self._steps.send_unanswered(pending, neighbor, changes_there, passed_on)
         self._steps.settle(pending)
 
     def _open_at(self, neighbor: str, context: Context, name: str) -> None:
@@ -303,11 +317,15 @@ class Operations:
         Clients that have left or lost their connections are not invited, and do not count.
         """
         done = run(context.tables, Logged(hop, (), publication, {}, [], {}))
+        counted: dict[str, None] = {}
         if context.isolated:
+            pending.logged = len(context.log)
             context.log.append(done)
+            context.reached[pending.logged] = counted
         for number, (client, names) in enumerate(done.clients.items(), 1):
             if not self._absence(client):
                 pending.reached += 1
+                counted[client] = None
                 path = f"{base}.{number}"
                 context.idle[path] = None
                 self._invite_here(context, pending, client, publication, path, tuple(names))

@@ -3,8 +3,6 @@
 The state of a broker is one nested record: each part holds the encoded next one in `rest`.
 """
 
-from typing import Any
-
 import msgspec
 
 from ensue.core.wire import Records
@@ -34,7 +32,6 @@ __all__ = [
     "Plan",
     "PlansRecord",
     "Submission",
-    "encode_broker",
 ]
 
 OPEN, PREPARING, PAUSING = "open", "preparing", "pausing"
@@ -55,13 +52,13 @@ class BrokerRecord(msgspec.Struct, array_like=True):
     members: dict[str, tuple[str, str]]
     rest: bytes
     neighbors: list[str]
-    disconnected: list[str] = []
-    away: list[str] = []
-    partial: dict[int, tuple[str, ...]] = {}
-    announced: dict[int, tuple[str, list[Change]]] = {}
-    mailboxes: dict[str, Mailbox] = {}
-    mailboxes_made: int = 0
-    mailboxes_expired: dict[str, Expired | str] = {}
+    disconnected: list[str]
+    away: list[str]
+    partial: dict[int, tuple[str, ...]]
+    announced: dict[int, tuple[str, list[Change]]]
+    mailboxes: dict[str, Mailbox]
+    mailboxes_made: int
+    mailboxes_expired: dict[str, Expired]
 
 
 class ContextsRecord(msgspec.Struct, array_like=True):
@@ -89,7 +86,7 @@ class CommitRecord(msgspec.Struct, array_like=True):
     gathers: dict[str, Gather]
     last_number: int
     rest: bytes
-    settling: dict[str, list[str]] = {}
+    settling: dict[str, list[str]]
 
 
 class Coordination(msgspec.Struct, array_like=True):
@@ -161,21 +158,13 @@ class PlansRecord(msgspec.Struct, array_like=True):
     plans: dict[str, Plan]
     submissions: dict[str, Submission]
     leaving: list[str]
-    homes: dict[str, str] = {}
-    left_out: list[str] = []
-    numbers: dict[str, int] = {}
+    homes: dict[str, str]
+    left_out: list[str]
+    numbers: dict[str, int]
 
 
 BROKER = Records[BrokerRecord](BrokerRecord)
-_FIELDS = Records[list[Any]](list[Any])
 CONTEXTS = Records[ContextsRecord](ContextsRecord)
 COMMIT = Records[CommitRecord](CommitRecord)
 COORDINATOR = Records[CoordinatorRecord](CoordinatorRecord)
 PLANS = Records[PlansRecord](PlansRecord)
-
-
-def encode_broker(record: BrokerRecord) -> bytes:
-    """Return a broker's record; without durable subscriptions, as it was before there were any."""
-    if record.mailboxes_made:
-        return BROKER.encode(record)
-    return _FIELDS.encode(list(msgspec.structs.astuple(record)[:-3]))

@@ -172,6 +172,7 @@ class ContentProgram:
             sync_s=drawn.sync_s,
             records_brokers=True,
             access=content_access() if drawn.logins else Access(),
+            reconfigure=drawn.durable.in_life,
             **drawn.durable.server_options(),
         )
         self.late_s = long_settle_s(drawn.faults) + late_s(drawn.network)
