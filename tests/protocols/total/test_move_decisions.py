@@ -197,6 +197,41 @@ def test_server_that_is_away_from_the_switch_on_holds_up_no_other() -> None:
     assert not any(key.startswith(("moving/", "decided/")) for key in chain.records["a"])
 
 
+@pytest.mark.parametrize("phase", [FREEZE, SWITCH], ids=["freeze", "switch"])
+def test_chain_whose_first_server_is_down_while_frozen_waits_for_it(phase: int) -> None:
+    """No other server can know whether it has switched."""
+    chain = Chain()
+    first, last = chain.stations["a"].node, chain.stations["c"].node.moves
+    freeze, decide = last.freeze, first.moves.decide
+
+    def leave_frozen(frame: Move, now_ns: int) -> Move:
+        chain.away.add("a")
+        return freeze(frame, now_ns)
+
+    def leave_switched(move: Move) -> bool:
+        chain.away.add("a")
+        return decide(move)
+
+    if phase == FREEZE:
+        last.freeze = leave_frozen  # type: ignore[method-assign]
+    else:
+        first.moves.decide = leave_switched  # type: ignore[method-assign]
+    chain.send(MoveRequest(number=1, topic="t", to="b"), "a", "operator")
+    for source, to, frame in chain.drained("a"):
+        chain.send(frame, to, source)
+    # A topic that has nothing to do with the move.
+    assert chain.publish("v", 1, "c") == []
+    chain.wait(60_000)
+    assert [chain.stations[name].placement.moving for name in ("b", "c")] == ["t", "t"]
+    assert not any(isinstance(frame, Out) for _, frame in chain.sent)
+    chain.start("a")
+    chain.away = set()
+    chain.wait(3_000)
+    assert [chain.stations[name].placement.moving for name in NODES] == ["", "", ""]
+    assert chain.nodes_of("t") == ["a" if phase == FREEZE else "b"] * 3
+    assert ("p", Out(origin="c", slots=((1, 1),))) in chain.sent
+
+
 def test_frozen_server_learns_of_the_switch_by_its_decision_alone() -> None:
     """What others know of the move has neither counts nor subscribers."""
     chain = Chain()

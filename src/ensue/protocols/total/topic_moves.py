@@ -22,9 +22,10 @@ travels the chain in phases, over the links between neighbors.
    abort each node takes requests again, and nothing has changed.
 
 A decision also travels outside the links (`MoveDecision`), so that a node that is down holds up no
-others: the first node repeats it until every node has taken the step, and frozen nodes ask all
-others for it. A node takes a decision once, whichever way it comes, and passes it up its link
-before any request of its own. So what comes from below behind a freeze comes behind the decision.
+others once the first node has decided: that one repeats it until every node has taken the step, and
+frozen nodes ask all others for it. A node takes a decision once, whichever way it comes, and passes
+it up its link before any request of its own. So what comes from below behind a freeze comes behind
+the decision.
 
 Why order is kept: stamps and changes depend on the order of nodes only while they travel. Every
 one has either ended at all nodes before the freeze did, under the old placement, or starts at a
@@ -44,6 +45,10 @@ know (`KnownMoves`) when they connect. A node that is behind continues from an o
 adopts what is newer, and nothing it gave for the topic since then counts. A node that may be behind
 (`comparing`) takes no requests until it has heard from all others, and each of them from all: then
 none gets a request from below that it would handle as of an older placement.
+
+HAZARD: if the first node crashes while others are frozen and none has its decision, no frozen node
+takes requests before it is back, also for topics that have nothing to do with the move: another
+node can't know whether it has switched.
 
 HAZARD: a node that continues from an older state and is not known to do so takes a topic for its
 own until another node is connected. One that compares takes no requests of clients for as long as
