@@ -30,8 +30,8 @@ NODES = ("a", "b", "c")
 MOVED = (("b", 1), ("c", 0))
 
 
-def event(topic: str, number: int) -> Event:
-    return Event(topic=topic, payload=b"x", publisher="p", publisher_seq=number)
+def event(topic: str, number: int, publisher: str = "p") -> Event:
+    return Event(topic=topic, payload=b"x", publisher=publisher, publisher_seq=number)
 
 
 class Chain:
@@ -43,6 +43,8 @@ class Chain:
         self.away: set[str] = set()
         self.sent: list[tuple[str, Frame]] = []
         """What clients got."""
+        self.dropped: type[Frame] | None = None
+        """Frames that are lost."""
         self.lost: list[tuple[str, str, Frame]] = []
         """Source, target and frame: what stations away did not get."""
         self.now_ns = 0
@@ -78,7 +80,7 @@ class Chain:
             sender, target, each = queue.pop(0)
             if target not in self.stations:
                 self.sent.append((target, each))
-            elif self.away & {sender, target}:
+            elif self.away & {sender, target} or type(each) is self.dropped:
                 self.lost.append((sender, target, each))
             else:
                 self.stations[target].receive(each, source=sender, now_ns=self.now_ns)
@@ -111,12 +113,23 @@ class Chain:
     def nodes_of(self, topic: str) -> list[str]:
         return [self.stations[name].placement.node(topic) for name in NODES]
 
-    def publish(self, topic: str, number: int, to: str) -> list[Frame]:
+    def publish(self, topic: str, number: int, to: str, *, publisher: str = "p") -> list[Frame]:
         """Publish an event at a station; return what the publisher gets."""
         before = len(self.sent)
-        request = OrderRequest(number=number, events=(event(topic, number),), settled=number)
-        self.send(request, to)
-        return [frame for client, frame in self.sent[before:] if client == "p"]
+        published = event(topic, number, publisher)
+        request = OrderRequest(number=number, events=(published,), settled=number)
+        self.send(request, to, publisher)
+        return [frame for client, frame in self.sent[before:] if client == publisher]
+
+
+def leave_at_the_decision(chain: Chain, name: str) -> None:
+    """Have a station crash when it gets the next decision."""
+
+    def leave(move: Move) -> bool:
+        chain.away.add(name)
+        return move.number > 0
+
+    chain.stations[name].node.moves.decide = leave  # type: ignore[method-assign]
 
 
 def moved_chain() -> Chain:
@@ -173,12 +186,7 @@ def test_freeze_that_is_not_answered_is_given_up_and_late_copies_of_it_are_ignor
 
 def test_server_that_is_away_from_the_switch_on_holds_up_no_other() -> None:
     chain = Chain()
-
-    def leave(move: Move) -> bool:
-        chain.away.add("b")
-        return move.number > 0
-
-    chain.stations["b"].node.moves.decide = leave  # type: ignore[method-assign]
+    leave_at_the_decision(chain, "b")
     chain.send(MoveRequest(number=1, topic="t", to="c"), "a", "operator")
     assert chain.stations["c"].placement.moving == "t"
     chain.wait(200)
@@ -252,12 +260,7 @@ def test_frozen_server_that_compares_waits_for_the_decision() -> None:
     """What others know of the move has neither counts nor subscribers."""
     chain = Chain()
     chain.send(ChangeRequest(number=1, old=(), new=("u",)), "b", "subscriber")
-
-    def leave(move: Move) -> bool:
-        chain.away.add("c")
-        return move.number > 0
-
-    chain.stations["c"].node.moves.decide = leave  # type: ignore[method-assign]
+    leave_at_the_decision(chain, "c")
     chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
     assert chain.nodes_of("u") == ["c", "c", "b"]
     for name in NODES:
@@ -388,6 +391,116 @@ def test_server_that_compares_takes_nothing_before_all_have_compared() -> None:
     (stamped,) = chain.publish("u", 1, "b")
     assert isinstance(stamped, Stamped)
     assert stamped.grants[0].stamp.entries == {"u": 2}
+
+
+def test_server_that_compares_takes_nothing_while_a_later_one_is_frozen() -> None:
+    """The later one would handle its requests as of the placement before the switch."""
+    chain = Chain()
+    other = next(topic for topic in map("w{}".format, range(99)) if chain.nodes_of(topic)[0] == "c")
+    chain.send(ChangeRequest(number=1, old=(), new=("v", other)), "c", "s")
+    older = dict(chain.records["b"])
+    chain.publish("v", 1, "c")
+    leave_at_the_decision(chain, "c")
+    chain.send(MoveRequest(number=1, topic="v", to="b"), "a", "operator")
+    assert chain.nodes_of("v") == ["b", "b", "c"]
+    # All start again, the new server from before the freeze. Decisions are lost at first.
+    for name in NODES:
+        chain.start(name, records=older if name == "b" else None, compares=True)
+    chain.away = set()
+    chain.dropped = MoveDecision
+    chain.wait(1_000)
+    assert (chain.nodes_of("v"), chain.stations["c"].placement.moving) == (["b", "b", "c"], "v")
+    assert chain.publish("v", 1, "b", publisher="q") == []
+    chain.dropped = None
+    chain.wait(3_000)
+    assert not any(station.placement.unsure for station in chain.stations.values())
+    (out,) = chain.publish("v", 1, "b", publisher="q")
+    assert out == Out(origin="b", slots=((1, 2),))
+
+
+@pytest.mark.parametrize("switched", [False, True])
+def test_servers_that_compare_go_on_if_none_remembers_the_decision(switched: bool) -> None:
+    """The first one, which is to say so, waits itself for those that are frozen."""
+    chain = Chain()
+    older = {name: dict(chain.records[name]) for name in NODES}
+    leave_at_the_decision(chain, "c")
+    if not switched:
+        leave_at_the_decision(chain, "b")
+    chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
+    assert chain.nodes_of("u") == ["c", "c" if switched else "b", "b"]
+    chain.start("a", records=older["a"], compares=True)
+    chain.start("b", compares=True)
+    chain.start("c", compares=True)
+    chain.away = set()
+    chain.wait(5_000)
+    assert [chain.stations[name].placement.moving for name in NODES] == ["", "", ""]
+    assert not any(station.placement.unsure for station in chain.stations.values())
+    assert chain.nodes_of("u") == ["c" if switched else "b"] * 3
+    (answer,) = chain.publish("u", 1, "c" if switched else "b")
+    assert isinstance(answer, Out)
+    chain.send(MoveRequest(number=2, topic="u", to="a"), "a", "operator")
+    assert chain.nodes_of("u") == ["a", "a", "a"]
+
+
+def test_first_server_from_before_its_decision_repeats_it_once_it_has_it() -> None:
+    chain = Chain()
+    chain.send(ChangeRequest(number=1, old=(), new=("u",)), "b", "subscriber")
+    leave_at_the_decision(chain, "c")
+    coordinator = chain.stations["a"].node.coordinator
+    decide, older = coordinator._decide, dict[str, bytes]()
+
+    def copy(move: Move, phase: int, reason: str, now_ns: int) -> None:
+        older.update(chain.records["a"])
+        decide(move, phase, reason, now_ns)
+
+    coordinator._decide = copy  # type: ignore[method-assign]
+    chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
+    assert chain.nodes_of("u") == ["c", "c", "b"]
+    chain.start("a", records=older)
+    chain.wait(2_000)
+    assert chain.nodes_of("u") == ["c", "c", "b"]
+    chain.start("a")
+    chain.start("b")
+    chain.start("c")
+    chain.away = set()
+    chain.wait(3_000)
+    assert chain.nodes_of("u") == ["c", "c", "c"]
+    assert chain.stations["c"].node.subscribers() == {"subscriber": (1, ("u",))}
+    assert chain.stations["a"].node.coordinator.active is None
+    assert not any(key.startswith(("moving/", "decided/")) for key in chain.records["a"])
+
+
+@pytest.mark.parametrize("compares", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_first_server_from_before_its_decision_adopts_it(later: bool, compares: bool) -> None:
+    chain = Chain()
+    older: dict[str, bytes] = {}
+    coordinator = chain.stations["a"].node.coordinator
+    decide = coordinator._decide
+
+    def copy(move: Move, phase: int, reason: str, now_ns: int) -> None:
+        older.update(chain.records["a"])
+        decide(move, phase, reason, now_ns)
+
+    coordinator._decide = copy  # type: ignore[method-assign]
+    chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
+    assert chain.nodes_of("u") == ["c", "c", "c"]
+    assert {"moving/", "frozen/u"} <= older.keys()
+    if later:
+        coordinator._decide = decide  # type: ignore[method-assign]
+        chain.send(MoveRequest(number=2, topic="v", to="b"), "a", "operator")
+    first = chain.start("a", records=older, compares=compares)
+    assert first.placement.moving == "u"
+    for name in ("b", "c"):
+        chain.stations[name].regain("a")  # They see that the server has connected.
+        for source, to, frame in chain.drained(name):
+            chain.send(frame, to, source)
+    chain.wait(5_000)
+    assert (first.placement.moving, first.node.coordinator.active) == ("", None)
+    for _ in range(3):
+        chain.send(MoveRequest(number=3, topic="t", to="c"), "a", "operator")
+    assert chain.nodes_of("t") == ["c", "c", "c"]
+    assert chain.nodes_of("u") == ["c", "c", "c"]
 
 
 def test_frozen_server_whose_move_is_long_decided_is_behind() -> None:

@@ -311,7 +311,7 @@ class KnownMoves(Frame, frozen=True, tag=38):
     wanted: bool = False
     """Whether the sender asks for the same of the receiver."""
     complete: bool = True
-    """Whether the sender has heard from all nodes, if it has to."""
+    """Whether the sender has heard from all nodes, if it has to, and is not frozen."""
     lost: Count = 0
     """A move for which the receiver is frozen, and whose decision no node remembers; 0: none."""
 

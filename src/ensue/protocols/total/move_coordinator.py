@@ -14,7 +14,8 @@ to every node that has not taken it. It begins no other move before all have: ea
 for that one, too.
 
 After a crash it goes on where it was, except that a question is forgotten. If a node is frozen for
-a move that it does not know, it has lost its records, and gives that move up.
+a move that it does not know, it has lost its records, and gives that move up. If its records may be
+older than a decision of its own, it decides nothing before it has heard from all nodes.
 """
 
 import msgspec
@@ -105,6 +106,8 @@ class MoveCoordinator:
             return
         if active.phase == ASK:
             self._fail(self._slow(config.ask_ns))
+        elif active.phase == FREEZE and self._moves.comparing:
+            self._due_ns = now_ns + self._wait_ns  # It may have decided it already.
         elif active.phase == FREEZE:
             self._decide(active, ABORT, self._slow(config.freeze_ns), now_ns)
         else:
@@ -145,11 +148,9 @@ class MoveCoordinator:
     def on_answer(self, frame: Move, now_ns: int) -> None:
         """Go on after the answer of all nodes."""
         active = self.active
-        if active is None or (frame.number, frame.topic, frame.to) != (
-            active.number,
-            active.topic,
-            active.to,
-        ):
+        if active is None or self._moves.comparing:
+            return
+        if (frame.number, frame.topic, frame.to) != (active.number, active.topic, active.to):
             return
         if frame.phase == READY and active.phase == ASK:
             self._asked = max(self._asked, frame.seen)
@@ -172,7 +173,7 @@ class MoveCoordinator:
             frame.phase == FREEZE
             and source in self._state.placement.nodes
             and frame.number > self._moves.seen
-            and not self._state.placement.unsure
+            and not self._moves.comparing
         ):
             # The record of this move is lost, so that no node has switched.
             name = self._state.name
@@ -250,22 +251,29 @@ class MoveCoordinator:
 
     def _decide(self, move: Move, phase: int, reason: str, now_ns: int) -> None:
         """Decide a move: once this is persisted, nothing changes it."""
-        config, decision = self._moves.config, msgspec.structs.replace(move, phase=phase)
-        self._wait_ns = config.retry_ns
-        self._due_ns = now_ns + self._wait_ns
+        moves, decision = self._moves, msgspec.structs.replace(move, phase=phase)
         if phase == ABORT:
             decision = msgspec.structs.replace(decision, counts={}, registered=(), refusal="")
             self._failed = (self._request, reason)
-            self._due_ns = now_ns
-        self._moves.decide(decision)
+        if not moves.decide(decision):
+            # It was decided before: this node continues from older records.
+            if moves.decision is None or moves.decision.number != move.number:
+                self._end()
+                return
+            decision = moves.decision
+        self._wait_ns = moves.config.retry_ns
+        self._due_ns = now_ns if phase == ABORT else now_ns + self._wait_ns
         self.active = msgspec.structs.replace(decision, counts={}, registered=())
-        self._reached[self._state.name] = phase
+        self._reached[self._state.name] = decision.phase
 
     def _end_if_all_have(self, active: Move) -> None:
         if active.phase in (SWITCH, ABORT) and not self._missing(active.phase):
-            self.active = self._due_ns = None
-            self._state.persist("moving/", None)
-            self._state.persist("decided/", None)
+            self._end()
+
+    def _end(self) -> None:
+        self.active = self._due_ns = None
+        self._state.persist("moving/", None)
+        self._state.persist("decided/", None)
 
 
 def _given_up(move: Move) -> bool:

@@ -43,8 +43,9 @@ subscriptions.
 Which move of a topic is the newest says the number of its parts. Nodes exchange the moves that they
 know (`KnownMoves`) when they connect. A node that is behind continues from an older state: it
 adopts what is newer, and nothing it gave for the topic since then counts. A node that may be behind
-(`comparing`) takes no requests until it has heard from all others, and each of them from all: then
-none gets a request from below that it would handle as of an older placement.
+(`comparing`) takes no requests until it has heard from all others, each of them has heard from all,
+and none is frozen: then none gets a request from below that it would handle as of an older
+placement. The first node decides what frozen ones wait for as soon as it has heard from all.
 
 HAZARD: if the first node crashes while others are frozen and none has its decision, no frozen node
 takes requests before it is back, also for topics that have nothing to do with the move: another
@@ -267,7 +268,10 @@ class TopicMoves:
             return
         if self.decision is not None and self.decision.number == frame.number:
             self._state.effects.append(Send(source, MoveDecision(move=self.decision)))
-        elif frame.number < self.seen or (frame.number == self.seen and self._is_sure_first):
+        elif frame.number < self.seen or (
+            # The first node, if it has no record, has heard from all that may have one.
+            frame.number == self.seen and self._state.stage == 0 and not self.comparing
+        ):
             # It is decided for every node: that one is behind.
             self._send_known(source, lost=frame.number)
 
@@ -316,10 +320,6 @@ class TopicMoves:
         placement = self._state.placement
         return move.to in placement.nodes and _names(move.parts, placement)
 
-    @property
-    def _is_sure_first(self) -> bool:
-        return self._state.stage == 0 and not self._state.placement.unsure
-
     def _is_over(self, known: KnownMoves, number: int) -> bool:
         """Return whether a move for which this node is frozen has no decision to wait for."""
         # The first node remembers a decision until all have it; it may have lost its own records.
@@ -331,7 +331,7 @@ class TopicMoves:
             parts=dict(self._state.placement.parts),
             seen=self.seen,
             wanted=wanted,
-            complete=not self.comparing,
+            complete=not self.comparing and self._frozen is None,
             lost=lost,
         )
         self._state.effects.append(Send(node, known))
