@@ -43,9 +43,10 @@ subscriptions.
 Which move of a topic is the newest says the number of its parts. Nodes exchange the moves that they
 know (`KnownMoves`) when they connect. A node that is behind continues from an older state: it
 adopts what is newer, and nothing it gave for the topic since then counts. A node that may be behind
-(`comparing`) takes no requests until it has heard from all others, each of them has heard from all,
-and none is frozen: then none gets a request from below that it would handle as of an older
-placement. The first node decides what frozen ones wait for as soon as it has heard from all.
+(`comparing`) takes no requests, and nothing over its links (`Linked.hears`), until it has heard
+from all others, each of them has heard from all, and none is frozen: then none gets a request from
+below that it would handle as of an older placement. The first node decides what frozen ones wait
+for as soon as it has heard from all.
 
 HAZARD: if the first node crashes while others are frozen and none has its decision, no frozen node
 takes requests before it is back, also for topics that have nothing to do with the move: another
