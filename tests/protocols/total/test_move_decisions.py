@@ -10,6 +10,7 @@ from ensue.protocols.topic_log.frames import AttachRequest
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import (
     ChangeRequest,
+    Expired,
     KnownMoves,
     Move,
     Moved,
@@ -22,7 +23,7 @@ from ensue.protocols.total.frames import (
     Stamped,
 )
 from ensue.protocols.total.placement import Parts, Placement
-from ensue.protocols.total.station import Station, StationConfig
+from ensue.protocols.total.station import EPHEMERAL, Station, StationConfig
 from ensue.protocols.total.topic_moves import ABORT, FREEZE, SWITCH, MoveConfig
 
 MS = 1_000_000
@@ -58,6 +59,7 @@ class Chain:
         records: Mapping[str, bytes] | None = None,
         compares: bool = False,
         moves: MoveConfig | None = None,
+        expire_ns: int | None = None,
     ) -> Station:
         """Start a station, or start it again, with records of its own or with others."""
         if records is not None:
@@ -67,7 +69,9 @@ class Chain:
             name=name,
             placement=placement,
             config=SequencerConfig(carries=True),
-            station_config=StationConfig(compares=compares, moves=moves or MoveConfig()),
+            station_config=StationConfig(
+                compares=compares, moves=moves or MoveConfig(), expire_ns=expire_ns
+            ),
             records=self.records[name],
             now_ns=self.now_ns,
         )
@@ -501,6 +505,33 @@ def test_first_server_from_before_its_decision_adopts_it(later: bool, compares: 
         chain.send(MoveRequest(number=3, topic="t", to="c"), "a", "operator")
     assert chain.nodes_of("t") == ["c", "c", "c"]
     assert chain.nodes_of("u") == ["c", "c", "c"]
+
+
+def test_no_subscriber_expires_while_a_server_compares_and_ignores_it() -> None:
+    chain = Chain()
+    name, expire_ns = f"app{EPHEMERAL}1", 1_000 * MS
+    chain.send(AttachRequest(topic="u", from_slot=1), "b", name)
+    chain.send(ChangeRequest(number=1, old=(), new=("u",)), "b", name)
+    station = chain.start("b", compares=True, expire_ns=expire_ns)
+    chain.away = {"c"}
+
+    def poll() -> None:
+        chain.wait(400)
+        chain.send(AttachRequest(topic="u", from_slot=1), "b", name)
+
+    for _ in range(10):
+        poll()
+    assert station.placement.unsure
+    chain.wait(600)  # The next sign of life is late, too.
+    chain.away = set()
+    while station.placement.unsure:
+        chain.wait(10)
+    for _ in range(3):
+        poll()
+    assert not any(isinstance(frame, Expired) for _, frame in chain.sent)
+    assert station.node.subscribers() == {name: (1, ("u",))}
+    chain.wait(2_000)
+    assert station.node.subscribers().get(name, (0, ()))[1] == ()  # Gone for good.
 
 
 def test_frozen_server_whose_move_is_long_decided_is_behind() -> None:
