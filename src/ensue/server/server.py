@@ -284,6 +284,9 @@ class Server(StationServer):
                     _log.log(level, "server not connected name=%s: %s", member.name, error)
                 await asyncio.sleep(NEIGHBOR_RETRY_S)
                 continue
+            except BaseException:
+                await carrier.close()  # This server stops: the carrier would reconnect forever.
+                raise
             if welcome.server != member.name:
                 _log.error(
                     "wrong server address=%s name=%r expected=%r: the configurations differ",
