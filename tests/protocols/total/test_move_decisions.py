@@ -156,6 +156,7 @@ def test_move_is_refused_while_a_server_is_away_and_nothing_stops() -> None:
     chain.wait(1_100)
     chain.send(MoveRequest(number=1, topic="t", to="c"), "a", "operator")
     assert chain.replies()[-1].refusal == "b did not answer within 1000 ms: try again"
+    assert chain.replies()[-1].again
 
 
 def test_freeze_that_is_not_answered_is_given_up_and_late_copies_of_it_are_ignored() -> None:
@@ -178,6 +179,7 @@ def test_freeze_that_is_not_answered_is_given_up_and_late_copies_of_it_are_ignor
     assert [chain.stations[name].placement.moving for name in NODES] == ["", "", ""]
     chain.send(MoveRequest(number=1, topic="t", to="b"), "a", "operator")
     assert chain.replies()[-1].refusal == "c did not answer within 500 ms: try again"
+    assert chain.replies()[-1].again
     # The server returns: it learns the decision first, and gets the freeze afterwards.
     chain.start("c")
     chain.away = set()
@@ -320,11 +322,13 @@ def test_topic_whose_subscriptions_grow_meanwhile_is_not_moved() -> None:
     chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
     chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
     assert "bytes, above the limit of 100: move it when" in chain.replies()[-1].refusal
+    assert not chain.replies()[-1].again
     moves = chain.stations["b"].node.moves
     moves.ask = lambda frame: frame  # type: ignore[method-assign] # They were few when asked.
     chain.send(MoveRequest(number=2, topic="u", to="c"), "a", "operator")
     chain.send(MoveRequest(number=2, topic="u", to="c"), "a", "operator")
     assert chain.replies()[-1].refusal == "its subscriptions became too many on b: try again later"
+    assert chain.replies()[-1].again
     assert chain.nodes_of("u") == ["b", "b", "b"]
     assert moves.seen == 2
 
@@ -369,6 +373,7 @@ def test_first_server_that_is_behind_is_corrected_when_it_asks() -> None:
     chain.send(MoveRequest(number=2, topic="u", to="a"), "a", "operator")
     chain.send(MoveRequest(number=2, topic="u", to="a"), "a", "operator")
     assert chain.replies()[-1].refusal == "b knows a later move of it: try again"
+    assert chain.replies()[-1].again
     assert chain.nodes_of("u") == ["c", "c", "c"]
     chain.send(MoveRequest(number=2, topic="u", to="a"), "a", "operator")
     assert chain.nodes_of("u") == ["a", "a", "a"]
@@ -453,9 +458,9 @@ def test_first_server_from_before_its_decision_repeats_it_once_it_has_it() -> No
     coordinator = chain.stations["a"].node.coordinator
     decide, older = coordinator._decide, dict[str, bytes]()
 
-    def copy(move: Move, phase: int, reason: str, now_ns: int) -> None:
+    def copy(move: Move, phase: int, now_ns: int) -> None:
         older.update(chain.records["a"])
-        decide(move, phase, reason, now_ns)
+        decide(move, phase, now_ns)
 
     coordinator._decide = copy  # type: ignore[method-assign]
     chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")
@@ -482,9 +487,9 @@ def test_first_server_from_before_its_decision_adopts_it(later: bool, compares: 
     coordinator = chain.stations["a"].node.coordinator
     decide = coordinator._decide
 
-    def copy(move: Move, phase: int, reason: str, now_ns: int) -> None:
+    def copy(move: Move, phase: int, now_ns: int) -> None:
         older.update(chain.records["a"])
-        decide(move, phase, reason, now_ns)
+        decide(move, phase, now_ns)
 
     coordinator._decide = copy  # type: ignore[method-assign]
     chain.send(MoveRequest(number=1, topic="u", to="c"), "a", "operator")

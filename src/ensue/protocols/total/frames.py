@@ -256,6 +256,8 @@ class Move(Frame, frozen=True, tag=32):
     """The highest number that a node on the way knows to be decided."""
     refusal: str = ""
     """Why a node can't take this step; empty: it can."""
+    again: bool = False
+    """Whether it may be able to later."""
 
 
 class Moved(Frame, frozen=True, tag=33):
@@ -286,6 +288,8 @@ class MoveReply(Frame, frozen=True, tag=35):
     """Why the topic is not moved; empty: it is moved or about to be."""
     waits: str = ""
     """What a move under way waits for."""
+    again: bool = False
+    """Whether a later request may not be refused."""
 
 
 class MoveDecision(Frame, frozen=True, tag=36):

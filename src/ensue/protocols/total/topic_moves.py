@@ -367,14 +367,14 @@ class TopicMoves:
             own = frame.parts
         counts, registered = self._part(topic)
         size = frame.count + _state_bytes(counts, registered)
-        refusal = ""
+        refusal, again = "", False
         if len(own) > len(frame.parts):
-            refusal = f"{state.name} knows a later move of it: try again"
+            refusal, again = f"{state.name} knows a later move of it: try again", True
             self._send_known(state.placement.nodes[0])
         elif own != frame.parts:
             refusal = f"{state.name} has it on {own[-1][0]}, unlike the first server"
         elif self._frozen is not None or self.seen >= frame.number:
-            refusal = f"{state.name} knows a later move: try again"
+            refusal, again = f"{state.name} knows a later move: try again", True
         elif size > self.config.bytes_max:
             refusal = (
                 f"its subscriptions with their topics take {size:,} bytes, above the limit of "
@@ -383,7 +383,7 @@ class TopicMoves:
             )
         seen = max(frame.seen, self.seen, self.frozen_number)
         self._tell(frame)
-        return msgspec.structs.replace(frame, count=size, seen=seen, refusal=refusal)
+        return msgspec.structs.replace(frame, count=size, seen=seen, refusal=refusal, again=again)
 
     def freeze(self, frame: Move, now_ns: int) -> Move:
         """Take no requests from now on; return the step with the state of this node."""
@@ -405,7 +405,7 @@ class TopicMoves:
         if _state_bytes(counts, frame.registered) > GROWTH * self.config.bytes_max:
             # It would not fit into a frame.
             refusal = f"its subscriptions became too many on {state.name}: try again later"
-            return msgspec.structs.replace(bare, refusal=refusal)
+            return msgspec.structs.replace(bare, refusal=refusal, again=True)
         return frame
 
     def _part(self, topic: str) -> tuple[dict[str, int], list[Registered]]:
