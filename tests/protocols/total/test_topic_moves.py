@@ -5,6 +5,7 @@ from ensue.protocols.interface import Frame, Send
 from ensue.protocols.topic_log.frames import AttachRequest, Put
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import (
+    ChangeRequest,
     Confirm,
     Move,
     Moved,
@@ -16,7 +17,7 @@ from ensue.protocols.total.frames import (
 )
 from ensue.protocols.total.placement import Placement, moved
 from ensue.protocols.total.station import Station
-from ensue.protocols.total.topic_moves import FREEZE, FROZEN, READY, SWITCH
+from ensue.protocols.total.topic_moves import ASK, FREEZE, FROZEN, READY, SWITCH
 
 PARTS = (("b", 0), ("a", 0))
 
@@ -112,3 +113,15 @@ def test_placement_knows_the_keeper_of_each_slot() -> None:
     assert placement.keepers("t") == ["a", "b", "c"]
     assert placement.node("t") == "c"
     assert placement.copy().parts == {"t": parts}
+
+
+def test_question_collects_the_bytes_of_the_state_and_counts_nothing() -> None:
+    node = station("b")
+    request = OrderRequest(number=1, events=(event("u", 1),), settled=1)
+    node.receive(request, source="p", now_ns=0)
+    node.receive(ChangeRequest(number=1, old=(), new=("u", "v")), source="s", now_ns=0)
+    move(node, "u", "a", ASK)
+    (ready,) = sent(node, Move)
+    assert isinstance(ready, Move)
+    assert (ready.phase, ready.count) == (READY, 0)
+    assert ready.size > len("suv")

@@ -248,7 +248,7 @@ class Move(Frame, frozen=True, tag=32):
     parts: tuple[tuple[Name, Count], ...] = ()
     """The topic's parts before the move (`placement.Parts`), a single one if it was never moved."""
     count: Count = 0
-    """The events of the topic. In a question: the bytes that its state takes, as far as known."""
+    """The events of the topic; in a question 0."""
     counts: dict[Name, Count] = msgspec.field(default_factory=dict)
     """The events of topics that share subscriptions with it."""
     registered: tuple[Registered, ...] = ()
@@ -258,6 +258,8 @@ class Move(Frame, frozen=True, tag=32):
     """Why a node can't take this step; empty: it can."""
     again: bool = False
     """Whether it may be able to later."""
+    size: Count = 0
+    """In a question: the bytes that the state of the topic takes, as far as known."""
 
 
 class Moved(Frame, frozen=True, tag=33):

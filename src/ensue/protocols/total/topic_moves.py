@@ -366,7 +366,7 @@ class TopicMoves:
             self._correct(topic, frame.parts)
             own = frame.parts
         counts, registered = self._part(topic)
-        size = frame.count + _state_bytes(counts, registered)
+        size = frame.size + _state_bytes(counts, registered)
         refusal, again = "", False
         if len(own) > len(frame.parts):
             refusal, again = f"{state.name} knows a later move of it: try again", True
@@ -383,7 +383,7 @@ class TopicMoves:
             )
         seen = max(frame.seen, self.seen, self.frozen_number)
         self._tell(frame)
-        return msgspec.structs.replace(frame, count=size, seen=seen, refusal=refusal, again=again)
+        return msgspec.structs.replace(frame, size=size, seen=seen, refusal=refusal, again=again)
 
     def freeze(self, frame: Move, now_ns: int) -> Move:
         """Take no requests from now on; return the step with the state of this node."""
