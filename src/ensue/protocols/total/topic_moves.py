@@ -204,6 +204,10 @@ class TopicMoves:
         size = REQUEST_BYTES
         if isinstance(frame, OrderRequest):
             size += sum(map(wire_bytes, frame.events))
+        elif isinstance(frame, StampRequest):
+            size += sum(map(text_bytes, frame.topics))
+        elif isinstance(frame, ChangeRequest):
+            size += sum(map(text_bytes, (*frame.old, *frame.new)))
         if self._held_bytes + size <= HELD_BYTES_MAX:
             self._held_bytes += size
             self._held.append((frame, source))
