@@ -287,8 +287,9 @@ class Station:
             if len(self.watchers) > WATCHERS_MAX:
                 del self.watchers[next(iter(self.watchers))]
             if self.lineage is not None:
-                groups = self.node.config.groups
-                identified = log_identity.answer(question, self.lineage, source, groups=groups)
+                closed = self.placement.closed
+                settings = discovery.settings_of(self.node.config, closed=closed)
+                identified = log_identity.answer(question, self.lineage, source, settings)
                 self._effects.append(identified)
         # Requests repeated in one batch get one answer: it may be long.
         elif self.on_status_request is not None and source not in self._status_sent:
