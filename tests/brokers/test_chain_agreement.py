@@ -75,9 +75,9 @@ def test_stations_that_differ_drop_frames_of_each_other_and_clients_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Neither has just started when it learns of the other.
-    real: Any = BrokeredServer._compare_groups
+    real: Any = BrokeredServer._compare_settings
     monkeypatch.setattr(
-        BrokeredServer, "_compare_groups", lambda self, *given: real(self, *given[:-1], 2)
+        BrokeredServer, "_compare_settings", lambda self, *given: real(self, *given[:-1], 2)
     )
     url = url_of(fixture, request)
 

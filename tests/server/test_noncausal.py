@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -156,6 +157,37 @@ def test_server_that_starts_with_another_choice_than_its_chain_stops(tmp_path: P
             ):
                 await within(bus.publish("t1", b"1"))
                 assert await read(events, 1) == [b"1"]
+        finally:
+            for server in servers:
+                await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"sequencer": sequenced(causal=True, publisher_order=False)}, "publisher_order = {}"),
+        ({"sequencer": sequenced(causal=True, cells="symbol/16")}, "cells = {}"),
+        ({"closed": True}, "closed = {}"),
+    ],
+)
+def test_server_that_starts_with_other_settings_than_its_chain_stops(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    async def main() -> None:
+        servers = await chain(tmp_path, 2)
+        try:
+            await servers[1].stop()
+            servers[1] = Server(replace(servers[1].config, **changed))
+            await servers[1].start()
+            own = r"(true|false|\"symbol/16\")"
+            other = said.format(r"(true|false|\"\")")
+            with pytest.raises(
+                ConfigurationError,
+                match=f"server 's1' has {said.format(own)}, and server 's0' of .* has {other}:",
+            ):
+                await within(servers[1].wait())
         finally:
             for server in servers:
                 await server.stop()

@@ -88,6 +88,26 @@ async def chain(tmp_path: Path, count: int, **options: Any) -> list[Server]:
     return servers
 
 
+def test_server_that_stops_leaves_no_connection_to_one_that_has_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        first, second = await chain(tmp_path, 2)
+        listener = first.listener
+        assert listener is not None
+        await second.stop()
+        asked: list[object] = []
+        monkeypatch.setattr(listener, "enter_name", lambda *each: asked.append(each))
+        second = Server(second.config)
+        await second.start()
+        await until(lambda: bool(asked))
+        await second.stop()
+        await until(lambda: not any(each.station for each in listener.connections))
+        await first.stop()
+
+    asyncio.run(main())
+
+
 def test_chain_orders_topics_of_all_its_servers(tmp_path: Path) -> None:
     async def main() -> None:
         servers = await chain(tmp_path, 3)

@@ -1,6 +1,7 @@
 """The hold-back queue of a stream in total order that is not causal."""
 
 import datetime as dt
+import sys
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -114,3 +115,87 @@ def test_other_columns_than_those_held_are_refused() -> None:
     list(queue.add(batch))
     with pytest.raises(ConfigurationError, match="columns differ"):
         list(queue.add(batch.drop_columns(["key"])))
+
+
+class SearchesAllRows(VectorHoldBack):
+    """Finds the eldest row and those before a row among all that are held."""
+
+    def _overdue(self) -> Any:
+        found = super()._overdue()
+        rows = [row for held in self._held.values() for row in held.values()]
+        if found is not None:
+            assert found == min(rows, key=lambda row: (row.at_us, row.topic, row.offset))
+        assert self._held_count == len(rows)
+        return found
+
+    def _held_before(self, row: Any) -> Any:
+        found = super()._held_before(row)
+        for topic, count in sorted({**row.stamp, row.topic: row.offset}.items()):
+            earlier = [offset for offset in self._held.get(topic, ()) if offset < count]
+            if earlier:
+                assert found == self._held[topic][min(earlier)]
+                return found
+        assert found is None
+        return None
+
+    def _skip_to(self, row: Any) -> None:
+        super()._skip_to(row)
+        ready = {topic for _, topic in self._ready}
+        assert len(ready) == len(self._ready)
+        for topic, held in self._held.items():
+            following = held.get(self._state.clock.get(topic, 0))
+            clock = self._state.clock
+            waits = following is None or any(
+                other != topic and clock.get(other, count) < count
+                for other, count in following.stamp.items()
+            )
+            assert (topic in ready) == (not waits)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_skipped_gaps_are_those_found_among_all_held_rows(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    counts, log = {"a": 0, "b": 0, "c": 0}, []
+    for at_s in range(80):
+        topic = random.choice("abc")
+        others = {each: counts[each] for each in counts if each != topic and random.random() < 0.6}
+        plain = event(topic, counts[topic], at_s + random.randint(0, 20))
+        log.append(plain | {"stamp": plain["stamp"] | others})
+        counts[topic] += 1
+    kept = [each for each in log if random.random() < 0.6]
+    random.shuffle(kept)
+    limits = Limits(held_max=random.choice((3, 1_000)), time_to_live_us=30_000_000)
+    batches = [kept[start : start + 20] for start in range(0, len(kept), 20)]
+    expected = passed(*batches, limits=limits)
+    assert any(verdict == "after_gap" for _, _, verdict in expected)
+    monkeypatch.setattr("tests.spark.test_vector_hold_back.VectorHoldBack", SearchesAllRows)
+    assert passed(*batches, limits=limits) == expected
+
+
+def steps_of_skipped(gaps: int) -> int:
+    """Return how many instructions of the queue it takes to skip so many gaps."""
+    rows = [event("a", 2 * number + 1, number) for number in range(gaps)]
+    limits, steps = Limits(held_max=1_000, time_to_live_us=1), 0
+
+    def trace(frame: Any, what: str, _argument: Any) -> Any:
+        nonlocal steps
+        if not frame.f_code.co_filename.endswith("vector_hold_back.py"):
+            return None
+        frame.f_trace_opcodes = True
+        steps += what == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        found = passed([*rows, event("b", 0, 10 * gaps)], limits=limits)
+    finally:
+        sys.settrace(before)
+    assert len([verdict for _, _, verdict in found if verdict == "after_gap"]) == gaps
+    return steps
+
+
+def test_gaps_are_skipped_in_time_that_grows_with_their_number() -> None:
+    assert steps_of_skipped(400) < 3 * steps_of_skipped(200)

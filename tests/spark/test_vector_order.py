@@ -53,6 +53,22 @@ def test_batch_has_the_order_that_common_subscribers_got(
     assert of_d == list(range(len(of_d)))
 
 
+def test_rule_is_that_of_the_log_unless_it_is_named(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, _ = asyncio.run(deliver(tmp_path / "run", 60))
+    frame = spark.read.format("ensue").load(str(tmp_path / "run"))
+    for chosen in (frame, frame.where("offset >= 0").select("*")):
+        rows = order(chosen).collect()
+        assert [row["event"] for row in rows if row["topic"] != "d"] == first
+    assert not caplog.messages
+    # Without the name of the order, a log that has no common order is no silent matter.
+    copy = spark.createDataFrame(frame.toArrow())
+    order(copy).count()
+    (warning,) = caplog.messages
+    assert "order the log by='total-noncausal'" in warning
+
+
 def test_spark_judges_a_trace_by_its_own_order(tmp_path: Path, spark: SparkSession) -> None:
     del spark  # The audit uses the running session.
     asyncio.run(deliver(tmp_path / "run", 60))

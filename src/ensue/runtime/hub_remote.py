@@ -37,7 +37,8 @@ from ensue.protocols.shared.remote_state import RemoteState
 from ensue.protocols.shared.state_store import SUPERSEDED
 from ensue.protocols.topic_log.fanout import fanout_name
 from ensue.protocols.topic_log.frames import topic_of
-from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, Discover
+from ensue.protocols.topic_log.log_identity import ChainSettings
+from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, Discover, settings_of
 from ensue.protocols.total.station import EPHEMERAL
 from ensue.runtime.chain_agreement import check_of_welcome, described, disagreement
 from ensue.runtime.driver import Driver
@@ -124,7 +125,7 @@ class RemoteHub(Hub):
             carrier.on_refused = self._refused
             carrier.on_log = self._learn_log
             if self._agreed:
-                carrier.disagreement = check_of_welcome(self._agreed, self.config.groups)
+                carrier.disagreement = check_of_welcome(self._agreed, self._settings())
             carrier.on_log_lost = self._lose_log
             carrier.place_of = self._place_of
             carrier.ends_with_log = not orders.of(order).uses_topics_alone
@@ -178,14 +179,18 @@ class RemoteHub(Hub):
                 on_log=self._learn_log,
                 on_lost=self._lose_log,
                 on_ask=self._ask_log,
-                on_groups=self._compare_groups,
+                on_settings=self._compare_settings,
                 place_of=self._place_of,
             )
             await self._log_monitor.start()
 
-    def _compare_groups(self, server: str, groups: int, _question: int) -> None:
+    def _settings(self) -> ChainSettings:
+        """Return the settings of the chain, as the first server has them."""
+        return settings_of(self.config, closed=self.placement.closed)
+
+    def _compare_settings(self, server: str, settings: ChainSettings, _question: int) -> None:
         """End all nodes if a station on a broker differs from the first one."""
-        why = disagreement(self._agreed, self.config.groups, server, groups)
+        why = disagreement(self._agreed, self._settings(), server, settings)
         if self._agreed and why:
             _log.error("client ended: %s", why)
             self.expel(why)

@@ -18,7 +18,7 @@ from ensue.core import platform
 from ensue.core.errors import LogLost
 from ensue.core.lineage import DAMAGED, Lineage, contradiction, lost_text
 from ensue.protocols.interface import Frame
-from ensue.protocols.topic_log.log_identity import Identified, Identify
+from ensue.protocols.topic_log.log_identity import ChainSettings, Identified, Identify
 from ensue.protocols.total.station import EPHEMERAL
 from ensue.transports.framed import FramedPort, FramedTransport
 
@@ -33,10 +33,10 @@ class LogMonitor:
     """Polls stations for the identities of their logs.
 
     `on_ask` gets the number of each question, and `on_log` each answer with that number: it may
-    raise `LogLost`. So does `on_groups`, with how many subscriptions order topics together at the
-    station. `on_lost` gets the first answer that contradicts an earlier one. With
-    `continues` the monitor polls on after that: only `on_log` judges, and `on_lost` is called each
-    time. `place_of` returns the highest place of an event that was read from a station's log.
+    raise `LogLost`. So does `on_settings`, with the settings of the station. `on_lost` gets the
+    first answer that contradicts an earlier one. With `continues` the monitor polls on after that:
+    only `on_log` judges, and `on_lost` is called each time. `place_of` returns the highest place of
+    an event that was read from a station's log.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LogMonitor:
         on_log: Callable[[str, Lineage, int], None],
         on_lost: Callable[[LogLost], None],
         on_ask: Callable[[int], None] = lambda _: None,
-        on_groups: Callable[[str, int, int], None] = lambda *_: None,
+        on_settings: Callable[[str, ChainSettings, int], None] = lambda *_: None,
         place_of: Callable[[str], int] = lambda _: 0,
         continues: bool = False,
     ) -> None:
@@ -58,7 +58,7 @@ class LogMonitor:
         self._on_log = on_log
         self._on_lost = on_lost
         self._on_ask = on_ask
-        self._on_groups = on_groups
+        self._on_settings = on_settings
         self._place_of = place_of
         self._asked: dict[int, dict[str, int]] = {}
         """By question: how far each station's log was read when it was asked."""
@@ -113,7 +113,7 @@ class LogMonitor:
                     text = f"server {source!r} can't read its log: {frame.damage}"
                     self._lose(LogLost(text, server=source, reason=DAMAGED))
                 else:
-                    self._on_groups(source, frame.groups, frame.number)
+                    self._on_settings(source, frame.settings, frame.number)
                     self._learn(source, frame.log, frame.number)
 
     def _learn(self, station: str, log: Lineage, number: int) -> None:

@@ -26,13 +26,11 @@ __all__ = ["MOVE_S", "move_topic"]
 MOVE_S = 10.0
 """How long a move may take."""
 AGAIN_S = 0.05
-BUSY = "try again"
-"""The end of a refusal that a later request may not get."""
 
 
 async def move_topic(url: str, topic: str, to: str, *, within_s: float = MOVE_S) -> None:
     """Move a topic to a server of the chain at a URL; raise `BadInput` if that is refused."""
-    refusal = waits = ""
+    why = "the first server of the chain does not answer"
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + within_s
     answers: asyncio.Queue[MoveReply] = asyncio.Queue()
@@ -58,11 +56,10 @@ async def move_topic(url: str, topic: str, to: str, *, within_s: float = MOVE_S)
                 continue
             if answer.moved:
                 return
-            refusal, waits = answer.refusal or refusal, answer.waits
-            if answer.refusal and not answer.refusal.endswith(BUSY):
-                raise BadInput(f"{topic!r} is not moved to {to!r}: {refusal}")
+            if answer.refusal and not answer.again:
+                raise BadInput(f"{topic!r} is not moved to {to!r}: {answer.refusal}")
+            why = answer.refusal or answer.waits or why
             await asyncio.sleep(AGAIN_S)
-    why = refusal or waits or "the first server of the chain does not answer"
     raise TransportError(f"{topic!r} has not moved to {to!r} within {within_s:g} s: {why}")
 
 

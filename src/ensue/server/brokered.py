@@ -15,8 +15,8 @@ from ensue.core.wire import Codec
 from ensue.journal import Journal
 from ensue.protocols.interface import Frame
 from ensue.protocols.topic_log.frames import topic_of
-from ensue.protocols.topic_log.log_identity import Identified, LogRefused
-from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, DiscoveryNode
+from ensue.protocols.topic_log.log_identity import ChainSettings, Identified, LogRefused
+from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, DiscoveryNode, settings_of
 from ensue.runtime.chain_agreement import disagreement
 from ensue.runtime.driver import Driver
 from ensue.runtime.log_monitor import LogMonitor
@@ -151,7 +151,7 @@ class BrokeredServer(StationServer):
             others,
             on_log=learn,
             on_lost=refuse,
-            on_groups=partial(self._compare_groups, broker_admission.differing),
+            on_settings=partial(self._compare_settings, broker_admission.differing),
             continues=True,
         )
         await self._log_monitor.start()
@@ -162,9 +162,12 @@ class BrokeredServer(StationServer):
         if station is not None and self._driver is not None and self._driver.takes_commands:
             self._driver.command(lambda _node, _now: station.regain(server))
 
-    def _compare_groups(self, differing: set[str], server: str, groups: int, question: int) -> None:
+    def _compare_settings(
+        self, differing: set[str], server: str, settings: ChainSettings, question: int
+    ) -> None:
         """Note whether a server is configured otherwise; stop if this one has just started."""
-        why = disagreement(self.config.name, self.config.sequencer.groups, server, groups)
+        own = settings_of(self.config.sequencer, closed=self.config.closed)
+        why = disagreement(self.config.name, own, server, settings)
         if not why:
             differing.discard(server)
             return

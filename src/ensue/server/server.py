@@ -32,6 +32,7 @@ from ensue.protocols.interface import Persist
 from ensue.protocols.recorder import Recorder
 from ensue.protocols.topic_log.fanout import Fanout, fanout_name
 from ensue.protocols.topic_log.frames import topic_of
+from ensue.protocols.total.discovery import settings_of
 from ensue.protocols.total.station import Station
 from ensue.runtime.chain_agreement import check_of_welcome
 from ensue.runtime.driver import Driver
@@ -261,7 +262,8 @@ class Server(StationServer):
         assert self.listener is not None
         assert self._peers is not None
         options, config = self._options(member), self.config
-        agrees = check_of_welcome(config.name, config.sequencer.groups)
+        settings = settings_of(config.sequencer, closed=config.closed)
+        agrees = check_of_welcome(config.name, settings)
         logged, is_first = "", True
         while True:
             carrier = TcpCarrier(options, client=config.name, role="station")
@@ -284,6 +286,9 @@ class Server(StationServer):
                     _log.log(level, "server not connected name=%s: %s", member.name, error)
                 await asyncio.sleep(NEIGHBOR_RETRY_S)
                 continue
+            except BaseException:
+                await carrier.close()  # This server stops: the carrier would reconnect forever.
+                raise
             if welcome.server != member.name:
                 _log.error(
                     "wrong server address=%s name=%r expected=%r: the configurations differ",

@@ -259,6 +259,8 @@ def build_station(
         compares=config.accept_loss,
         now_ns=now_ns,
     )
+    # It would handle their frames as of an older placement.
+    linked.hears = lambda station: not station.placement.unsure
     return BuiltStation(built[0], linked)
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "Held",
     "OrderingRule",
     "TotalRule",
+    "ordering_rules",
     "parts_for",
     "positions",
     "rule_named",
@@ -154,11 +155,14 @@ def positions(cut: Cut) -> Column:
     return f.aggregate(f.map_entries("stamp"), f.lit(0).cast("bigint"), counted)
 
 
+def ordering_rules() -> dict[str, OrderingRule]:
+    """Return the ordering rules by the names of their orders."""
+    return {label: rule for each in orders.every() for label, rule in each.ordering_rules().items()}
+
+
 def rule_named(name: str) -> OrderingRule:
     """Return the ordering rule of an order."""
-    rules = {
-        label: rule for each in orders.every() for label, rule in each.ordering_rules().items()
-    }
+    rules = ordering_rules()
     rule = rules.get(name)
     if rule is None:
         raise UnsupportedOrder(

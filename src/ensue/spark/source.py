@@ -40,16 +40,19 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ensue.core.errors import OffsetsGone
+from ensue.core.errors import EnsueError, OffsetsGone
 from ensue.spark.conditions import SparkFault
 from ensue.spark.options import EARLIEST, LATEST, Offsets, SinkOptions, SourceOptions
 from ensue.spark.sink import LogBatchWriter, LogStreamWriter
 from ensue.store import Bounds, LogReader, log_schema, open_log
 
-__all__ = ["EnsueDataSource", "LogBatchReader", "LogStreamReader", "event_schema"]
+__all__ = ["ORDER", "EnsueDataSource", "LogBatchReader", "LogStreamReader", "event_schema"]
 
 TOPICS_SHOWN = 20
 """Most topics listed in an error about an unknown topic."""
+
+ORDER = "ensue.order"
+"""In the metadata of the column `stamp`: the order of the log, if it is known."""
 
 _log = logging.getLogger("ensue")
 
@@ -107,8 +110,11 @@ class EnsueDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of an event log."""
-        SourceOptions.parse(self.options, streaming=None)
-        return event_schema()
+        options = SourceOptions.parse(self.options, streaming=None)
+        schema = event_schema()
+        if order := _order_of(options.url):
+            schema["stamp"].metadata[ORDER] = order
+        return schema
 
     def reader(self, schema: StructType) -> "LogBatchReader":
         """Return the reader of a batch."""
@@ -384,6 +390,14 @@ def _resolve(offsets: Offsets, bounds: Mapping[str, Bounds], *, unnamed: int) ->
         ends = {EARLIEST: known.first, LATEST: known.next}
         resolved[topic] = ends.get(offset, offset)
     return resolved
+
+
+def _order_of(url: str) -> str:
+    """Return the order that a log names; empty: none, or it can't be read yet."""
+    try:
+        return open_log(url).order
+    except EnsueError:
+        return ""  # Its reader raises.
 
 
 def _columns(schema: StructType) -> tuple[str, ...]:

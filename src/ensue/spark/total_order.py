@@ -22,7 +22,8 @@ from pyspark.sql import types as t
 from ensue.core.errors import BadInput
 from ensue.spark.common_cuts import find_cut, rows_of
 from ensue.spark.hold_back import BEFORE_CUT, VOID, Limits
-from ensue.spark.order_rules import Cut, OrderingRule, positions, rule_named
+from ensue.spark.order_rules import Cut, OrderingRule, ordering_rules, positions, rule_named
+from ensue.spark.source import ORDER
 from ensue.spark.stateful_stream import hold_back
 
 __all__ = ["order"]
@@ -32,6 +33,9 @@ TOPICS_MAX = 10_000
 
 TOPICS_SHOWN = 20
 """Most topics listed in a warning about an absent topic."""
+
+DEFAULT_ORDER = "total"
+IF_NONCAUSAL = "if the servers have causal = false, order the log by='total-noncausal'"
 
 _log = logging.getLogger("ensue")
 
@@ -60,7 +64,7 @@ def order(
     frame: DataFrame,
     topics: Iterable[str] | Mapping[str, int] | None = None,
     *,
-    by: str = "total",
+    by: str | None = None,
     time_to_live: timedelta | str | None = None,
     held_max: int = 1_000_000,
     voids: bool = False,
@@ -84,9 +88,9 @@ def order(
     without a position, with the verdict `before_cut`, and `order` logs a warning. If `topics` gives
     the first offsets, earlier events are dropped, or stay in the same way with `before_cut`.
 
-    `by="total-noncausal"` orders the log of a chain with `causal = false` along its stamps
-    (`vector_order`). Such a log has no common cut, and positions count events: in a batch all, in a
-    stream those released.
+    `by` names the rule: by default the order of the log under `format("ensue")`, else "total".
+    "total-noncausal" orders a log of servers with `causal = false` along its stamps, without a
+    common cut. Positions count events: in a batch all, in a stream those released.
 
     A stream releases an event after all smaller positions. `time_to_live` ("10 minutes" or a
     timedelta, by `published_at` relative to the newest one seen) bounds the wait: when an event has
@@ -96,7 +100,7 @@ def order(
     than `held_max` held events fail the query. Repeated events are released once. A batch keeps
     them, and has no limits; see `gaps`.
     """
-    rule = rule_named(by)
+    rule = rule_named(by or _order_of(frame))
     _check_columns(frame, rule)
     limits = Limits(held_max=held_max, time_to_live_us=_micros(time_to_live), voids=voids)
     if held_max < 1:
@@ -126,6 +130,13 @@ def order(
     chosen = _chosen(frame, cut, rule, before_cut=before_cut)
     judged = _judged(rule.number(chosen), voids=voids)
     return rule.sort(judged, cut, _offsets(cut, statistics))
+
+
+def _order_of(frame: DataFrame) -> str:
+    """Return the order of the log that a data frame was read from, if it has a rule."""
+    found = [field.metadata for field in frame.schema if field.name == "stamp"]
+    named = str(found[0].get(ORDER, "")) if found else ""
+    return named if named in ordering_rules() else DEFAULT_ORDER
 
 
 def _offsets(
@@ -161,13 +172,19 @@ def _first_cut(frame: DataFrame, cut: Cut, statistics: Mapping[str, _Statistics]
         return cut
     begun = find_cut(cut, rows_of(frame))
     if begun is None or begun == cut:
+        _log.warning(
+            "order: not all events have a common order, and some share a position (see gaps): "
+            "order only topics that one client subscribes to together; %s",
+            IF_NONCAUSAL,
+        )
         return cut
     _log.warning(
         "order: begins at the first common cut, %s: %s before it have no common order, and the "
-        "verdict %s",
+        "verdict %s; %s",
         ", ".join(f"{topic} {offset}" for topic, offset in sorted(begun.items()) if offset),
         f"{sum(begun.values()):,} events",
         BEFORE_CUT,
+        IF_NONCAUSAL,
     )
     return begun
 

@@ -82,6 +82,13 @@ class VectorHoldBack:
         """By topic: topics whose next event waits for one of its events."""
         self._ready: list[tuple[int, str]] = []
         """When the next events of topics were published that wait for nothing."""
+        self._entered: set[str] = set()
+        """Their topics."""
+        self._eldest: list[tuple[int, str, int]] = []
+        """When held rows were published, their topics and offsets; released ones too."""
+        self._lowest: dict[str, list[int]] = {}
+        """By topic: offsets of held rows, and of released ones."""
+        self._held_count = 0
         self._released: list[tuple[_Row, str]] = []
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -143,7 +150,7 @@ class VectorHoldBack:
 
     def _sort_in(self, table: pa.Table) -> None:
         """Hold all rows; release those of skipped offsets, and drop repetitions."""
-        self._held, self._waiting, self._ready = {}, {}, []
+        self._held, self._waiting = {}, {}
         names = ("topic", "offset", "stamp")
         columns = [table.column(name).to_pylist() for name in names]
         times = table.column("published_at").cast(pa.int64()).to_pylist()
@@ -157,6 +164,11 @@ class VectorHoldBack:
             if skipped is not None and skipped.among(np.array([offset + 1]))[0]:
                 skipped.remove(offset + 1)
                 self._released.append((row, OUT_OF_ORDER))
+        held = [row for rows in self._held.values() for row in rows.values()]
+        self._held_count = len(held)
+        # Sorted lists are heaps.
+        self._eldest = sorted((row.at_us, row.topic, row.offset) for row in held)
+        self._lowest = {topic: sorted(rows) for topic, rows in self._held.items()}
 
     def _enter(self, topic: str) -> None:
         """Note that the next event of a topic is ready, or what it waits for."""
@@ -168,16 +180,20 @@ class VectorHoldBack:
             if other != topic and clock.get(other, count) < count:
                 self._waiting.setdefault(other, set()).add(topic)
                 return
-        heappush(self._ready, (row.at_us, topic))
+        if topic not in self._entered:
+            self._entered.add(topic)
+            heappush(self._ready, (row.at_us, topic))
 
     def _release_ready(self) -> None:
         """Release events one after the other, the one that was published first at any time."""
         while self._ready:
             _, topic = heappop(self._ready)
+            self._entered.remove(topic)
             self._release(self._held[topic][self._state.clock[topic]], IN_ORDER)
 
     def _release(self, row: _Row, verdict: str) -> None:
         del self._held[row.topic][row.offset]
+        self._held_count -= 1
         self._state.clock[row.topic] = row.offset + 1
         self._released.append((row, verdict))
         for topic in sorted({row.topic, *self._waiting.pop(row.topic, ())}):
@@ -185,14 +201,17 @@ class VectorHoldBack:
 
     def _overdue(self) -> _Row | None:
         """Return the eldest held row if it has waited for too long, or too many are held."""
-        limits, rows = self._limits, [row for held in self._held.values() for row in held.values()]
-        if not rows or (limits.time_to_live_us is None and len(rows) <= limits.held_max):
+        limits, count = self._limits, self._held_count
+        if not count or (limits.time_to_live_us is None and count <= limits.held_max):
             return None
-        eldest = min(rows, key=lambda row: (row.at_us, row.topic, row.offset))
+        while (found := self._eldest[0])[2] not in self._held[found[1]]:
+            heappop(self._eldest)
+        _, topic, offset = found
+        eldest = self._held[topic][offset]
         if limits.time_to_live_us is None:
             raise LimitReached(
-                f"[HELD_MAX_REACHED] {len(rows):,} events wait for others that are missing, one of "
-                f"them is before offset {eldest.offset:,} of {eldest.topic!r}; held_max is "
+                f"[HELD_MAX_REACHED] {count:,} events wait for others that are missing, one of "
+                f"them is before offset {offset:,} of {topic!r}; held_max is "
                 f"{limits.held_max:,}: raise it, or set a time_to_live after which a gap is "
                 "skipped and reported",
                 limit="held_max",
@@ -200,7 +219,7 @@ class VectorHoldBack:
             )
         assert self._state.newest_us is not None
         late = eldest.at_us < self._state.newest_us - limits.time_to_live_us
-        return eldest if late or len(rows) > limits.held_max else None
+        return eldest if late or count > limits.held_max else None
 
     def _skip_to(self, row: _Row) -> None:
         """Skip what a row waits for, after held rows that precede it."""
@@ -211,23 +230,28 @@ class VectorHoldBack:
         ) not in seen:
             seen.add((before.topic, before.offset))
             row = before
+        skipped: set[str] = set()
         for topic, count in {**row.stamp, row.topic: row.offset}.items():
             clock = self._state.clock.get(topic)
             if clock is not None and clock < count:
                 self._given_up.setdefault(topic, GivenUp([], 0)).add(clock + 1, count)
                 self._state.clock[topic] = count
-        self._waiting, self._ready = {}, []
+                skipped.add(topic)
+        waited = [each for topic in skipped for each in self._waiting.pop(topic, ())]
         self._release(row, AFTER_GAP)
-        self._waiting, self._ready = {}, []
-        for topic in sorted(self._held):
+        for topic in sorted(skipped.union(waited)):
             self._enter(topic)
 
     def _held_before(self, row: _Row) -> _Row | None:
         """Return a held row that precedes a row by its stamp or in its topic."""
         for topic, count in sorted({**row.stamp, row.topic: row.offset}.items()):
-            earlier = [offset for offset in self._held.get(topic, ()) if offset < count]
-            if earlier:
-                return self._held[topic][min(earlier)]
+            held, lowest = self._held.get(topic), self._lowest.get(topic)
+            if not held or not lowest:
+                continue
+            while lowest[0] not in held:
+                heappop(lowest)
+            if lowest[0] < count:
+                return held[lowest[0]]
         return None
 
     # -- Rows -------------------------------------------------------------------------------------

@@ -714,3 +714,84 @@ def test_end_that_lost_nothing_answers_one_that_compares() -> None:
     compared(left, right)
     left.handle(*right.handle(*left.say(3)))
     assert right.diary.heard == [3]
+
+
+@pytest.mark.parametrize("compares", [False, True])
+@pytest.mark.parametrize("group_bytes", [1, 1000])
+def test_frames_that_wait_for_the_numbers_survive_a_crash(compares: bool, group_bytes: int) -> None:
+    left, right = ends(group_bytes=group_bytes)
+    right.handle(*left.say(*range(1, 3)))
+    left.restart(compares=True)
+    left.say(*range(3, 8))
+    left.say(*range(8, 15))
+    left.restart(compares=compares)
+    left.say(15)
+    compared(left, right)
+    right.handle(*left.timer(left.config.retry_ns_max))
+    assert right.diary.heard == list(range(1, 16))
+    assert not any(key.startswith("link/wait/") for key in left.disk)
+
+
+def test_frames_that_wait_for_the_numbers_go_before_later_ones() -> None:
+    left, right = ends()
+    left.restart(compares=True)
+    left.say(1)
+    left.link.receive(LinkState(first=1, next=1, expected=1), source="right", now_ns=0)
+    right.handle(*left.say(2))
+    assert right.diary.heard == [1, 2]
+
+
+def test_frames_that_wait_for_the_numbers_are_forgotten_with_their_peer() -> None:
+    left, _ = ends()
+    left.restart(compares=True)
+    left.say(1, 2)
+    left.link.unlink("right")
+    left.drain()
+    assert left.disk == {}
+
+
+def test_end_whose_frames_wait_for_the_numbers_takes_no_more_than_it_can_hold() -> None:
+    linked = Linked(
+        lambda own: Diary("here", own),
+        peers=["near", "far"],
+        codec=CODEC,
+        config=LinkConfig(unacknowledged_max=4),
+        compares=True,
+    )
+    diary = linked.inner
+    linked.receive(LinkState(first=1, next=1, expected=1), source="near", now_ns=0)
+    for number in range(1, 10):
+        linked.receive(
+            LinkData(number=number, payload=CODEC.encode(Note(number=number))),
+            source="near",
+            now_ns=0,
+        )
+        linked.receive(Note(number=100 + number), source="client", now_ns=0)
+        diary.say("far", Note(number=number))
+        linked.take_effects()
+    assert diary.heard == [1, 101, 2, 102, 3, 103, 4, 104]
+    linked.receive(LinkState(first=1, next=1, expected=1), source="far", now_ns=0)
+    assert linked.under_way_count == 9
+    linked.receive(LinkAck(number=9), source="far", now_ns=0)
+    linked.receive(
+        LinkData(number=5, payload=CODEC.encode(Note(number=5))), source="near", now_ns=0
+    )
+    assert diary.heard[-1] == 5
+
+
+def test_peers_are_not_heard_while_the_node_can_hear_none() -> None:
+    left, right = ends()
+    can: list[bool] = []
+    left.link.hears = lambda node: bool(can)
+    (frame,) = right.say(1)
+    left.say(2)
+    assert left.handle(frame) == []
+    left.handle(LinkAck(number=1))
+    assert (left.diary.heard, left.link.under_way_count) == ([], 0)
+    can.append(True)
+    assert left.timer(1) == [LinkState(first=2, next=2, expected=1)]
+    right.handle(LinkState(first=2, next=2, expected=1), now_ns=1)
+    assert right.timer(1) == [frame]  # Without a wait.
+    left.handle(frame)
+    assert left.diary.heard == [1]
+    assert left.timer(2) == []

@@ -14,7 +14,8 @@ from tests.protocols.shared.lossy_links import CLAIMS
 
 from ensue.protocols.interface import Send
 from ensue.protocols.shared import link as links
-from ensue.protocols.shared.link import LinkConfig, Linked, _Outgoing
+from ensue.protocols.shared.link import Linked
+from ensue.protocols.shared.link_ends import Outgoing
 from ensue.protocols.shared.round_trips import GRANULARITY_NS, RoundTrips
 
 SEEDS_MAX = 40
@@ -25,7 +26,7 @@ real_acknowledged, real_note, real_timer = (
     Linked._note_arrival,
     Linked.handle_timer,
 )
-real_retransmit, real_init, real_sample = Linked._retransmit, _Outgoing.__init__, RoundTrips.sample
+real_retransmit, real_init, real_sample = Linked._retransmit, Outgoing.__init__, RoundTrips.sample
 
 
 def wait_as_long_again(self: RoundTrips, wait_ns: int) -> int:
@@ -56,7 +57,7 @@ def timeout_without_variation(self: RoundTrips) -> int:
 
 
 def note_copies_too(
-    self: Linked[Any], link: _Outgoing, number: int, now_ns: int, shortest_ns: int | None
+    self: Linked[Any], link: Outgoing, number: int, now_ns: int, shortest_ns: int | None
 ) -> int | None:
     """The round trip is measured from a retransmission, too (Karn)."""
     if number in link.sent:
@@ -90,7 +91,7 @@ def never_probe(self: Linked[Any], *, now_ns: int) -> None:
 def retransmit_all(
     self: Linked[Any],
     peer: str,
-    link: _Outgoing,
+    link: Outgoing,
     burst: int,
     now_ns: int,
     *,
@@ -103,7 +104,7 @@ def retransmit_all(
 def probe_with_all(
     self: Linked[Any],
     peer: str,
-    link: _Outgoing,
+    link: Outgoing,
     burst: int,
     now_ns: int,
     *,
@@ -116,7 +117,7 @@ def probe_with_all(
 
 
 def retransmit_overtaken_and_acknowledged(
-    self: Linked[Any], peer: str, link: _Outgoing, now_ns: int
+    self: Linked[Any], peer: str, link: Outgoing, now_ns: int
 ) -> bool:
     """What a gap report says has arrived is retransmitted, too."""
     if not link.arrived:
@@ -132,9 +133,9 @@ def retransmit_overtaken_and_acknowledged(
 _SHARED: list[RoundTrips] = []
 
 
-def share_round_trips(self: _Outgoing, config: LinkConfig) -> None:
+def share_round_trips(self: Outgoing, round_trips: RoundTrips) -> None:
     """All peers of a node share one estimate."""
-    real_init(self, config)
+    real_init(self, round_trips)
     if not _SHARED:
         _SHARED.append(self.round_trips)
     self.round_trips = _SHARED[0]
@@ -202,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         "peers share an estimate", lossy_links.peers_do_not_share_their_round_trips, 0,
-        _Outgoing, "__init__", share_round_trips,
+        Outgoing, "__init__", share_round_trips,
     ),
 )  # fmt: skip
 

@@ -1,11 +1,16 @@
 """One node of a chain whose topics move."""
 
+import pytest
+
 from ensue.core.event import Event
 from ensue.protocols.interface import Frame, Send
 from ensue.protocols.topic_log.frames import AttachRequest, Put
+from ensue.protocols.total import topic_moves
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import (
+    ChangeRequest,
     Confirm,
+    Forget,
     Move,
     Moved,
     MoveReply,
@@ -13,10 +18,11 @@ from ensue.protocols.total.frames import (
     MoveStep,
     OrderRequest,
     Out,
+    StampRequest,
 )
 from ensue.protocols.total.placement import Placement, moved
 from ensue.protocols.total.station import Station
-from ensue.protocols.total.topic_moves import FREEZE, FROZEN, READY, SWITCH
+from ensue.protocols.total.topic_moves import ASK, FREEZE, FROZEN, READY, SWITCH
 
 PARTS = (("b", 0), ("a", 0))
 
@@ -112,3 +118,33 @@ def test_placement_knows_the_keeper_of_each_slot() -> None:
     assert placement.keepers("t") == ["a", "b", "c"]
     assert placement.node("t") == "c"
     assert placement.copy().parts == {"t": parts}
+
+
+def test_held_requests_are_bounded_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_moves, "HELD_BYTES_MAX", 1_000)
+    long = "u" * 700
+    requests: list[Frame] = [
+        OrderRequest(number=1, events=(event("u", 1, b"x" * 700),), settled=1),
+        StampRequest(number=1, topics=(long,), settled=1),
+        ChangeRequest(number=1, old=(), new=(long,)),
+        ChangeRequest(number=1, old=(long,), new=()),
+        Forget(number=1, publisher=True),
+    ]
+    for request in requests:
+        node = station("b")
+        move(node, "u", "a", FREEZE)
+        for publisher in ("p", "q"):
+            node.receive(request, source=publisher, now_ns=0)
+        assert len(node.node.moves._held) == (2 if isinstance(request, Forget) else 1)
+
+
+def test_question_collects_the_bytes_of_the_state_and_counts_nothing() -> None:
+    node = station("b")
+    request = OrderRequest(number=1, events=(event("u", 1),), settled=1)
+    node.receive(request, source="p", now_ns=0)
+    node.receive(ChangeRequest(number=1, old=(), new=("u", "v")), source="s", now_ns=0)
+    move(node, "u", "a", ASK)
+    (ready,) = sent(node, Move)
+    assert isinstance(ready, Move)
+    assert (ready.phase, ready.count) == (READY, 0)
+    assert ready.size > len("suv")

@@ -252,7 +252,7 @@ def decide_at_once(self: MoveCoordinator, asked: Move, now_ns: int) -> None:
     """The first node switches without waiting for the others to freeze."""
     real_coordinator_freeze(self, asked, now_ns)
     assert self.active is not None
-    self._decide(self.active, SWITCH, "", now_ns)
+    self._decide(self.active, SWITCH, now_ns)
 
 
 def stay_there(self: Subscriber, *_: Any) -> None:

@@ -30,7 +30,7 @@ def decide_at_once(self: MoveCoordinator, asked: Move, now_ns: int) -> None:
     """The first server switches without waiting for the others to freeze."""
     real_freeze(self, asked, now_ns)
     if self.active is not None:
-        self._decide(self.active, SWITCH, "", now_ns)
+        self._decide(self.active, SWITCH, now_ns)
 
 
 MOVES = (

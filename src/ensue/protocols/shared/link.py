@@ -24,8 +24,9 @@ are those that arrive when `batch_bytes_max` bytes wait to be persisted in the c
 
 After a loss, of records here or at a peer, the ends of a link may differ in its numbers. A node
 that is started to accept that (`compares`) first exchanges them (`LinkState`) with each peer, and
-until then hears and sends nothing else on the link. Where both have their records, nothing is lost.
-An end that is behind goes on with the numbers of the other one: what was under way to it is lost.
+until then hears and sends nothing else on the link: its frames wait, on disk too, and count towards
+`unacknowledged_max`. Where both have their records, nothing is lost. An end that is behind goes on
+with the numbers of the other one: what was under way to it is lost.
 
 HAZARD: without `compares`, a peer that lost its records can't be distinguished from a slow one; its
 links stay stuck. Servers notice by the identities of their logs
@@ -41,6 +42,7 @@ import msgspec
 from ensue.core.errors import ConfigurationError, RemoteProtocolError
 from ensue.core.wire import Codec, Records
 from ensue.protocols.interface import Effect, Frame, Node, Persist, Send
+from ensue.protocols.shared.link_ends import Incoming, Outgoing
 from ensue.protocols.shared.link_frames import (
     FRAMES,
     GROUP_MAX,
@@ -113,63 +115,6 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class _Outgoing:
-    """Frames on their way to one peer."""
-
-    __slots__ = (
-        "arrived",
-        "due_ns",
-        "highest",
-        "latest_ns",
-        "next",
-        "reorders",
-        "resend",
-        "round_trips",
-        "sent",
-        "since_ns",
-        "unacknowledged",
-        "wait_ns",
-    )
-
-    def __init__(self, config: LinkConfig) -> None:
-        self.next = 1
-        self.round_trips = RoundTrips(
-            initial_ns=config.retry_ns, least_ns=config.retry_ns_min, most_ns=config.retry_ns_max
-        )
-        self.sent: dict[int, tuple[int, bool]] = {}
-        """By number, if waits follow round trips: when a frame was last sent, and whether once."""
-        self.arrived: set[int] = set()
-        """Unacknowledged frames that the peer has received early, and loses if it crashes."""
-        self.highest = 0
-        """The highest number of a frame that is known to have arrived."""
-        self.reorders = False
-        """Whether frames have overtaken each other, and none was lost."""
-        self.latest_ns = -1
-        """When the last one was sent of the frames that are known to have arrived."""
-        self.unacknowledged: OrderedDict[int, LinkData] = OrderedDict()
-        self.due_ns: int | None = None
-        """When to retransmit; None while everything is acknowledged."""
-        self.wait_ns = self.round_trips.timeout_ns
-        self.since_ns = 0
-        """Since when the first unacknowledged frame has been the first."""
-        self.resend: int | None = None
-        """While catching up after a loss: the number to retransmit next."""
-
-
-class _Incoming:
-    """Frames from one peer."""
-
-    __slots__ = ("due_ns", "early", "next", "owed")
-
-    def __init__(self) -> None:
-        self.next = 1
-        self.early: dict[int, bytes] = {}
-        self.owed = 0
-        """Frames that were received and not acknowledged yet."""
-        self.due_ns: int | None = None
-        """When to acknowledge them, unless a frame goes to the peer before."""
-
-
 _INT = Records[int](int)
 
 
@@ -210,13 +155,19 @@ class Linked(Generic[N]):
         self._settled: list[str] = []
         """Records of acknowledged frames, to be removed with the next record that is written."""
         self._full: dict[str, None] = {}
-        """Peers that `unacknowledged_max` frames have become on their way to."""
+        """Peers with `unacknowledged_max` frames on their way to them, since `take_full`."""
         self._along: dict[str, None] = {}
         """Peers that are sent a frame, so that an acknowledgement can go along."""
         self._together: dict[str, list[bytes]] = {}
         """Peer to the encoded frames that have no number yet."""
-        self._out = {peer: _Outgoing(self._config) for peer in peers}
-        self._in = {peer: _Incoming() for peer in self._out}
+        self._waiting: dict[str, int] = {}
+        """Peer to how many of them are persisted: they wait for the numbers of the link."""
+        self.hears: Callable[[N], bool] | None = None
+        """Whether the node can take frames of peers; else they repeat them. None: always."""
+        self._dropped: dict[str, None] = {}
+        """Peers that have to repeat frames which this node could not take."""
+        self._out = {peer: self._outgoing() for peer in peers}
+        self._in = {peer: Incoming() for peer in self._out}
         self._comparing = dict.fromkeys(self._out if compares else ())
         """Peers that have not told the state of their end."""
         self._compare_due_ns = now_ns
@@ -226,19 +177,31 @@ class Linked(Generic[N]):
                 self._restore(key, value)
             else:
                 own[key] = value
-        for link in self._out.values():
+        self._restore_waiting(records or {})
+        for peer, link in self._out.items():
             link.unacknowledged = OrderedDict(sorted(link.unacknowledged.items()))
             link.due_ns = now_ns if link.unacknowledged else None
             link.since_ns = now_ns
+            self._number_group(peer, now_ns)
         self.inner = inner(own)
         self.name = self.inner.name
         self._drain(now_ns)
 
+    def _outgoing(self) -> Outgoing:
+        config = self._config
+        return Outgoing(
+            RoundTrips(
+                initial_ns=config.retry_ns,
+                least_ns=config.retry_ns_min,
+                most_ns=config.retry_ns_max,
+            )
+        )
+
     def link(self, peer: str) -> None:
         """Open a link to one more peer."""
         if peer not in self._out:
-            self._out[peer] = _Outgoing(self._config)
-            self._in[peer] = _Incoming()
+            self._out[peer] = self._outgoing()
+            self._in[peer] = Incoming()
 
     def unlink(self, peer: str) -> None:
         """Forget a peer, and the frames on their way to it."""
@@ -250,6 +213,8 @@ class Linked(Generic[N]):
         self._comparing.pop(peer, None)
         self._along.pop(peer, None)
         self._together.pop(peer, None)
+        self._forget_waiting(peer)
+        self._dropped.pop(peer, None)
         del self._in[peer]
         for number in link.unacknowledged:
             self._persist(f"link/out/{number}/{peer}", None)
@@ -264,7 +229,10 @@ class Linked(Generic[N]):
             return  # As above.
         match frame:
             case LinkData(number=number, payload=payload) if source in self._in:
-                self._data(source, number, payload, now_ns)
+                if self._takes_data():
+                    self._data(source, number, payload, now_ns)
+                else:
+                    self._dropped[source] = None
             case LinkAck(number=number) if source in self._out:
                 self._acknowledged(source, number, (), now_ns)
             case LinkGap(number=number, early=early) if source in self._out:
@@ -333,6 +301,9 @@ class Linked(Generic[N]):
         self._drain(self._now_ns)
         for peer in list(self._together):
             self._number_group(peer, self._now_ns)
+        if self._dropped and self._takes_data():
+            self._effects += [Send(peer, self._state(peer)) for peer in self._dropped]
+            self._dropped.clear()
         for peer in self._along:
             if self._in[peer].owed:
                 self._acknowledge(peer)
@@ -350,7 +321,7 @@ class Linked(Generic[N]):
         return peer in self._out
 
     def take_full(self) -> list[str]:
-        """Return the peers that `unacknowledged_max` frames have become on their way to."""
+        """Return the peers whose links have become full: `unacknowledged_max` frames under way."""
         full, self._full = self._full, {}
         limit = self._config.unacknowledged_max
         return [
@@ -445,6 +416,7 @@ class Linked(Generic[N]):
             self._effects.append(Send(peer, self._state(peer)))
         self._comparing.pop(peer, None)
         link.due_ns = now_ns if link.unacknowledged else None
+        self._number_group(peer, now_ns)  # Before any later frame.
 
     def _keep_early(self, peer: str, number: int, payload: bytes) -> None:
         """Keep a frame that arrived before an earlier one, and report the gap."""
@@ -489,7 +461,7 @@ class Linked(Generic[N]):
         if early and link.unacknowledged:
             self._retransmit_overtaken(peer, link, now_ns)
 
-    def _catch_up(self, peer: str, link: _Outgoing, number: int, now_ns: int) -> None:
+    def _catch_up(self, peer: str, link: Outgoing, number: int, now_ns: int) -> None:
         """Retransmit after an acknowledgement what was lost with the frames up to a number."""
         if number + 1 in link.arrived:
             # The peer no longer has what arrived early: it restarted, or its batch was full.
@@ -503,7 +475,7 @@ class Linked(Generic[N]):
             self._retransmit(peer, link, self._config.burst, now_ns, before_ns=before_ns)
 
     def _note_arrival(
-        self, link: _Outgoing, number: int, now_ns: int, shortest_ns: int | None
+        self, link: Outgoing, number: int, now_ns: int, shortest_ns: int | None
     ) -> int | None:
         """Note that a frame arrived; return the shortest round trip of those sent once."""
         sent = link.sent.get(number)
@@ -518,11 +490,11 @@ class Linked(Generic[N]):
         round_trip_ns = now_ns - sent_ns
         return round_trip_ns if shortest_ns is None else min(shortest_ns, round_trip_ns)
 
-    def _acknowledgement_wait_ns(self, link: _Outgoing) -> int:
+    def _acknowledgement_wait_ns(self, link: Outgoing) -> int:
         """Return how long the peer may hold an acknowledgement back."""
         return self._config.acknowledge_ns if link.round_trips.adapts else 0
 
-    def _retransmit_overtaken(self, peer: str, link: _Outgoing, now_ns: int) -> bool:
+    def _retransmit_overtaken(self, peer: str, link: Outgoing, now_ns: int) -> bool:
         """Retransmit frames that later ones overtook for too long; False if there were none.
 
         A frame that was overtaken for less is due when it will have been for long enough.
@@ -552,7 +524,7 @@ class Linked(Generic[N]):
     def _retransmit(
         self,
         peer: str,
-        link: _Outgoing,
+        link: Outgoing,
         burst: int,
         now_ns: int,
         *,
@@ -576,8 +548,16 @@ class Linked(Generic[N]):
         return sum(len(link.unacknowledged) for link in self._out.values())
 
     def _congested(self) -> bool:
-        limit = self._config.unacknowledged_max
-        return any(len(link.unacknowledged) >= limit for link in self._out.values())
+        limit, waiting = self._config.unacknowledged_max, self._waiting
+        return any(
+            len(link.unacknowledged) + waiting.get(peer, 0) >= limit
+            for peer, link in self._out.items()
+        )
+
+    def _takes_data(self) -> bool:
+        """Return whether the node can take a frame, and what it may send in turn has room."""
+        can = self.hears is None or self.hears(self.inner)
+        return can and (not self._waiting or not self._congested())
 
     def _drain(self, now_ns: int) -> None:
         """Give numbers to the node's frames to linked peers; pass everything else on."""
@@ -596,7 +576,11 @@ class Linked(Generic[N]):
                 continue
             payload = self._codec.encode(effect.frame)
             self._batch_bytes += len(payload)
-            if self._config.group_bytes > 1 or peer in self._comparing:
+            if peer in self._comparing:
+                number = self._waiting[peer] = self._waiting.get(peer, 0) + 1
+                self._persist(f"link/wait/{number}/{peer}", payload)
+                self._together.setdefault(peer, []).append(payload)
+            elif self._config.group_bytes > 1:
                 self._together.setdefault(peer, []).append(payload)
             else:
                 self._number(peer, payload, now_ns)
@@ -605,6 +589,7 @@ class Linked(Generic[N]):
         """Give numbers to the frames collected for a peer, once the link's numbers are known."""
         if peer in self._comparing:
             return
+        self._forget_waiting(peer)
         group: list[bytes] = []
         size = 0
         for payload in self._together.pop(peer, ()):
@@ -646,6 +631,17 @@ class Linked(Generic[N]):
             self._persist(key, None)
         elif self._durable:
             self._settled.append(key)
+
+    def _forget_waiting(self, peer: str) -> None:
+        """Remove the records of frames that wait for their numbers."""
+        for number in range(1, self._waiting.pop(peer, 0) + 1):
+            self._persist(f"link/wait/{number}/{peer}", None)
+
+    def _restore_waiting(self, records: Mapping[str, bytes]) -> None:
+        for peer in self._out:
+            while payload := records.get(f"link/wait/{self._waiting.get(peer, 0) + 1}/{peer}"):
+                self._waiting[peer] = self._waiting.get(peer, 0) + 1
+                self._together.setdefault(peer, []).append(payload)
 
     def _restore(self, key: str, value: bytes) -> None:
         _, kind, rest = key.split("/", 2)

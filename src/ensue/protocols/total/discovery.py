@@ -10,6 +10,7 @@ import msgspec
 
 from ensue.core.event import Count, Name
 from ensue.protocols.interface import Effect, Frame, Send
+from ensue.protocols.topic_log.log_identity import ChainSettings
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.placement import Placement
 
@@ -47,6 +48,16 @@ class Described(Frame, frozen=True, tag=51):
 
 
 FRAMES: tuple[type[Frame], ...] = (Discover, Described)
+
+
+def settings_of(config: SequencerConfig, *, closed: bool) -> ChainSettings:
+    """Return what a server has to have in common with the others of its chain."""
+    return ChainSettings(
+        groups=config.groups,
+        publisher_order=config.publisher_order,
+        cells=config.cells if isinstance(config.cells, str) else "",
+        closed=closed,
+    )
 
 
 class DiscoveryNode:

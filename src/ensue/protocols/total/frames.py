@@ -248,7 +248,7 @@ class Move(Frame, frozen=True, tag=32):
     parts: tuple[tuple[Name, Count], ...] = ()
     """The topic's parts before the move (`placement.Parts`), a single one if it was never moved."""
     count: Count = 0
-    """The events of the topic. In a question: the bytes that its state takes, as far as known."""
+    """The events of the topic; in a question 0."""
     counts: dict[Name, Count] = msgspec.field(default_factory=dict)
     """The events of topics that share subscriptions with it."""
     registered: tuple[Registered, ...] = ()
@@ -256,6 +256,10 @@ class Move(Frame, frozen=True, tag=32):
     """The highest number that a node on the way knows to be decided."""
     refusal: str = ""
     """Why a node can't take this step; empty: it can."""
+    again: bool = False
+    """Whether it may be able to later."""
+    size: Count = 0
+    """In a question: the bytes that the state of the topic takes, as far as known."""
 
 
 class Moved(Frame, frozen=True, tag=33):
@@ -286,6 +290,8 @@ class MoveReply(Frame, frozen=True, tag=35):
     """Why the topic is not moved; empty: it is moved or about to be."""
     waits: str = ""
     """What a move under way waits for."""
+    again: bool = False
+    """Whether a later request may not be refused."""
 
 
 class MoveDecision(Frame, frozen=True, tag=36):
@@ -311,7 +317,7 @@ class KnownMoves(Frame, frozen=True, tag=38):
     wanted: bool = False
     """Whether the sender asks for the same of the receiver."""
     complete: bool = True
-    """Whether the sender has heard from all nodes, if it has to."""
+    """Whether the sender has heard from all nodes, if it has to, and is not frozen."""
     lost: Count = 0
     """A move for which the receiver is frozen, and whose decision no node remembers; 0: none."""
 

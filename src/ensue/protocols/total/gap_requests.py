@@ -1,11 +1,11 @@
 """Gap requests: how a subscriber asks the logs of its topics for events it missed.
 
-From time to time it polls how far the logs are, and the log of a silent topic says so by itself
-(`ensue.protocols.topic_log.tail_probes`). Events that it lacks are mostly on their way,
-behind other events or past them, and a request would make the log send all of that twice, to a
-subscriber that is busy enough. So it looks again after a round trip, and requests what is still
-missing of what there was. It requests at once only where events are held back for a round trip
-without progress, or where a connection was lost. A round trip is the time-out of
+From time to time it polls how far the logs are. The log of a topic without new events reports that
+unasked (`ensue.protocols.topic_log.tail_probes`). Most events that a subscriber lacks are on their
+way, behind others or over another path: a request would make the log send them twice, to a
+subscriber that is busy already. So it looks again after a round trip, and requests what is still
+missing of that. It requests at once only where events are held back for a round trip without
+progress, or where a connection was lost. A round trip is the time-out of
 `ensue.protocols.shared.round_trips`, and `gap_ns` until one was measured.
 
 Events of one topic come from many publishers and overtake each other, so that a number of later

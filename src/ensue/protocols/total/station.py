@@ -7,7 +7,8 @@ that has the slot survive a crash together or not at all.
 Clients that vanish: a subscriber polls the logs of its topics. One with an ephemeral name
 (`EPHEMERAL` in it) that was silent for `expire_ns` is removed from the chain, as if it had left; if
 it returns it gets `Expired`, and has to start again under another name. Names that users chose
-never expire; but after as long a silence they are sent nothing new until they ask.
+never expire; but after as long a silence they are sent nothing new until they ask. No name expires
+at a station that takes nothing of clients yet (`compares`).
 
 HAZARD: the last `EXPIRED_MAX` expired names are remembered. A subscriber that returns after so
 many others does not get `Expired`, and misses the order of events published since.
@@ -232,14 +233,14 @@ class Station:
     def _admits(self, frame: Frame, source: str, now_ns: int) -> bool:
         """Note a sign of life of a client; return whether its frame is handled."""
         is_early = self.placement.unsure and source not in self.placement.nodes
-        if is_early and not isinstance(frame, _EARLY):
-            return False  # Clients repeat it.
         if source in self._seen:
             self._seen[source] = now_ns
-        elif source in self._expired:
+        if is_early and not isinstance(frame, _EARLY):
+            return False  # Clients repeat it.
+        if source in self._expired:
             self._effects.append(Send(source, Expired(name=source)))
             return False
-        elif self.config.expire_ns is not None and (
+        if self.config.expire_ns is not None and (
             type(frame) is AttachRequest or (type(frame) is ChangeRequest and EPHEMERAL in source)
         ):
             self._seen[source] = now_ns
@@ -286,8 +287,9 @@ class Station:
             if len(self.watchers) > WATCHERS_MAX:
                 del self.watchers[next(iter(self.watchers))]
             if self.lineage is not None:
-                groups = self.node.config.groups
-                identified = log_identity.answer(question, self.lineage, source, groups=groups)
+                closed = self.placement.closed
+                settings = discovery.settings_of(self.node.config, closed=closed)
+                identified = log_identity.answer(question, self.lineage, source, settings)
                 self._effects.append(identified)
         # Requests repeated in one batch get one answer: it may be long.
         elif self.on_status_request is not None and source not in self._status_sent:
@@ -321,6 +323,9 @@ class Station:
         expire_ns, late_ns = self.config.expire_ns, now_ns - self._sweep_due_ns
         if expire_ns is not None and late_ns >= 0:
             self._sweep_due_ns = now_ns + expire_ns // SWEEPS
+            if self.placement.unsure:
+                self._seen = dict.fromkeys(self._seen, now_ns)  # It answers none of them.
+                return
             # A paused station reads no frames: those of live subscribers wait.
             for name, seen_ns in self._seen.items():
                 self._seen[name] = min(now_ns, seen_ns + late_ns)

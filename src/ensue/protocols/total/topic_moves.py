@@ -22,9 +22,10 @@ travels the chain in phases, over the links between neighbors.
    abort each node takes requests again, and nothing has changed.
 
 A decision also travels outside the links (`MoveDecision`), so that a node that is down holds up no
-others: the first node repeats it until every node has taken the step, and frozen nodes ask all
-others for it. A node takes a decision once, whichever way it comes, and passes it up its link
-before any request of its own. So what comes from below behind a freeze comes behind the decision.
+others once the first node has decided: that one repeats it until every node has taken the step, and
+frozen nodes ask all others for it. A node takes a decision once, whichever way it comes, and passes
+it up its link before any request of its own. So what comes from below behind a freeze comes behind
+the decision.
 
 Why order is kept: stamps and changes depend on the order of nodes only while they travel. Every
 one has either ended at all nodes before the freeze did, under the old placement, or starts at a
@@ -42,8 +43,14 @@ subscriptions.
 Which move of a topic is the newest says the number of its parts. Nodes exchange the moves that they
 know (`KnownMoves`) when they connect. A node that is behind continues from an older state: it
 adopts what is newer, and nothing it gave for the topic since then counts. A node that may be behind
-(`comparing`) takes no requests until it has heard from all others, and each of them from all: then
-none gets a request from below that it would handle as of an older placement.
+(`comparing`) takes no requests, and nothing over its links (`Linked.hears`), until it has heard
+from all others, each of them has heard from all, and none is frozen: then none gets a request from
+below that it would handle as of an older placement. The first node decides what frozen ones wait
+for as soon as it has heard from all.
+
+HAZARD: if the first node crashes while others are frozen and none has its decision, no frozen node
+takes requests before it is back, also for topics that have nothing to do with the move: another
+node can't know whether it has switched.
 
 HAZARD: a node that continues from an older state and is not known to do so takes a topic for its
 own until another node is connected. One that compares takes no requests of clients for as long as
@@ -197,6 +204,10 @@ class TopicMoves:
         size = REQUEST_BYTES
         if isinstance(frame, OrderRequest):
             size += sum(map(wire_bytes, frame.events))
+        elif isinstance(frame, StampRequest):
+            size += sum(map(text_bytes, frame.topics))
+        elif isinstance(frame, ChangeRequest):
+            size += sum(map(text_bytes, (*frame.old, *frame.new)))
         if self._held_bytes + size <= HELD_BYTES_MAX:
             self._held_bytes += size
             self._held.append((frame, source))
@@ -262,7 +273,10 @@ class TopicMoves:
             return
         if self.decision is not None and self.decision.number == frame.number:
             self._state.effects.append(Send(source, MoveDecision(move=self.decision)))
-        elif frame.number < self.seen or (frame.number == self.seen and self._is_sure_first):
+        elif frame.number < self.seen or (
+            # The first node, if it has no record, has heard from all that may have one.
+            frame.number == self.seen and self._state.stage == 0 and not self.comparing
+        ):
             # It is decided for every node: that one is behind.
             self._send_known(source, lost=frame.number)
 
@@ -311,10 +325,6 @@ class TopicMoves:
         placement = self._state.placement
         return move.to in placement.nodes and _names(move.parts, placement)
 
-    @property
-    def _is_sure_first(self) -> bool:
-        return self._state.stage == 0 and not self._state.placement.unsure
-
     def _is_over(self, known: KnownMoves, number: int) -> bool:
         """Return whether a move for which this node is frozen has no decision to wait for."""
         # The first node remembers a decision until all have it; it may have lost its own records.
@@ -326,7 +336,7 @@ class TopicMoves:
             parts=dict(self._state.placement.parts),
             seen=self.seen,
             wanted=wanted,
-            complete=not self.comparing,
+            complete=not self.comparing and self._frozen is None,
             lost=lost,
         )
         self._state.effects.append(Send(node, known))
@@ -360,15 +370,15 @@ class TopicMoves:
             self._correct(topic, frame.parts)
             own = frame.parts
         counts, registered = self._part(topic)
-        size = frame.count + _state_bytes(counts, registered)
-        refusal = ""
+        size = frame.size + _state_bytes(counts, registered)
+        refusal, again = "", False
         if len(own) > len(frame.parts):
-            refusal = f"{state.name} knows a later move of it: try again"
+            refusal, again = f"{state.name} knows a later move of it: try again", True
             self._send_known(state.placement.nodes[0])
         elif own != frame.parts:
             refusal = f"{state.name} has it on {own[-1][0]}, unlike the first server"
         elif self._frozen is not None or self.seen >= frame.number:
-            refusal = f"{state.name} knows a later move: try again"
+            refusal, again = f"{state.name} knows a later move: try again", True
         elif size > self.config.bytes_max:
             refusal = (
                 f"its subscriptions with their topics take {size:,} bytes, above the limit of "
@@ -377,7 +387,7 @@ class TopicMoves:
             )
         seen = max(frame.seen, self.seen, self.frozen_number)
         self._tell(frame)
-        return msgspec.structs.replace(frame, count=size, seen=seen, refusal=refusal)
+        return msgspec.structs.replace(frame, size=size, seen=seen, refusal=refusal, again=again)
 
     def freeze(self, frame: Move, now_ns: int) -> Move:
         """Take no requests from now on; return the step with the state of this node."""
@@ -399,7 +409,7 @@ class TopicMoves:
         if _state_bytes(counts, frame.registered) > GROWTH * self.config.bytes_max:
             # It would not fit into a frame.
             refusal = f"its subscriptions became too many on {state.name}: try again later"
-            return msgspec.structs.replace(bare, refusal=refusal)
+            return msgspec.structs.replace(bare, refusal=refusal, again=True)
         return frame
 
     def _part(self, topic: str) -> tuple[dict[str, int], list[Registered]]:
