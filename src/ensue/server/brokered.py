@@ -14,6 +14,7 @@ from ensue.core.lineage import DAMAGED, Lineage, contradiction
 from ensue.core.wire import Codec
 from ensue.journal import Journal
 from ensue.protocols.interface import Frame
+from ensue.protocols.shared.link import LinkConfig
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.topic_log.log_identity import Identified, LogRefused
 from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, DiscoveryNode
@@ -84,6 +85,7 @@ class BrokeredServer(StationServer):
             transport,
             journal,
             commit,
+            link=LinkConfig(),
             broker_admission=broker_admission,
             message_bytes_max=bytes_max,
             probe_ns=PROBE_NS,

@@ -30,6 +30,7 @@ from ensue.journal import Journal
 from ensue.protocols.content.topology import broker_of
 from ensue.protocols.interface import Persist
 from ensue.protocols.recorder import Recorder
+from ensue.protocols.shared.link import CONNECTED
 from ensue.protocols.topic_log.fanout import Fanout, fanout_name
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.total.station import Station
@@ -123,7 +124,7 @@ class Server(StationServer):
         transport.on_bad_bundle = listener.bad_bundle
         transport.admit = listener.admit
         await transport.enter(config.name)
-        self._drive(transport, journal, commit, listener=listener)
+        self._drive(transport, journal, commit, link=CONNECTED, listener=listener)
         peers = self._peers = PeerLogs(journal, commit.write, accept_loss=config.accept_loss)
         listener.on_station = peers.learn
         await self._open_fanouts(transport, listener)
@@ -342,8 +343,11 @@ class Server(StationServer):
         await self._connect_peer(member)
 
     def _peer_connected(self, member: Member) -> None:
-        """Tell a server which moves are known; let the content broker retransmit what it missed."""
+        """Tell a server which moves are known, and retransmit what it missed."""
         self._call_station(lambda station, _now: station.regain(member.name))
+        links = self._links
+        if links is not None and links.is_linked(member.name):
+            self._call_station(lambda _station, now: links.repeat(now_ns=now, peer=member.name))
         if self.content is not None:
             self.content.connected(broker_of(member.name))
 
