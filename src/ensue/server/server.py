@@ -37,7 +37,7 @@ from ensue.protocols.total.station import Station
 from ensue.runtime.chain_agreement import check_of_welcome
 from ensue.runtime.driver import Driver
 from ensue.server.authorization import Authorization
-from ensue.server.config import ServerConfig, Tls
+from ensue.server.config import ServerConfig, Tls, connected
 from ensue.server.content_broker import ContentBroker, screen_content
 from ensue.server.group_commit import GroupCommit
 from ensue.server.listener import Listener, check_free
@@ -72,7 +72,8 @@ class Server(StationServer):
     """
 
     def __init__(self, config: ServerConfig, *, recorder: Recorder | None = None) -> None:
-        super().__init__(config)
+        sequencer = connected(config.sequencer)
+        super().__init__(msgspec.structs.replace(config, sequencer=sequencer))
         self.listener: Listener | None = None
         self.content: ContentBroker | None = None
         self._recorder = recorder
