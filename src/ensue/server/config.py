@@ -11,7 +11,7 @@ from ensue.core.errors import ConfigurationError, limit_reason
 from ensue.core.event import NAME_LENGTH_MAX
 from ensue.core.wire import FRAME_BYTES_MAX
 from ensue.protocols.content.topology import tree_of
-from ensue.protocols.shared.link import CONNECTED
+from ensue.protocols.shared.link import CONNECTED, LOSSY
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.discovery import DISCOVERY_NAME
 from ensue.runtime.names import check_text
@@ -25,6 +25,7 @@ __all__ = [
     "Retention",
     "ServerConfig",
     "Tls",
+    "brokered",
     "connected",
     "leased",
     "sequenced",
@@ -324,6 +325,13 @@ def sequenced(
     kept = causal if publisher_order is None else publisher_order
     return SequencerConfig(
         carries=True, groups=1 if causal else 2, publisher_order=kept, cells=cells or msgspec.UNSET
+    )
+
+
+def brokered(sequencer: SequencerConfig) -> SequencerConfig:
+    """Return the configuration of a chain on a broker, which may lose messages."""
+    return msgspec.structs.replace(
+        sequencer, retry_ns_min=sequencer.retry_ns_min or LOSSY.retry_ns_min, publish_retry_ns=0
     )
 
 

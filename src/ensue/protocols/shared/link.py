@@ -51,12 +51,13 @@ from ensue.protocols.shared.link_frames import (
     packed,
     unpacked,
 )
-from ensue.protocols.shared.round_trips import REORDERED_MAX, RoundTrips
+from ensue.protocols.shared.round_trips import REORDERED_MAX, RETRY_NS_MIN, RoundTrips
 
 __all__ = [
     "CONNECTED",
     "FRAMES",
     "GROUP_MAX",
+    "LOSSY",
     "LinkAck",
     "LinkConfig",
     "LinkData",
@@ -125,6 +126,8 @@ CONNECTED = LinkConfig(
 Then the owner retransmits frames under way at once (`repeat`). A shorter `retry_ns` would send all
 frames twice to a peer that is merely busy.
 """
+LOSSY = LinkConfig(retry_ns_min=RETRY_NS_MIN)
+"""For links over carriers that may lose single messages, such as brokers."""
 
 
 class _Outgoing:
