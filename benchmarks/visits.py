@@ -27,18 +27,15 @@ from random import Random
 
 import numpy as np
 from experiments.total.servers import TWO, deployment, named
-from experiments.total.stations import MeasuredStation, chain
+from experiments.total.stations import CODEC, chain, linked
 from experiments.total.workload import SITES, TOPICS, Sites
 
 import ensue
-from ensue.core.wire import Codec
 from ensue.protocols.interface import Broadcast, Effect, Frame, Send
-from ensue.protocols.shared.link import LinkAck, LinkData, Linked, unpacked
+from ensue.protocols.shared.link import LinkAck, LinkData, unpacked
 from ensue.protocols.topic_log.frames import Put
 from ensue.protocols.total.frames import Fill, OrderRequest, Out, Stamped
-from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.publisher import Publisher
-from ensue.protocols.total.station import FRAMES, UNNUMBERED
 
 LOCAL, STAMPED = "request, stamped and published", "request, stamped and passed on"
 ADDED, COMPLETED = "passed on with more entries", "completed"
@@ -48,7 +45,6 @@ REPEATS = 10
 """One of so many requests is repeated."""
 CLIENTS = 20
 """Clients of the whole server."""
-CODEC = Codec(FRAMES)
 
 
 class Bench:
@@ -58,7 +54,7 @@ class Bench:
         self.sites = Sites.draw(shape, 1000, 10, seed)
         self.placement, config = deployment(TWO, self.sites)
         stations = chain(self.placement, config, map(named, self.sites.subscriptions))
-        self.servers = {each.name: linked(each, self.placement) for each in stations}
+        self.servers = {each.name: linked(each, durable=True) for each in stations}
         self.clients = [
             Publisher(name=f"client-{number}", placement=self.placement, config=config)
             for number in range(len(self.sites.subscriptions))
@@ -123,20 +119,6 @@ class Bench:
             self.visits[of] += not isinstance(frame, LinkAck)
         for each, effect in zip(sent, (e for e in effects if isinstance(e, Send)), strict=True):
             self._waiting.append((*each, of if isinstance(effect.frame, LinkAck) else ""))
-
-
-def linked(station: MeasuredStation, placement: Placement) -> Linked[MeasuredStation]:
-    """Return a station with links to its neighbors, as a server builds it."""
-    stage = placement.nodes.index(station.name)
-    near = placement.nodes[max(0, stage - 1) : stage + 2]
-    return Linked(
-        lambda _records: station,
-        peers=[name for name in near if name != station.name],
-        codec=CODEC,
-        unnumbered=UNNUMBERED,
-        records={},
-        now_ns=0,
-    )
 
 
 def kind_of(frame: Frame, effects: list[Effect]) -> str:

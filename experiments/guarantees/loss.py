@@ -18,8 +18,9 @@ from itertools import product
 import msgspec
 
 from ensue.protocols.merged.config import MergedConfig
+from ensue.protocols.shared.round_trips import RETRY_NS_MIN
 from ensue.simulation import run as simulation
-from ensue.simulation.scenario import RETRY_NS_MIN, MergeSpec, Scenario
+from ensue.simulation.scenario import MergeSpec, Scenario
 from ensue.simulation.world.faults import Faults, Noise
 from experiments.experiment import Case, Chart, Claim, Experiment, Row, Table, claim, row
 from experiments.guarantees.cases import BUSY, Load, choice, figures_of

@@ -3,23 +3,28 @@
 Configured as a server makes them from `causal = false` (groups by two common subscriptions) or from
 `causal = true`, the default. Events travel with their requests: one that a single server can order
 is published in the same step, and any other gets a stamp, with which its client publishes it.
-Clients repeat unanswered requests. Subscriptions are made through the chain, before the load.
+Clients repeat unanswered requests. Frames between servers travel over numbered links, configured
+for connections. Subscriptions are made through the chain, before the load.
 
-Left out: numbered links between servers, because the simulated links neither lose nor reorder
-frames, and subscribers, because the paper measures stamps.
+Left out: subscribers, because the paper measures stamps.
 """
 
 from collections.abc import Iterable, Sequence
 
 from ensue.core.event import Event
+from ensue.core.wire import Codec
 from ensue.protocols.interface import Broadcast, Effect, Frame, Send, Settle
+from ensue.protocols.shared.link import CONNECTED, Linked
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import ChangeRequest, Fill, OrderRequest, Stamped
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.publisher import Publisher
-from ensue.protocols.total.station import Station
+from ensue.protocols.total.station import FRAMES, UNNUMBERED, Station
 
-__all__ = ["MeasuredPublisher", "MeasuredStation", "Traffic", "chain"]
+__all__ = ["CODEC", "MeasuredPublisher", "MeasuredStation", "Traffic", "chain", "linked"]
+
+CODEC = Codec(FRAMES)
+"""All frames between servers."""
 
 
 class Traffic:
@@ -116,3 +121,17 @@ def chain(
             (sent,) = (each for each in station.take_effects() if isinstance(each, Send))
             change, source, node = sent.frame, node, sent.peer
     return list(stations.values())
+
+
+def linked(station: MeasuredStation, *, durable: bool = False) -> Linked[MeasuredStation]:
+    """Return a station with links to its neighbors, as a server builds it."""
+    nodes = station.placement.nodes
+    stage = nodes.index(station.name)
+    return Linked(
+        lambda _records: station,
+        peers=[name for name in nodes[max(0, stage - 1) : stage + 2] if name != station.name],
+        codec=CODEC,
+        unnumbered=UNNUMBERED,
+        config=CONNECTED,
+        durable=durable,
+    )

@@ -1,5 +1,6 @@
 """Experiments on stamps: popularity laws, stamp sizes, and servers that answer every request."""
 
+import msgspec
 import numpy as np
 import pytest
 from experiments.experiment import Claim, Point, Table
@@ -20,16 +21,17 @@ from experiments.total.servers import (
     named,
     server_order,
 )
-from experiments.total.stations import MeasuredPublisher, chain
+from experiments.total.stations import CODEC, MeasuredPublisher, chain
 from experiments.total.workload import SITES, TOPICS, Sites, counts_of, law, subscribe
 
 from ensue.core.event import Event, Stamp
 from ensue.protocols.interface import Frame, Send
+from ensue.protocols.shared.link import LinkData, packed
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.frames import Confirm, Fill, OrderRequest, Stamped, StampRequest
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.total.sequencer import Sequencer
-from ensue.server.config import sequenced
+from ensue.server.config import connected, sequenced
 
 
 def test_few_topics_have_four_fifths_of_all_choices() -> None:
@@ -119,7 +121,7 @@ def test_groups_by_two_forward_fewer_stamps_than_groups_by_one() -> None:
 @pytest.mark.parametrize(("system", "causal"), [(TWO, False), (ORDERED, False), (OURS, True)])
 def test_nodes_are_configured_as_servers_configure_them(system: str, causal: bool) -> None:
     _, config = deployment(system, Sites.draw(0.901, 100, 5, 1))
-    assert config == sequenced(causal=causal)
+    assert config == connected(sequenced(causal=causal))
 
 
 def test_chain_has_the_subscriptions_at_every_node_that_hosts_a_topic() -> None:
@@ -162,6 +164,11 @@ def test_visits_cost_by_what_a_server_does() -> None:
         1000 * PASSED,
         1000,
     ]
+    passed = [
+        msgspec.structs.replace(fill, number=number, origin="server-4") for number in (1, 2, 1)
+    ]
+    frames = LinkData(number=1, payload=packed([CODEC.encode(each) for each in passed]))
+    assert cost("server-2", frames) == pytest.approx(1000 * (2 * PASSED + REPEATED))
 
     def request(*numbers: int) -> Frame:
         events = tuple(

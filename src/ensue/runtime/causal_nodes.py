@@ -7,6 +7,7 @@ from ensue.core.order import Causal
 from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.causal.node import CausalNode
 from ensue.protocols.causal.registered import RegisteredNode
+from ensue.protocols.shared.round_trips import RETRY_NS_MIN
 from ensue.runtime.memory_membership import MemoryMembership
 from ensue.runtime.remote_membership import register
 from ensue.transports.framed import FramedTransport
@@ -54,6 +55,8 @@ async def register_causal_node(
         patience_ns=PATIENCE_NS,
         batch_bytes_max=min(config.batch_bytes_max, bytes_max),
         row_bytes_max=min(config.row_bytes_max, bytes_max // 2),
+        # Brokers may lose single messages; connections lose them only when they end.
+        retry_ns_min=0 if transport.capabilities.fifo else RETRY_NS_MIN,
     )
     return RegisteredNode(
         name=name, registry=registry, members=members, config=config, now_ns=clock.now_ns()

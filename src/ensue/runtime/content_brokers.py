@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 from ensue.core.errors import BadInput
 from ensue.protocols.content.config import ContentConfig
 from ensue.protocols.content.topology import broker_of, tree_of
-from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.shared.link import CONNECTED, LinkConfig
 from ensue.protocols.total.placement import Placement
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
-from ensue.protocols.transactions.nodes import CONNECTED, BrokerNode, ClientNode
+from ensue.protocols.transactions.nodes import BrokerNode, ClientNode
 from ensue.runtime.driver import Driver
 from ensue.runtime.hub_memory import Hub, MemoryHub
 from ensue.transports import MemoryTransport

@@ -8,21 +8,25 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
+
 from ensue import orders
 from ensue.core.errors import BadInput, ConfigurationError, LogDamaged, LogLost
 from ensue.core.lineage import DAMAGED, Lineage, contradiction
 from ensue.core.wire import Codec
 from ensue.journal import Journal
 from ensue.protocols.interface import Frame
+from ensue.protocols.shared.link import LOSSY
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.topic_log.log_identity import ChainSettings, Identified, LogRefused
+from ensue.protocols.topic_log.tail_probes import PROBE_NS
 from ensue.protocols.total.discovery import DISCOVERY_NAME, Described, DiscoveryNode, settings_of
 from ensue.runtime.chain_agreement import disagreement
 from ensue.runtime.driver import Driver
 from ensue.runtime.log_monitor import LogMonitor
 from ensue.server.authorization import Authorization
 from ensue.server.broker_admission import BrokerAdmission
-from ensue.server.config import ServerConfig
+from ensue.server.config import ServerConfig, brokered
 from ensue.server.group_commit import GroupCommit
 from ensue.server.name_claim import check_unclaimed
 from ensue.server.relay_authorization import screen_registry
@@ -33,10 +37,6 @@ from ensue.transports.framed import FramedPort, FramedTransport
 from ensue.transports.schemes import BROKERED, BrokerOptions, parse_url
 
 __all__ = ["BrokeredServer"]
-
-PROBE_NS = 100_000_000
-"""A topic that is silent for this long is probed for a lost event: most brokers may lose what they
-multicast, and one probe is one message."""
 
 _log = logging.getLogger("ensue")
 
@@ -49,7 +49,8 @@ class BrokeredServer(StationServer):
         if not isinstance(options, BrokerOptions):
             raise BadInput(f"{url.partition('?')[0]} is not a broker: name one, or use --listen")
         _check_ignored(config)
-        super().__init__(config)
+        sequencer = brokered(config.sequencer)
+        super().__init__(msgspec.structs.replace(config, sequencer=sequencer))
         self.options = options
         self.transport: FramedTransport | None = None
         self._carrier: Carrier | None = None
@@ -84,6 +85,7 @@ class BrokeredServer(StationServer):
             transport,
             journal,
             commit,
+            link=LOSSY,
             broker_admission=broker_admission,
             message_bytes_max=bytes_max,
             probe_ns=PROBE_NS,

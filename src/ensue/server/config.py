@@ -11,6 +11,7 @@ from ensue.core.errors import ConfigurationError, limit_reason
 from ensue.core.event import NAME_LENGTH_MAX
 from ensue.core.wire import FRAME_BYTES_MAX
 from ensue.protocols.content.topology import tree_of
+from ensue.protocols.shared.link import CONNECTED, LOSSY
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.discovery import DISCOVERY_NAME
 from ensue.runtime.names import check_text
@@ -24,6 +25,8 @@ __all__ = [
     "Retention",
     "ServerConfig",
     "Tls",
+    "brokered",
+    "connected",
     "leased",
     "sequenced",
     "too_many",
@@ -322,6 +325,20 @@ def sequenced(
     kept = causal if publisher_order is None else publisher_order
     return SequencerConfig(
         carries=True, groups=1 if causal else 2, publisher_order=kept, cells=cells or msgspec.UNSET
+    )
+
+
+def brokered(sequencer: SequencerConfig) -> SequencerConfig:
+    """Return the configuration of a chain on a broker, which may lose messages."""
+    return msgspec.structs.replace(
+        sequencer, retry_ns_min=sequencer.retry_ns_min or LOSSY.retry_ns_min, publish_retry_ns=0
+    )
+
+
+def connected(sequencer: SequencerConfig) -> SequencerConfig:
+    """Return the configuration of a chain that clients and servers reach over connections."""
+    return msgspec.structs.replace(
+        sequencer, publish_retry_ns=sequencer.publish_retry_ns or CONNECTED.retry_ns
     )
 
 

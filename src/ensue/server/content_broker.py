@@ -40,10 +40,10 @@ from ensue.protocols.content.refusals import INVERSE
 from ensue.protocols.content.topology import broker_of, server_of
 from ensue.protocols.interface import Frame, Persist
 from ensue.protocols.recorder import Recorder
-from ensue.protocols.shared.link import LinkAck, LinkData, packed, unpacked
+from ensue.protocols.shared.link import CONNECTED, LinkAck, LinkData, packed, unpacked
 from ensue.protocols.transactions import frames as t
 from ensue.protocols.transactions.broker import TransactionBroker
-from ensue.protocols.transactions.nodes import CONNECTED, BrokerNode
+from ensue.protocols.transactions.nodes import BrokerNode
 from ensue.runtime.driver import Driver, Store
 from ensue.server.authorization import (
     BUNDLE_ITEMS_MAX,

@@ -30,6 +30,7 @@ from ensue.journal import Journal
 from ensue.protocols.content.topology import broker_of
 from ensue.protocols.interface import Persist
 from ensue.protocols.recorder import Recorder
+from ensue.protocols.shared.link import CONNECTED
 from ensue.protocols.topic_log.fanout import Fanout, fanout_name
 from ensue.protocols.topic_log.frames import topic_of
 from ensue.protocols.total.discovery import settings_of
@@ -37,7 +38,7 @@ from ensue.protocols.total.station import Station
 from ensue.runtime.chain_agreement import check_of_welcome
 from ensue.runtime.driver import Driver
 from ensue.server.authorization import Authorization
-from ensue.server.config import ServerConfig, Tls
+from ensue.server.config import ServerConfig, Tls, connected
 from ensue.server.content_broker import ContentBroker, screen_content
 from ensue.server.group_commit import GroupCommit
 from ensue.server.listener import Listener, check_free
@@ -72,7 +73,8 @@ class Server(StationServer):
     """
 
     def __init__(self, config: ServerConfig, *, recorder: Recorder | None = None) -> None:
-        super().__init__(config)
+        sequencer = connected(config.sequencer)
+        super().__init__(msgspec.structs.replace(config, sequencer=sequencer))
         self.listener: Listener | None = None
         self.content: ContentBroker | None = None
         self._recorder = recorder
@@ -124,7 +126,7 @@ class Server(StationServer):
         transport.on_bad_bundle = listener.bad_bundle
         transport.admit = listener.admit
         await transport.enter(config.name)
-        self._drive(transport, journal, commit, listener=listener)
+        self._drive(transport, journal, commit, link=CONNECTED, listener=listener)
         peers = self._peers = PeerLogs(journal, commit.write, accept_loss=config.accept_loss)
         listener.on_station = peers.learn
         await self._open_fanouts(transport, listener)
@@ -347,8 +349,11 @@ class Server(StationServer):
         await self._connect_peer(member)
 
     def _peer_connected(self, member: Member) -> None:
-        """Tell a server which moves are known; let the content broker retransmit what it missed."""
+        """Tell a server which moves are known, and retransmit what it missed."""
         self._call_station(lambda station, _now: station.regain(member.name))
+        links = self._links
+        if links is not None and links.is_linked(member.name):
+            self._call_station(lambda _station, now: links.repeat(now_ns=now, peer=member.name))
         if self.content is not None:
             self.content.connected(broker_of(member.name))
 

@@ -14,7 +14,7 @@ from ensue.core.wire import FRAME_BYTES_MAX, Codec, Records
 from ensue.journal import Journal, Outdated
 from ensue.protocols.interface import Node, Persist
 from ensue.protocols.membership.registry import CUBE
-from ensue.protocols.shared.link import Linked
+from ensue.protocols.shared.link import LinkConfig, Linked
 from ensue.protocols.shared.state_store import StateStoreConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.placement import Placement, losses
@@ -71,13 +71,18 @@ Write = Callable[[list[Persist], Callable[[], None]], None]
 
 
 class BuiltStation:
-    """A station and its driven node: itself, or wrapped in links to its neighbors."""
+    """A station, and its links to its neighbors in the chain, if it has any."""
 
-    __slots__ = ("node", "station")
+    __slots__ = ("links", "station")
 
-    def __init__(self, station: Station, node: Node) -> None:
+    def __init__(self, station: Station, links: Linked[Station] | None) -> None:
         self.station = station
-        self.node = node
+        self.links = links
+
+    @property
+    def node(self) -> Node:
+        """The node to drive: the station, wrapped in its links."""
+        return self.station if self.links is None else self.links
 
 
 def claim(journal: Journal, name: str, placement: Placement, *, groups: int) -> None:
@@ -202,12 +207,13 @@ def build_station(
     journal: Journal,
     now_ns: int,
     *,
+    link: LinkConfig,
     message_bytes_max: int = FRAME_BYTES_MAX,
     probe_ns: int = 0,
 ) -> BuiltStation:
     """Restore a station from its journal; it sends messages up to `message_bytes_max`.
 
-    `probe_ns`: see `TopicLogConfig`.
+    `link` configures the links to its neighbors. `probe_ns`: see `TopicLogConfig`.
     """
     # Half: the limits below don't count the names and lengths around the content.
     answer_bytes_max = max(1, message_bytes_max // 2)
@@ -246,8 +252,7 @@ def build_station(
         return built[0]
 
     if len(placement.nodes) == 1:
-        alone = station(records)
-        return BuiltStation(alone, alone)
+        return BuiltStation(station(records), None)
     stage = placement.nodes.index(config.name)
     near = placement.nodes[max(0, stage - 1) : stage + 2]
     linked = Linked(
@@ -255,6 +260,7 @@ def build_station(
         peers=[name for name in near if name != config.name],
         codec=Codec(FRAMES),
         unnumbered=UNNUMBERED,
+        config=link,
         records=records,
         compares=config.accept_loss,
         now_ns=now_ns,

@@ -21,6 +21,7 @@ from ensue.journal import Journal
 from ensue.journal.files import JournalFailed
 from ensue.protocols.interface import Node
 from ensue.protocols.membership.registry import Registry, registry_of
+from ensue.protocols.shared.link import LinkConfig, Linked
 from ensue.protocols.topic_log.fanout import Fanout
 from ensue.protocols.total.station import Station
 from ensue.runtime.driver import Driver
@@ -66,6 +67,8 @@ class StationServer(ABC):
         self._clock = platform.current().clock
         self._commit: GroupCommit | None = None
         self._driver: Driver[Node] | None = None
+        self._links: Linked[Station] | None = None
+        """To the neighbors in the chain, if there are any."""
         self._registries: list[Driver[Registry]] = []
         self._fanouts: list[Driver[Fanout]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -147,6 +150,7 @@ class StationServer(ABC):
         journal: Journal,
         commit: GroupCommit,
         *,
+        link: LinkConfig,
         listener: Listener | None = None,
         broker_admission: BrokerAdmission | None = None,
         message_bytes_max: int = FRAME_BYTES_MAX,
@@ -159,10 +163,11 @@ class StationServer(ABC):
             self.placement,
             journal,
             now_ns,
+            link=link,
             message_bytes_max=message_bytes_max,
             probe_ns=probe_ns,
         )
-        self.station = built.station
+        self.station, self._links = built.station, built.links
         self.lineage = built.station.lineage = begin_incarnation(journal, built.station.log.placed)
         journal.on_damage = self._damaged
         driver = Driver(

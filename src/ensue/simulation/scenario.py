@@ -11,8 +11,10 @@ from ensue.core.errors import ConfigurationError
 from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.deadline.config import DeadlineConfig
 from ensue.protocols.merged.config import MergedConfig
-from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.shared.link import LOSSY, LinkConfig
+from ensue.protocols.shared.round_trips import RETRY_NS_MIN
 from ensue.protocols.topic_log.log import TopicLogConfig
+from ensue.protocols.topic_log.tail_probes import PROBE_NS
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.topic_moves import MoveConfig
 from ensue.simulation.content_spec import ContentSpec
@@ -23,8 +25,6 @@ from ensue.simulation.world.load_model import QueueConfig
 from ensue.simulation.world.network import NetworkConfig
 
 __all__ = [
-    "PROBE_NS",
-    "RETRY_NS_MIN",
     "Change",
     "Corruption",
     "DeadlineSpec",
@@ -43,10 +43,6 @@ __all__ = [
 ]
 
 SECOND_NS = 1_000_000_000
-RETRY_NS_MIN = 10_000_000
-"""The shortest wait for an answer, unless a scenario says otherwise: messages may get lost."""
-PROBE_NS = 25_000_000
-"""How long a topic is silent before its log probes for a lost event, unless it says otherwise."""
 
 
 class SequencerSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,7 +239,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     keeps no log."""
     table: msgspec.Struct | None = None
     """For an order in its own package: its table, see `ensue.orders.Guarantee.scenario_table`."""
-    link: LinkConfig = LinkConfig(retry_ns_min=RETRY_NS_MIN)
+    link: LinkConfig = LOSSY
     network: NetworkConfig = NetworkConfig()
     disk: DiskConfig = DiskConfig()
     queueing: QueueConfig | None = None

@@ -145,7 +145,9 @@ class _Connection(asyncio.Protocol):
         self._put(encode(message), may_drop=False)
 
     def deliver(self, message: Message) -> None:
-        """Send a message that is lost if its reader is too far behind."""
+        """Send a message that is lost if its reader is too far behind, or by chance."""
+        if self._service.loses():
+            return
         self._put(encode(message), may_drop=True)
         kind = self._service.kind
         while (
@@ -203,6 +205,10 @@ class _Service:
     def delay_s(self) -> float:
         """Return how long a request takes now."""
         return self._broker.delay_s()
+
+    def loses(self) -> bool:
+        """Return whether a message is lost now, on its way to one reader."""
+        return self._broker.loses()
 
     def execute(self, connection: _Connection, request: FromClient) -> None:
         """Execute a request of a client."""
@@ -290,7 +296,11 @@ class Broker:
         self.streams: dict[str, _Stream] = {}
         self.slow_s = (0.0, 0.0)
         """Bounds of the time that it takes for what arrives together on a connection."""
+        self.loss = 0.0
+        """The share of messages that it loses, of those that it does not store: each for each of
+        its readers, as full queues along the way do."""
         self._world = world
+        self._losses = world.generator(f"losses of broker {name}")
         self._random = world.generator(f"broker {name}")
         self._is_listening = False
 
@@ -302,6 +312,10 @@ class Broker:
     def delay_s(self) -> float:
         """Draw how long what arrived takes."""
         return self._random.uniform(*self.slow_s) if self.slow_s[1] else 0.0
+
+    def loses(self) -> bool:
+        """Draw whether a message is lost."""
+        return self.loss > 0 and self._losses.random() < self.loss
 
     async def start(self) -> None:
         """Start its process; return when it listens."""

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import pytest
 from tests.protocols.total.harness import Net, Parcel
 from tests.protocols.total.limits import too_many_publishers, too_many_topics
@@ -326,6 +327,26 @@ def test_backoff_ends_well_within_a_lease() -> None:
     net = Net(CHAIN, config=SequencerConfig(retry_ns=100, lease_ns=1_200))
     net.publish("p", "a", "e")
     assert asked_at(net, StampRequest, 1_500) == [0, 100, 300, 600, 900, 1_200]
+
+
+def test_requests_over_connections_are_repeated_late_and_within_a_lease() -> None:
+    connected = SequencerConfig(retry_ns=100, publish_retry_ns=400, lease_ns=10**9)
+    net = Net(CHAIN, config=connected)
+    net.publish("p", "a", "e")
+    assert asked_at(net, StampRequest, 4_000) == [0, 400, 1_200, 2_800]
+    short = Net(CHAIN, config=msgspec.structs.replace(connected, lease_ns=1_200))
+    short.publish("p", "a", "e")
+    assert asked_at(short, StampRequest, 1_000) == [0, 300, 600, 900]
+
+
+def test_requests_over_connections_are_repeated_at_once_on_a_new_one() -> None:
+    net = Net(CHAIN, config=SequencerConfig(retry_ns=100, publish_retry_ns=400))
+    net.publish("p", "a", "e")
+    net.drop(StampRequest)
+    publisher = net.publisher("p")
+    publisher.repeat(now_ns=net.now_ns)
+    (again,) = publisher.take_effects()
+    assert again == Send("low", StampRequest(number=1, topics=("a",), settled=1))
 
 
 def test_any_answer_resets_the_backoff() -> None:

@@ -18,7 +18,7 @@ from tests.protocols.transactions.harness import (
 )
 
 from ensue.protocols.content.client import Notified
-from ensue.protocols.transactions.nodes import CONNECTED
+from ensue.protocols.shared.link import CONNECTED
 
 KINDS = ("serializable", "atomic", "planned")
 

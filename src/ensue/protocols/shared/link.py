@@ -53,11 +53,13 @@ from ensue.protocols.shared.link_frames import (
     packed,
     unpacked,
 )
-from ensue.protocols.shared.round_trips import REORDERED_MAX, RoundTrips
+from ensue.protocols.shared.round_trips import REORDERED_MAX, RETRY_NS_MIN, RoundTrips
 
 __all__ = [
+    "CONNECTED",
     "FRAMES",
     "GROUP_MAX",
+    "LOSSY",
     "LinkAck",
     "LinkConfig",
     "LinkData",
@@ -113,6 +115,21 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "LinkConfig.acknowledge_ns must be at least 0 and below retry_ns: a frame that is "
                 "acknowledged later is sent again before"
             )
+
+
+CONNECTED = LinkConfig(
+    retry_ns=2_000_000_000,
+    retry_ns_max=10_000_000_000,
+    acknowledge_ns=100_000_000,
+    group_bytes=64 * 1024,
+)
+"""For links over connections, which lose frames only when they end.
+
+Then the owner retransmits frames under way at once (`repeat`). A shorter `retry_ns` would send all
+frames twice to a peer that is merely busy.
+"""
+LOSSY = LinkConfig(retry_ns_min=RETRY_NS_MIN)
+"""For links over carriers that may lose single messages, such as brokers."""
 
 
 _INT = Records[int](int)

@@ -19,10 +19,12 @@ HAZARD: if answers suddenly take longer than the time-out, the requests under wa
 vain. Receivers discard the copies.
 """
 
-__all__ = ["GRANULARITY_NS", "REORDERED_MAX", "RoundTrips"]
+__all__ = ["GRANULARITY_NS", "REORDERED_MAX", "RETRY_NS_MIN", "RoundTrips"]
 
 GRANULARITY_NS = 1_000_000
 """The least that a time-out allows for variation: the granularity of timers (RFC 9002, 6.1.2)."""
+RETRY_NS_MIN = 10_000_000
+"""The least time-out where messages get lost, unless a configuration says otherwise."""
 FIRST_GUESS = 5
 """The time-out before the first sample, in times the shortest one."""
 REORDERED_MAX = 3

@@ -18,10 +18,12 @@ HAZARD: if the event and all its probes are lost, its listener notices at its ne
 next event.
 """
 
-__all__ = ["PROBES", "SILENT_MAX", "TailProbes"]
+__all__ = ["PROBES", "PROBE_NS", "SILENT_MAX", "TailProbes"]
 
 PROBES = 2
 """So often the end of a silent topic is sent."""
+PROBE_NS = 25_000_000
+"""How long a topic is silent before its log probes, unless a configuration says otherwise."""
 SILENT_MAX = 256
 """Topics with probes to come. Where more fall silent, so many events flow that a listener of
 several topics mostly notices a gap by one of them."""

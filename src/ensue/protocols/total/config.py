@@ -41,6 +41,11 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_ns: int = 500 * MILLISECOND_NS
     """How long to wait for an answer before repeating a request. Publishers wait twice as long each
     time, up to eight times this or a quarter of a lease."""
+    publish_retry_ns: int = 0
+    """How long publishers wait instead, up to a quarter of a lease, if that is longer. For requests
+    over connections, which lose messages only when they end; then open requests are repeated at
+    once. A repetition before that recovers only what a node at its limits dropped, and burdens one
+    that is merely busy."""
     retry_ns_min: int = 0
     """Where messages get lost: the shortest wait for an answer. Waits then follow the measured
     round trips (`ensue.protocols.shared.round_trips`), and `retry_ns` and `gap_ns` are only the
@@ -119,6 +124,11 @@ class SequencerConfig(msgspec.Struct, frozen=True, kw_only=True):
         ):
             if getattr(self, field) < 1:
                 raise ConfigurationError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.publish_retry_ns < 0:
+            raise ConfigurationError(
+                "publish_retry_ns must be at least 0 (retry_ns instead), got "
+                f"{self.publish_retry_ns}"
+            )
         if not 0 <= self.retry_ns_min <= min(self.retry_ns, self.gap_ns):
             raise ConfigurationError(
                 "retry_ns_min must be between 0 and retry_ns, and at most gap_ns, "

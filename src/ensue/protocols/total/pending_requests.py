@@ -1,10 +1,10 @@
 """Pending requests of a publisher: what has no answer yet, and when to repeat it.
 
 Events are requested in runs: the requests of one frame are due together. What is left of a run that
-got no answer is repeated after `retry_ns`, or what the round trips to the node suggest
-(`round_trips`), then after twice that, and so on up to a bound. If any request was answered since
-the run was sent, the node is alive and the run was lost, so the wait starts again. So an
-unreachable or overloaded node does not get the same window over and over.
+got no answer is repeated after `retry_ns` (`publish_retry_ns` over connections), or what the round
+trips to the node suggest (`round_trips`), then after twice that, and so on up to a bound. If any
+request was answered since the run was sent, the node is alive and the run was lost, so the wait
+starts again. So an unreachable or overloaded node does not get the same window over and over.
 
 An occasional publisher does not wait. But a request costs its node as much as dozens of events, so
 while `runs_max` of them are open, further events wait for an answer, and are then requested
@@ -108,10 +108,11 @@ class PendingEvent(msgspec.Struct, gc=False):
 
 def round_trips(config: SequencerConfig) -> RoundTrips:
     """Return the waits of a publisher for the answers of one peer."""
+    retry_ns = max(config.retry_ns, min(config.publish_retry_ns, config.lease_ns // 4))
     return RoundTrips(
-        initial_ns=config.retry_ns,
+        initial_ns=retry_ns,
         least_ns=config.retry_ns_min,
-        most_ns=min(BACKOFF_RETRIES_MAX * config.retry_ns, config.lease_ns // 4),
+        most_ns=min(BACKOFF_RETRIES_MAX * retry_ns, config.lease_ns // 4),
     )
 
 

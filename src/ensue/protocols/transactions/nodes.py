@@ -14,19 +14,7 @@ from ensue.protocols.shared.link import LinkConfig, Linked
 from ensue.protocols.transactions.broker import TransactionBroker
 from ensue.protocols.transactions.client import TransactionClient
 
-__all__ = ["CONNECTED", "BrokerNode", "ClientNode"]
-
-CONNECTED = LinkConfig(
-    retry_ns=2_000_000_000,
-    retry_ns_max=10_000_000_000,
-    acknowledge_ns=100_000_000,
-    group_bytes=64 * 1024,
-)
-"""For links over connections, which lose frames only when they end.
-
-Then frames under way are retransmitted at once (`repeat`). A shorter `retry_ns` would send all
-frames twice to a peer that is merely busy.
-"""
+__all__ = ["BrokerNode", "ClientNode"]
 
 
 class BrokerNode:

@@ -9,13 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from ensue.protocols.causal.config import CausalConfig
 from ensue.protocols.content.config import ContentConfig
-from ensue.protocols.shared.link import LinkConfig
-from ensue.protocols.topic_log.log import TopicLogConfig
-from ensue.protocols.total.config import SequencerConfig
 from ensue.simulation.deployments.transaction_clients import TransactionSpec
-from ensue.simulation.scenario import PROBE_NS, RETRY_NS_MIN, Publication, Reply, Scenario
+from ensue.simulation.scenario import Publication, Reply, Scenario
 from ensue.simulation.scenario_file.values import (
     Chance,
     Delay,
@@ -40,13 +36,13 @@ __all__ = [
 ]
 
 _SCENARIO = Scenario(name="defaults")
-_SEQUENCER = SequencerConfig(retry_ns_min=RETRY_NS_MIN)
-_HYPERCUBE = CausalConfig(retry_ns_min=RETRY_NS_MIN)
+_SEQUENCER = _SCENARIO.sequencer
+_HYPERCUBE = _SCENARIO.hypercube
 _MERGE = _SCENARIO.merge.config
 _GOSSIP = _SCENARIO.deadline.config
 _NETWORK = NetworkConfig()
-_LINK = LinkConfig(retry_ns_min=RETRY_NS_MIN)
-_LOG = TopicLogConfig(probe_ns=PROBE_NS)
+_LINK = _SCENARIO.link
+_LOG = _SCENARIO.topic_log_config
 _DISK = DiskConfig()
 _QUEUE = QueueConfig()
 _CONTENT = ContentConfig()

@@ -11,7 +11,7 @@ from random import Random
 
 import msgspec
 
-from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.shared.link import CONNECTED, LinkConfig
 from ensue.protocols.topic_log.log import TopicLogConfig
 from ensue.protocols.total.config import SequencerConfig
 from ensue.protocols.total.topic_moves import MoveConfig
@@ -84,12 +84,7 @@ def draw(seed: int, *, stations: bool = False) -> Scenario:
             runs_max=Random(f"swarm/requests/{seed}").choice((1, 2, 1024, 1024)),
         ),
         topic_log_config=TopicLogConfig(keeps_log=reliable, batch_max=random.choice((3, 16, 256))),
-        link=LinkConfig(
-            retry_ns=random.randrange(20 * MS, 300 * MS),
-            burst=random.choice((2, 64)),
-            unacknowledged_max=random.choice((8, 8192)),
-            early_max=random.choice((1, 8, 1024)),
-        ),
+        link=_link(random, seed),
         network=draw_network(random),
         disk=DiskConfig(sync=random.choice((Constant(0), Uniform(0, 5 * MS), draw_delay(random)))),
         clocks=draw_clocks(random, nodes),
@@ -293,6 +288,23 @@ def _sequencer(
         missing_max=random.choice((4, 65_536)),
         clients_max=clients_max if random.random() < 0.2 else 100_000,
         lease_lost_ns=lease_lost_ns,
+    )
+
+
+def _link(random: Random, seed: int) -> LinkConfig:
+    """Draw links; in some seeds frames are grouped and acknowledged late, as over connections."""
+    link = LinkConfig(
+        retry_ns=random.randrange(20 * MS, 300 * MS),
+        burst=random.choice((2, 64)),
+        unacknowledged_max=random.choice((8, 8192)),
+        early_max=random.choice((1, 8, 1024)),
+    )
+    apart = Random(f"swarm/groups/{seed}")
+    if apart.random() < 0.7:
+        return link
+    group_bytes = apart.choice((200, CONNECTED.group_bytes))
+    return msgspec.structs.replace(
+        link, group_bytes=group_bytes, acknowledge_ns=apart.choice((0, link.retry_ns // 2))
     )
 
 

@@ -14,9 +14,8 @@ from random import Random
 import msgspec
 
 from ensue.protocols.content.config import ContentConfig
-from ensue.protocols.shared.link import LinkConfig
+from ensue.protocols.shared.link import CONNECTED, LinkConfig
 from ensue.protocols.transactions.frames import ANYONE, ATOMIC, PLANNED, SERIALIZABLE
-from ensue.protocols.transactions.nodes import CONNECTED
 from ensue.simulation.content_spec import ContentSpec
 from ensue.simulation.deployments.durable_readers import ReaderSpec
 from ensue.simulation.deployments.transaction_clients import Act, RegularSpec, TransactionSpec
