@@ -54,13 +54,13 @@ SYSTEMS = (
 COSTS = (
     "A stamp takes each server that adds to it 1 ms, so five servers make at most 5,000 a second, "
     "where the paper's prototype peaks. Only Ensue passes stamps on with nothing to add, and only "
-    "its clients repeat requests, after two seconds without an answer. These take 0.6 and 0.4 ms: in "
-    "production nodes, links included, they take 0.57 to 0.64 and 0.39 to 0.44 of the CPU time of a "
-    "stamped request (`python -m benchmarks.visits`). Frames between servers travel over numbered links, as in "
-    "production: they lose nothing here, so the links group frames, and acknowledge them within "
-    "100 ms. Latency is measured in the second half of a run; under overload it grows as long as the run lasts. A whole Ensue server takes 167 µs "
-    "of CPU time for a request of one event (same command). The last table has 200 µs in place of "
-    "1 ms."
+    "its clients repeat requests, after two seconds without an answer. These take 0.6 and 0.4 ms: "
+    "in production nodes, links included, they take 0.57 to 0.64 and 0.39 to 0.44 of the CPU time "
+    "of a stamped request (`python -m benchmarks.visits`). Frames between servers travel over "
+    "numbered links, as in production: they lose nothing here, so the links group frames, and "
+    "acknowledge them within 100 ms. Latency is measured in the second half of a run; under "
+    "overload it grows as long as the run lasts. A whole Ensue server takes 167 µs of CPU time "
+    "for a request of one event (same command). The last table has 200 µs in place of 1 ms."
 )
 SHARED = (
     "If two clients of a site share one distant topic, every stamp of their popular topics visits "

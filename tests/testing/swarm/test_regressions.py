@@ -129,6 +129,9 @@ from ensue.testing.swarm import draw, run
         # The judge: a server refused its log, and a subscription to two topics of other servers
         # waited for an event whose stamp was to pass it.
         ("total-noncausal", 98),
+        # The judge: a server was suspended until it had given a client up, and the client's reader
+        # ended with the loss of its subscription.
+        ("transactions", 232),
     ],
 )
 def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:

@@ -464,10 +464,12 @@ class ContentProgram:
 
     async def _stop(self, name: str, *tasks: asyncio.Task[None]) -> None:
         """Cancel tasks of a client, and report those that an error ended that nothing allows."""
+        # Brokers that give a client up end its subscriptions.
+        allowed = (*self._expired, SubscriptionLost) if self._expired else ()
         for task in tasks:
             task.cancel()
         for error in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(error, Exception) and not isinstance(error, self._expired):
+            if isinstance(error, Exception) and not isinstance(error, allowed):
                 self.problems.append(f"{name} failed beside its calls: {error!r}")
 
     async def _move_on(
