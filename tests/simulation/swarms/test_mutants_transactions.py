@@ -516,7 +516,7 @@ MUTANTS = (
     ),
     Mutant("mailboxes forget acks", 2, patches=((Mailboxes, "acknowledge", drops_nothing),)),
     Mutant(
-        "acks are not journaled", 497, patches=((InputLog, "take", journals_no_acknowledgements),)
+        "acks are not journaled", 564, patches=((InputLog, "take", journals_no_acknowledgements),)
     ),
     Mutant("mailboxes need readers", 1, patches=((Mailboxes, "_keep", keeps_for_readers_alone),)),
     Mutant(

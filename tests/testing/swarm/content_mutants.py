@@ -193,7 +193,7 @@ def _reason(self: Mailboxes, name: str) -> str:
     return "" if expired is None else expired.reason
 
 
-def forget_nothing_expired(self: Mailboxes, name: str) -> None:
+def forget_nothing_expired(self: Mailboxes, name: str, idle_ns: int) -> None:
     """A name that has expired is a new one, without an error."""
 
 
