@@ -159,7 +159,7 @@ SEEDS = {
     "clients leave silently": 1,
     "nodes end too early": 1,
     "a failed session waits on": 23,
-    "broker answers early": 15,
+    "broker answers early": 17,
     "torn tails stay": 39,
     "headers are dropped": 11,
     "headers are dropped, causal": 40,
