@@ -157,7 +157,7 @@ TOPICS = (
         ((MergedSubscriber, "_deliver_out_of_order", deliver_untagged),),
         12,
     ),
-    ("early events are not observed", "merged", ((Bus, "_learn", nothing),), 80),
+    ("early events are not observed", "merged", ((Bus, "_learn", nothing),), 209),
     (
         "total order serves those without",
         "total",
@@ -184,7 +184,7 @@ TOPICS = (
         ((Backpressure, "engage", engage_in_words),),
         67,
     ),
-    ("runs read far ahead", "total", ((Runner, "__init__", read_far_ahead),), 42),
+    ("runs read far ahead", "total", ((Runner, "__init__", read_far_ahead),), 67),
     ("runs count anew", "merged", ((Runner, "__init__", count_anew),), 87),
     (
         "what has no room counts as parked",
@@ -200,7 +200,7 @@ TOPICS = (
         "finished events are not read ahead",
         "total",
         ((Runner, "_is_full", count_since_the_run_began),),
-        92,
+        307,
     ),
     ("receipts wait for the expired", "causal", ((Trees, "_still_wanted", want_who_is_gone),), 53),
     ("stations on brokers keep clients", "total", ((Station, "_sweep", nothing),), 3),
