@@ -19,6 +19,7 @@ from ensue.client import backpressure
 from ensue.client.reader import NodeReader
 from ensue.protocols.total import pending_requests
 from ensue.runtime.hub_memory import MemoryHub
+from ensue.testing import Simulation, simulate
 from ensue.transports import memory
 
 
@@ -239,3 +240,35 @@ def test_warnings_give_the_total_wait_of_a_publish(
     heard = asyncio.run(main())
     for message, waited in zip(heard, ("0.02", "0.04", "0.06"), strict=True):
         assert f"publish waits topic=a waited_s={waited} " in message
+
+
+def test_server_reads_the_farewell_of_a_client_that_closes_while_events_arrive() -> None:
+    """A socket that is closed while data arrives answers it by a reset, which loses the farewell.
+
+    Without an orderly end, that happens in one of these seeds.
+    """
+
+    async def leave(url: str) -> None:
+        async with ensue.connect(url) as bus, bus.subscribe("busy") as events:
+            await bus.publish("own", b"")
+            await take(events, 2)
+
+    async def load(url: str, left: list[str]) -> None:
+        async with ensue.connect(url) as bus:
+            while not left:
+                await bus.publish("busy", b"")
+
+    async def main(simulation: Simulation) -> None:
+        servers = await simulation.serve("server")
+        left: list[str] = []
+        simulation.start("load", load, servers.url("server"), left)
+        for number in range(20):
+            await simulation.start(f"leaver-{number}", leave, servers.url("server"))
+        left.append("all")
+        await asyncio.sleep(2)
+        station = servers.servers["server"].station
+        assert station is not None
+        assert list(station.node.sessions.by_name) == []
+
+    for seed in range(20):
+        simulate(main, seed=seed)

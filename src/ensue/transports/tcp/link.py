@@ -48,6 +48,8 @@ PENDING_BYTES_MAX = 16 * 1024 * 1024
 CONNECT_S = 10.0
 HEARTBEAT_S = 5.0
 SILENCE_S = 15.0
+CLOSE_S = 1.0
+"""How long a server may take to read what was sent and to close."""
 REFUSED_S = 60.0
 """How long a client that was accepted before retries after a refusal."""
 
@@ -102,6 +104,8 @@ class Connection(asyncio.Protocol):
         self._framer = Framer()
         self._out: list[bytes] = []
         self._pending = 0
+        self._finished = False
+        """Whether this side has ended its stream: what arrives now has no reader."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
@@ -116,6 +120,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Split received bytes into messages and deliver them."""
         self.received_s = self.link.loop.time()
+        if self._finished:
+            return
         try:
             for message in self._framer.feed(data):
                 if message[0] == CONTROL:
@@ -144,6 +150,22 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._flush()
             self._transport.close()
+
+    def finish(self) -> None:
+        """Flush, and end the stream: the server closes the connection once it has read all of it.
+
+        If this side closed first, what the server sends meanwhile would be answered by a reset, and
+        a reset may discard what the server has not read yet.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not transport.can_write_eof():  # TLS ends its stream by a message of its own.
+            self.close()
+            return
+        self._flush()
+        self._finished = True
+        transport.write_eof()
 
     def abort(self) -> None:
         """Close at once."""
@@ -290,15 +312,15 @@ class Link:
             self._abandon(self._wire)
 
     async def close(self) -> None:
-        """Flush and close the connection."""
+        """Flush, and wait for a while until the server has closed the connection."""
         if self._task is not None:
             self._task.cancel()
         for name, known in self._names.items():
             known.fail(f"the bus was closed before the server at {self.address} accepted {name!r}")
         wire, self._wire, self.connection = self._wire, None, None
         if wire is not None:
-            wire.close()
-            await asyncio.wait((wire.lost,), timeout=1.0)
+            wire.finish()
+            await asyncio.wait((wire.lost,), timeout=CLOSE_S)
             wire.abort()
 
     def _send_enter(self, name: str, known: _Name) -> None:
