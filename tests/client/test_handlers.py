@@ -19,6 +19,7 @@ from tests.transports.suite import take
 
 import ensue
 from ensue.client.handlers import ReadAhead, Runner
+from ensue.client.policies import FailurePolicy
 from ensue.client.reader import NodeReader
 from ensue.protocols.total.subscriber import Subscriber
 
@@ -316,6 +317,114 @@ def test_next_run_counts_what_the_last_one_finished_as_read_ahead() -> None:
             assert gate.waiting == [4, 5, 6, 7]
             await gate.open_all()
             assert (await end(events, again)).handled == 6
+
+    asyncio.run(main())
+
+
+async def have_no_room(_parked: ensue.Parked) -> None:
+    raise OSError("no room")
+
+
+@pytest.mark.parametrize(
+    "on_failure",
+    [ensue.Stop(), ensue.Retry(1), ensue.Park(to=have_no_room), None],
+    ids=["stop", "retry", "park", "cancelled"],
+)
+def test_next_run_counts_what_was_finished_after_the_last_unfinished_event(
+    on_failure: FailurePolicy | None,
+) -> None:
+    async def main() -> None:
+        async with filled("abcdefg") as events:
+            gate = Gate()
+            run = await start(
+                events,
+                gate,
+                concurrency=ensue.PerKey(4),
+                pending_max=4,
+                on_failure=on_failure or ensue.Stop(),
+            )
+            await gate.open(2, 3, 4)
+            assert gate.waiting == [1]
+            if on_failure is None:
+                run.cancel()
+            else:
+                await gate.fail(1)
+            await asyncio.gather(run, return_exceptions=True)
+            again = await start(events, gate, concurrency=ensue.PerKey(4), pending_max=4)
+            # From 1 on there are 4 events, of which 2, 3 and 4 are finished.
+            assert gate.waiting == [1]
+            await gate.open(1)
+            assert gate.waiting == [5, 6, 7]
+            await gate.open_all()
+            assert (await end(events, again)).handled == 4
+
+    asyncio.run(main())
+
+
+def test_next_run_counts_what_was_read_without_a_run_as_read_ahead() -> None:
+    async def main() -> None:
+        async with filled("abcdef") as events:
+            gate = Gate()
+            run = await start(events, gate, pending_max=1)
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+            assert [event.position for event in [await anext(events) for _ in range(2)]] == [2, 3]
+            again = await start(events, gate, concurrency=ensue.PerKey(3), pending_max=3)
+            assert gate.waiting == [1]
+            await gate.open(1)
+            assert gate.waiting == [4, 5, 6]
+            await gate.open_all()
+            await end(events, again)
+
+    asyncio.run(main())
+
+
+@bounded
+@given(
+    keys=st.text("abcd-", min_size=1, max_size=24),
+    workers=st.integers(1, 5),
+    room=st.integers(0, 8),
+    seed=st.integers(0, 2**32),
+)
+def test_limit_of_events_read_ahead_holds_across_runs(
+    keys: str, workers: int, room: int, seed: int
+) -> None:
+    random = Random(seed)
+    pending_max = workers + room
+    open_positions = set(range(1, len(keys) + 1))
+
+    async def main() -> None:
+        async with filled(keys, acknowledge="manual") as events:
+            gate = Gate()
+            options: dict[str, Any] = {
+                "concurrency": ensue.PerKey(workers),
+                "pending_max": pending_max,
+            }
+            run = await start(events, gate, **options)
+            while open_positions:
+                # The model of one run: where a run begins makes no difference.
+                first = min(open_positions)
+                readable = sorted(p for p in open_positions if p < first + pending_max)
+                heads = {ps[0] for ps in by_key(keys, readable).values()}
+                assert set(gate.waiting) <= heads
+                assert len(gate.waiting) == min(workers, len(heads))
+                position = random.choice(gate.waiting)
+                ending = random.choice(("", "", "cancelled", "failed"))
+                if ending == "failed":
+                    # The others return before the run has ended.
+                    others = [p for p in gate.waiting if p != position]
+                    await gate.fail(position)
+                    await gate.open(*others)
+                    open_positions.difference_update(others)
+                elif ending == "cancelled":
+                    run.cancel()
+                else:
+                    open_positions.remove(position)
+                    await gate.open(position)
+                if ending:
+                    await asyncio.gather(run, return_exceptions=True)
+                    run = await start(events, gate, **options)
+            await end(events, run)
 
     asyncio.run(main())
 

@@ -37,11 +37,11 @@ class Acknowledgements:
 
     __slots__ = (
         "_closed",
-        "_handed_out",
         "_settle_s",
         "_waiting",
         "acknowledged",
         "ended",
+        "handed_out",
         "keeps",
         "lost",
         "open",
@@ -53,7 +53,7 @@ class Acknowledgements:
         self._settle_s = settle_s
         self.open: OrderedDict[int, None] = OrderedDict()
         """Positions handed out and not acknowledged, ascending."""
-        self._handed_out = 0
+        self.handed_out = 0
         """The highest position handed out."""
         self.acknowledged = 0
         """The end of the unbroken run of acknowledged positions."""
@@ -74,7 +74,7 @@ class Acknowledgements:
 
     def hand_out(self, position: int) -> None:
         """Note that the application got the event at a position."""
-        self._handed_out = position
+        self.handed_out = position
         self.open[position] = None
 
     def acknowledge(self, position: int) -> int | None:
@@ -84,7 +84,7 @@ class Acknowledgements:
         """
         del self.open[position]
         # The run ends before the first open position, or at the last one handed out.
-        first = next(iter(self.open), self._handed_out + 1)
+        first = next(iter(self.open), self.handed_out + 1)
         if first < position:
             return None
         self.acknowledged = first - 1
@@ -93,7 +93,7 @@ class Acknowledgements:
     def acknowledge_all(self) -> int:
         """Note that all events handed out were handled; return the end of the unbroken run."""
         self.open.clear()
-        self.acknowledged = self._handed_out
+        self.acknowledged = self.handed_out
         return self.acknowledged
 
     def reached(self, position: int) -> None:

@@ -11,9 +11,9 @@ a worker, or waiting for a retry. Lanes take turns, so that a hot key does not s
 Each call of a handler runs in its own task: a handler that cancels itself does not cancel the run.
 
 Limits. `workers` handlers at once. At most `pending_max` events from the first unfinished one to
-the last one read, including finished ones in between: at most so many are delivered again when a
-subscription is resumed. At that limit reading stops, the subscription fills up, and publishers wait
-as they do for a plain reader.
+the last one read, including finished ones in between, also those read before the run: at most so
+many are delivered again when a subscription is resumed. At that limit reading stops, the
+subscription fills up, and publishers wait as they do for a plain reader.
 
 HAZARD: a handler that never returns stops the whole run once the events after it fill
 `pending_max`. Give handlers a time limit, such as `asyncio.timeout`: then it is a failure.
@@ -111,6 +111,8 @@ class ReadAhead:
     def __init__(self) -> None:
         self.left: list[ReceivedEvent] = []
         """Events that the last run read and did not finish."""
+        self.last_read = 0
+        """The last position read, by runs or without one."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: set[Task] = set()
@@ -199,7 +201,9 @@ class Runner:
         """Called before each call of the handler."""
         self._sleep = sleep
         self._window: deque[_Taken] = deque()
-        """Events read, from the first unfinished one on."""
+        """Events read, from the first unfinished one on; of earlier runs the unfinished ones."""
+        self._last_read = 0
+        """The last position read: behind the window if an earlier run finished what followed."""
         self._lanes: dict[Hashable, _Lane] = {}
         self._ready: deque[_Lane] = deque()
         """Lanes whose first event waits for a worker."""
@@ -224,6 +228,7 @@ class Runner:
         ahead.begin(self._tasks, self._pass_over)
         # Before anything can be cancelled: these events must not be lost.
         self._window.extend(map(_Taken, ahead.left))
+        self._last_read = ahead.last_read
         self._reader = self._spawn(self._read(tuple(self._window)), self._read_ended)
         try:
             await self._until_over()
@@ -266,14 +271,14 @@ class Runner:
             # Nothing is awaited between reading an event and adding it to the window.
             taken = _Taken(event)
             self._window.append(taken)
+            self._last_read = event.position
             self._enter(taken)
 
     def _is_full(self) -> bool:
         """Return whether no more events may be read; those an earlier run finished count too."""
-        window = self._window
-        if not window:
+        if not self._window:
             return False
-        return window[-1].event.position - window[0].event.position + 1 >= self._pending_max
+        return self._last_read - self._window[0].event.position + 1 >= self._pending_max
 
     def _read_ended(self, task: Task) -> None:
         error = _outcome(task)

@@ -469,6 +469,7 @@ class Subscription:
             handover.acknowledge_last()
             handover.automatic = False
         ahead.left = [event for event in ahead.left if event.position in unacknowledged]
+        ahead.last_read = self._acknowledgements.handed_out
         if rows is not None and not ahead.running:
             rows.begin_run(in_turn=in_turn)
         try:
