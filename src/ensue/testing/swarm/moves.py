@@ -7,8 +7,11 @@ moves a subscription. It may move on. Of an event with a receipt that matches it
 - it reaches no more than one, if all moves are serializable.
 
 Nothing is owed to a client that left within `SETTLE_S` of the event or of the last fault, nor by a
-subscription that had no room, nor within `SETTLE_S` of the time in which a transaction without
-isolation had withdrawn it and was then aborted.
+subscription that had no room, nor while a transaction without isolation had withdrawn it that was
+then aborted. Such a transaction costs the events that may have been on the way when it withdrew the
+subscription, for however long faults held them up, and those until `SETTLE_S` after its abort. An
+event was no longer on the way if its client had that one or a later one of the same publisher: a
+publisher's events take one way to a client, in order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,6 +77,20 @@ class _Change(msgspec.Struct, frozen=True):
     path: Path
 
 
+class _Gap(msgspec.Struct, frozen=True):
+    """Events that a subscription may miss, by when they were published and by whom."""
+
+    begin_ns: int
+    end_ns: int
+    passed: Mapping[str, int] = {}
+    """By publisher: the last event that it may not miss."""
+
+    def has(self, row: Row) -> bool:
+        """Return whether the subscription may miss a published event."""
+        is_then = self.begin_ns <= (row.true_ns or 0) <= self.end_ns
+        return is_then and (row.publisher_seq or 0) > self.passed.get(row.publisher or "", 0)
+
+
 class _Trace:
     """What a trace says about subscriptions, their owners and their events."""
 
@@ -94,8 +111,10 @@ class _Trace:
         """By transaction, once each: a broker that restarts may record changes again."""
         self.committed_ns: dict[str, int] = {}
         self.aborted_ns: dict[str, int] = {}
-        self._withdrawn_ns: dict[tuple[str, str], int] = {}
-        """By transaction and subscription: when the transaction withdrew it."""
+        self._arrived: dict[str, dict[str, int]] = {}
+        """By bus and publisher: the last event outside transactions that has come."""
+        self._withdrawn: dict[tuple[str, str], dict[str, int]] = {}
+        """By transaction and subscription: what had come when the transaction withdrew it."""
         self._within: dict[str, str] = {}
         for row in rows:
             self._read(row, row.true_ns or 0, row.subscription or "", row.transaction or "")
@@ -114,6 +133,10 @@ class _Trace:
                 self.gone_ns[row.node] = at_ns
             case "delivered":
                 self.came.add((row.event or "", subscription))
+                if not name:
+                    arrived = self._arrived.setdefault(_owner(subscription), {})
+                    last = arrived.get(row.publisher or "", 0)
+                    arrived[row.publisher or ""] = max(last, row.publisher_seq or 0)
             case "discarded" if row.verdict == "unread":
                 self.came.add((row.event or "", subscription))
             case "discarded" if row.verdict == "overflow":
@@ -126,7 +149,9 @@ class _Trace:
         if row.action == "unsubscribed":
             if name:
                 self.unsubscribed.setdefault(name, {})[change] = None
-                self._withdrawn_ns.setdefault((name, subscription), at_ns)
+                if (name, subscription) not in self._withdrawn:
+                    arrived = dict(self._arrived.get(_owner(subscription), {}))
+                    self._withdrawn[name, subscription] = arrived
             else:
                 self.ended_ns[subscription] = at_ns
             return
@@ -161,17 +186,17 @@ class _Trace:
         found = (name for name in self.committed_ns if name in self.unsubscribed)
         return sorted(found, key=lambda name: self.committed_ns[name])
 
-    def gaps(self, subscription: str) -> list[tuple[int, int]]:
-        """Return from when to when aborted transactions had withdrawn a subscription."""
+    def gaps(self, subscription: str) -> list[_Gap]:
+        """Return what a subscription may miss that aborted transactions had withdrawn."""
         return [
-            (at_ns - SETTLE_NS, self.aborted_ns[name] + SETTLE_NS)
-            for (name, each), at_ns in self._withdrawn_ns.items()
+            _Gap(0, self.aborted_ns[name] + SETTLE_NS, passed)
+            for (name, each), passed in self._withdrawn.items()
             if each == subscription and name in self.aborted_ns and name not in self.serializable
         ]
 
     def left_ns(self, subscription: str, *, moved: bool) -> int:
         """Return when a subscription or its client had ended, other than by a move."""
-        owner = _bus(subscription.rpartition(".")[0])
+        owner = _owner(subscription)
         ended_ns = _NEVER if moved else self.ended_ns.get(subscription, _NEVER)
         return min(self.gone_ns.get(owner, _NEVER), ended_ns)
 
@@ -212,7 +237,7 @@ def judge_moves(
                 continue
             if not matches(trace.where[chain[0]], attributes_of(row.topic or "")):
                 continue
-            if any(begin <= at_ns <= end for begin, end in gaps):
+            if any(gap.has(row) for gap in gaps):
                 continue
             got = [each for each in chain if (event, each) in trace.came]
             if not got or (is_strict and len(got) > 1):
@@ -221,13 +246,11 @@ def judge_moves(
     return found
 
 
-def _absences(
-    subscription: str, pauses: Mapping[str, Sequence[tuple[int, int]]]
-) -> list[tuple[int, int]]:
+def _absences(subscription: str, pauses: Mapping[str, Sequence[tuple[int, int]]]) -> list[_Gap]:
     """Return when brokers may have given up the client of a subscription."""
     times = pauses.get(subscription.partition(f".{CONTENT}.")[0], ())
     return [
-        (begun_ns - UNREAD_NS, continued_ns)
+        _Gap(begun_ns - UNREAD_NS, continued_ns)
         for begun_ns, continued_ns in times
         if continued_ns - begun_ns >= EXPIRE_NS
     ]
@@ -236,6 +259,11 @@ def _absences(
 def _path(row: Row) -> Path:
     text = (row.event or "").rpartition("#")[2]
     return tuple(int(part) for part in text.split(".")) if text else ()
+
+
+def _owner(subscription: str) -> str:
+    """Return the bus of a subscription."""
+    return _bus(subscription.rpartition(".")[0])
 
 
 def _bus(session: str) -> str:
