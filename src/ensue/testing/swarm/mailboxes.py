@@ -8,9 +8,11 @@ import ensue
 from ensue.core.errors import (
     EventsInDoubt,
     LimitReached,
+    LocalProtocolError,
     SubscriptionLost,
     TransportError,
 )
+from ensue.runtime.hub_memory import CLOSE_TIMEOUT_S
 from ensue.testing.process import Process
 from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.world import World
@@ -19,6 +21,12 @@ __all__ = ["Mailboxes"]
 
 NAME = "mail"
 WHERE = "mail exists"
+MARGIN_S = 0.1
+"""How much earlier than its limit a wait may seem to end."""
+
+
+class UnansweredError(Exception):
+    """A closed reader did not learn that its acknowledgement was stored, as faults may cause."""
 
 
 class Mailboxes:
@@ -105,7 +113,12 @@ class Mailboxes:
         while not self._is_over():
             # At times its user has as many as are allowed.
             with self._watch.expects(
-                process, TransportError, EventsInDoubt, LimitReached, *self._expired
+                process,
+                TransportError,
+                EventsInDoubt,
+                LimitReached,
+                UnansweredError,
+                *self._expired,
             ):
                 try:
                     await self._connected(process)
@@ -138,19 +151,26 @@ class Mailboxes:
                             f"again: {process} got position {event.position} of {NAME}, and the "
                             f"acknowledgement of {safe} had returned before"
                         )
-                    await self._handle(events, event)
+                    await self._handle(process, events, event, closing)
             finally:
                 closing.cancel()
 
-    async def _close(self, events: ensue.Subscription) -> None:
-        """Close when the run is over, or at some time."""
+    async def _close(self, events: ensue.Subscription) -> float:
+        """Close when the run is over, or at some time; return when, on the process's clock."""
         leave_s = self._random.uniform(0.5, 10.0)
         await asyncio.sleep(leave_s)
         while self._is_calm() and not self._is_over():  # noqa: ASYNC110 - processes share no event
             await asyncio.sleep(0.5)
         events.close()
+        return asyncio.get_running_loop().time()
 
-    async def _handle(self, events: ensue.Subscription, event: ensue.ReceivedEvent) -> None:
+    async def _handle(
+        self,
+        process: str,
+        events: ensue.Subscription,
+        event: ensue.ReceivedEvent,
+        closing: asyncio.Task[float],
+    ) -> None:
         number = int(str(event.attributes["mail"]))
         known = self._handed.setdefault(number, event.position)
         if known != event.position:
@@ -159,5 +179,23 @@ class Mailboxes:
             self._problems.append(f"options: {NAME} has {events.pending} events pending")
         if self._random.random() < 0.3 and not self._is_calm():
             await asyncio.sleep(self._random.uniform(0.0, 0.5))
-        await event.ack()
+        await self._acknowledge(process, event, closing)
+
+    async def _acknowledge(
+        self, process: str, event: ensue.ReceivedEvent, closing: asyncio.Task[float]
+    ) -> None:
+        """Acknowledge an event: it may come again unless that returns."""
+        loop = asyncio.get_running_loop()
+        asked_s = loop.time()
+        try:
+            await event.ack()
+        except LocalProtocolError as error:
+            if not closing.done():
+                raise
+            waited_s = loop.time() - max(asked_s, closing.result())
+            if waited_s < CLOSE_TIMEOUT_S - MARGIN_S:
+                self._problems.append(
+                    f"acknowledged: {process} closed {NAME}, and gave up after {waited_s:.1f} s"
+                )
+            raise UnansweredError(str(error)) from None
         self._safe = max(self._safe, event.position)
