@@ -12,7 +12,7 @@ from ensue.runtime.status import chain_status
 from ensue.server.brokered import BrokeredServer
 from ensue.server.config import ServerConfig
 from ensue.testing import Broker, Faults, Process, Simulation, simulate
-from ensue.testing.network import Network
+from ensue.testing.network import Network, NetworkOptions
 from ensue.transports.brokers.base import INBOX, TOPIC, BrokerCarrier
 from ensue.transports.brokers.nats import NatsCarrier
 from ensue.transports.schemes import BrokerOptions, parse_url
@@ -23,6 +23,8 @@ STORED = {(TOPIC, "nats?jetstream=1"), (TOPIC, "redis?streams=1"), (INBOX, "redi
 """Kinds of places that a broker stores."""
 CONFIRMED = {(kind, each) for kind in (INBOX, TOPIC) for each in SAFE} - {(INBOX, SAFE[0])}
 """Kinds of places whose messages are written again until the broker confirms them."""
+
+USUAL = NetworkOptions()
 
 each_profile = pytest.mark.parametrize("profile", PLAIN + SAFE)
 each_kind = pytest.mark.parametrize("kind", [INBOX, TOPIC])
@@ -78,6 +80,8 @@ class Stage(NamedTuple):
 def play(
     profile: str,
     program: Callable[["Stage"], Awaitable[None]],
+    *,
+    network: NetworkOptions = USUAL,
     **options: Any,
 ) -> None:
     """Run a program with a broker, a reader and a writer."""
@@ -91,7 +95,7 @@ def play(
         await asyncio.sleep(1)
         await program(Stage(simulation.world.network, broker, reader, writer))
 
-    simulate(main, seed=1)
+    simulate(main, seed=1, network=network)
 
 
 @each_profile
@@ -163,6 +167,19 @@ def test_message_is_repeated_if_its_confirmation_is_lost(profile: str, kind: str
         assert stage.reader.got == [b"again"] * (2 if (kind, profile) in CONFIRMED else 1)
 
     play(profile, program)
+
+
+@pytest.mark.parametrize("profile", ["redis", *SAFE])
+def test_messages_for_a_minute_of_a_slow_link_arrive_once_in_one_session(profile: str) -> None:
+    sent = [b"%4d" % number + bytes(1_000) for number in range(1_200)]
+
+    async def program(stage: Stage) -> None:
+        stage.writer.send(TOPIC, *sent)
+        await asyncio.sleep(120)
+        assert stage.reader.got == sent
+        assert stage.writer.reconnects == 0
+
+    play(profile, program, network=NetworkOptions(bytes_per_s=20_000, queues=True))
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,10 @@ from ensue.testing.swarm import draw, run
         # The judge: a server was suspended until it had given a client up, and the client's reader
         # ended with the loss of its subscription.
         ("transactions", 232),
+        # A client wrote hundreds of events to a broker over a link of low bandwidth. The broker
+        # could not confirm them in time, and they were written again from the first, for ever.
+        ("causal", 1171),
+        ("deadline", 10863),
     ],
 )
 def test_a_seed_that_found_a_defect_is_valid(order: str, seed: int) -> None:

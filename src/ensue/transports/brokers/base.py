@@ -13,6 +13,10 @@ does not cancel the request to the broker.
 
 HAZARD: a batch that was being written when the session was lost may have reached the broker or not.
 A carrier that `repeats` writes it again, so messages may arrive twice; another may lose them.
+
+HAZARD: batches get smaller on a slow network (`ensue.transports.brokers.outbox`), messages do not.
+A carrier that `repeats` never gets a single message through that the network does not carry within
+the broker's time for an answer (5 s on NATS, 10 s on Redis), nor what is queued behind it.
 """
 
 import asyncio

@@ -161,6 +161,7 @@ class RedisCarrier(BrokerCarrier):
         try:
             for connection in (self._commands, self._subscriber):
                 await connection.connect()  # type: ignore[no-untyped-call]
+            self._listen()
             # A server that is still loading its data answers this with an error.
             await self._execute(("PING",))
         except AuthenticationError as error:
@@ -179,7 +180,22 @@ class RedisCarrier(BrokerCarrier):
             )
         else:
             await self._subscriber.send_command("SUBSCRIBE", f"{self.options.prefix}:alive")
-        self._received_s = asyncio.get_running_loop().time()
+
+    def _listen(self) -> None:
+        """Note when bytes arrive at the subscriber's connection.
+
+        A slow network may take minutes for one answer with many messages. A session that was lost
+        meanwhile would have to read it from its beginning.
+        """
+        clock, reader = asyncio.get_running_loop(), self._subscriber._reader  # noqa: SLF001 - not public
+        assert reader is not None
+        feed, self._received_s = reader.feed_data, clock.time()
+
+        def hear(data: bytes) -> None:
+            self._received_s = clock.time()
+            feed(data)
+
+        reader.feed_data = hear  # type: ignore[method-assign, assignment]
 
     async def _message_bytes_max(self) -> int:
         """Return the server's message limit; its default if CONFIG is not allowed."""
@@ -267,11 +283,9 @@ class RedisCarrier(BrokerCarrier):
             group.create_task(self._watch_heartbeat(session))
 
     async def _read_channels(self) -> None:
-        clock = asyncio.get_running_loop()
         read = self._subscriber.read_response
         while True:
             answer = await read(disconnect_on_error=False)
-            self._received_s = clock.time()
             kind, channel = answer[0], answer[1]
             if kind == b"message":
                 place = self._places.get(channel)
@@ -283,7 +297,6 @@ class RedisCarrier(BrokerCarrier):
                     agreed.set_result(None)
 
     async def _read_streams(self) -> None:
-        clock = asyncio.get_running_loop()
         # Never written: a read blocks on it even if nothing is open, to detect a lost connection.
         alive = f"{self.options.prefix}:alive"
         while True:
@@ -294,7 +307,6 @@ class RedisCarrier(BrokerCarrier):
                 check_health=False,
             )
             answer = await self._subscriber.read_response(disconnect_on_error=False)
-            self._received_s = clock.time()
             for key, entries in answer or ():
                 self._deliver_entries(key, entries)
 
