@@ -1,4 +1,4 @@
-"""Over connections nothing is sent twice to a busy peer; a new one gets all again at once."""
+"""Over connections little is sent twice to a busy peer; a new one gets all again at once."""
 
 import asyncio
 from collections import Counter
@@ -9,8 +9,10 @@ import pytest
 import ensue
 from ensue.protocols.interface import Frame, Node
 from ensue.protocols.shared.link import CONNECTED, LinkAck, LinkData, Linked
+from ensue.protocols.topic_log.frames import Notify
 from ensue.protocols.total.frames import OrderRequest
 from ensue.protocols.total.station import Station
+from ensue.protocols.total.subscriber import Subscriber
 from ensue.testing import NetworkOptions, Simulation, simulate
 
 SECOND_NS = 1_000_000_000
@@ -157,3 +159,41 @@ def test_requests_that_a_lost_connection_took_along_are_sent_again_at_once(
 
     simulate(main, seed=1)
     assert len(requested) == EVENTS
+
+
+def test_slow_reader_gets_few_events_that_it_has_no_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It pauses at `pending_max`, drops what comes until then, and requests that again."""
+
+    received: list[str] = []
+    receive = Subscriber.receive
+
+    def count(self: Subscriber, frame: Frame, *, source: str, now_ns: int) -> None:
+        if isinstance(frame, Notify):
+            received.append(frame.event.id)
+        receive(self, frame, source=source, now_ns=now_ns)
+
+    async def read(url: str, handled: list[bytes]) -> None:
+        async with ensue.connect(url) as bus, bus.subscribe("low", pending_max=4) as events:
+            async for event in events:
+                handled.append(event.payload)
+                await asyncio.sleep(0.01)
+                if len(handled) == 200:
+                    return
+
+    async def main(simulation: Simulation) -> list[bytes]:
+        servers = await simulation.serve("server")
+        handled: list[bytes] = []
+        reader = simulation.start("reader", read, servers.url("server"), handled)
+        await asyncio.sleep(1)
+        async with ensue.connect(servers.url("server")) as bus:
+            for number in range(200):
+                await bus.publish("low", b"%d" % number)
+        await reader
+        return handled
+
+    monkeypatch.setattr(Subscriber, "receive", count)
+    simulated = simulate(main, seed=1)
+    assert simulated.result == [b"%d" % number for number in range(200)]
+    assert len(received) < 300, len(received)

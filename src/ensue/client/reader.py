@@ -122,6 +122,7 @@ class NodeReader(Reader):
         start: int | None,
         accept_loss: bool = False,
         matches: Callable[[Event], bool] | None = None,
+        pending_max: int = 0,
     ) -> None:
         super().__init__(name)
         self._durable = durable
@@ -134,6 +135,7 @@ class NodeReader(Reader):
             start=start,
             accept_loss=accept_loss,
             matches=matches,
+            pending_max=pending_max,
         )
         self._driver: Driver[Any] | None = None
         self._paused = False

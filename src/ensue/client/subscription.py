@@ -515,6 +515,7 @@ class Subscription:
             start=self._start,
             accept_loss=self._accept_loss,
             matches=None if self._cells is None else self._cells.matches,
+            pending_max=0 if hub.holds_publishers else self.pending_max,
         )
 
     def _open_reader(self) -> Reader:

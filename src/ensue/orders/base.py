@@ -160,6 +160,8 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     accept_loss: bool = False
     matches: Callable[[Event], bool] | None = None
     """Whether the application gets an event, by content; None: it gets all of its topics."""
+    pending_max: int = 0
+    """How many events the application takes before the node is paused; 0: it is never paused."""
 
 
 # -- Values that an order declares -----------------------------------------------------------------

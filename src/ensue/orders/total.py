@@ -124,6 +124,7 @@ class TotalOrder(Guarantee):
                 start=wanted.start,
                 accept_loss=wanted.accept_loss,
                 matches=wanted.matches,
+                room=wanted.pending_max,
                 records=records,
                 # A durable name may be forgotten and created again: a later life is higher.
                 life=now_ns if wanted.durable else 0,

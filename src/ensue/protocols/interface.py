@@ -110,6 +110,8 @@ class Attach(msgspec.Struct, frozen=True, gc=False):
     from_slot: int
     node: str = ""
     """As in `Broadcast`."""
+    limit: int = 0
+    """How many of these events are wanted at once; 0: as many as the log sends."""
 
 
 class Detach(msgspec.Struct, frozen=True, gc=False):

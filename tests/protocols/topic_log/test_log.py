@@ -210,6 +210,20 @@ def test_one_batch_is_sent_at_a_time() -> None:
     assert service.attach("s", 5) == [notice(event(5, "e5")), attached(1, 6)]
 
 
+@pytest.mark.parametrize(("limit", "sent"), [(0, 3), (1, 1), (2, 2), (9, 3)])
+def test_no_more_events_are_sent_than_the_peer_wants(limit: int, sent: int) -> None:
+    service = Service(TopicLogConfig(batch_max=3))
+    for slot in range(1, 6):
+        service.put(event(slot, f"e{slot}"))
+    *events, answer = service.handle(AttachRequest(topic="t", from_slot=1, limit=limit), "s")
+    assert [frame.event.slot for _, frame in events if isinstance(frame, Notify)] == [
+        *range(1, sent + 1)
+    ]
+    assert answer == ("s", Attached(topic="t", first=1, next=6, sent=sent + 1))
+    # It would have to hold new events back.
+    assert service.put(event(6, "e6")) == [accepted(event(6, "e6"), 6)]
+
+
 def test_detached_peer_gets_nothing() -> None:
     service = Service()
     service.attach("s")

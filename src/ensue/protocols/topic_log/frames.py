@@ -113,6 +113,8 @@ class AttachRequest(Frame, frozen=True, tag=4):
 
     topic: Name
     from_slot: Count
+    limit: Count = 0
+    """Send at most so many of the events before the new ones; 0: as many as the log does."""
 
 
 class Attached(Frame, frozen=True, tag=5):
@@ -237,8 +239,8 @@ def request_for(effect: Broadcast | Attach | Detach) -> Frame:
     match effect:
         case Broadcast(event=event, proof=proof):
             return Put(event=event, proof=proof)
-        case Attach(topic=topic, from_slot=from_slot):
-            return AttachRequest(topic=topic, from_slot=from_slot)
+        case Attach(topic=topic, from_slot=from_slot, limit=limit):
+            return AttachRequest(topic=topic, from_slot=from_slot, limit=limit)
         case Detach(topic=topic):
             return DetachRequest(topic=topic)
 

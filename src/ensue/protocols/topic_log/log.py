@@ -127,8 +127,8 @@ class TopicLog:
         match frame:
             case Put(event=event):
                 self._put(event, source)
-            case AttachRequest(topic=topic, from_slot=from_slot):
-                self._attach(topic, from_slot, source)
+            case AttachRequest(topic=topic, from_slot=from_slot, limit=limit):
+                self._attach(topic, from_slot, source, limit)
             case DetachRequest(topic=topic):
                 self._detach(topic, source)
             case Fetch(survey=None):
@@ -365,7 +365,7 @@ class TopicLog:
             log.hole = hole
             self._persist_first(topic, log)
 
-    def _attach(self, topic: str, from_slot: int, source: str) -> None:
+    def _attach(self, topic: str, from_slot: int, source: str, most: int = 0) -> None:
         log = self._topics.get(topic) or Topic()
         if not self.config.keeps_log:
             self._listen(topic, log, source)
@@ -373,7 +373,8 @@ class TopicLog:
             self._effects.append(Send(source, answer))
             return
         slot = log.next if from_slot < 1 else min(max(from_slot, log.first), log.next)
-        stop = min(log.next, slot + self.config.batch_max)
+        batch_max = self.config.batch_max
+        stop = min(log.next, slot + min(batch_max, most or batch_max))
         limit = min(self._burst + self.config.batch_bytes_max, self.config.burst_bytes_max)
         while slot < stop and self._burst < limit:
             found = self._find(topic, log, slot)

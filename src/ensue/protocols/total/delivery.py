@@ -5,6 +5,9 @@ as it takes, and after a round trip to the log without progress, `gap_ns` at fir
 requests what is missing (`gap_requests`). With a lossy one, an event is released when its time to
 live ends or the buffer is full; what arrives later is delivered at once, tagged `out_of_order`.
 
+While the application can't keep up, up to `ARRIVED_MAX` events that arrive all the same are kept,
+and accepted when it can. Others are dropped, and requested again.
+
 A subscription by content steps over an event that does not match its filter, as over a void one: it
 takes its turn in the order, and no position.
 """
@@ -19,6 +22,9 @@ __all__ = ["UNMATCHED", "Delivery"]
 UNMATCHED = "unmatched"
 """The verdict on an event that does not match the filter of a subscription by content."""
 
+ARRIVED_MAX = 1024
+"""Events that are kept while the application can't keep up."""
+
 
 class Delivery:
     """The events of one subscription, from the hold-back queue to the application."""
@@ -31,6 +37,8 @@ class Delivery:
         self._matches = state.matches
         self.paused = False
         """Whether the application can't keep up: nothing is delivered until it can."""
+        self._arrived: list[Event] = []
+        """What arrived since then."""
         self.gap_due_ns: int | None = None
         """When to request what held events wait for; None while nothing is held."""
         self._round_trips = state.round_trips
@@ -70,6 +78,18 @@ class Delivery:
             self._effects.append(Deliver(event, progress.delivered, "out_of_order"))
         else:
             self._effects.append(Discard(event, outcome))
+
+    def keep(self, event: Event) -> None:
+        """Keep an event that arrived during a pause, if there is room."""
+        if len(self._arrived) < ARRIVED_MAX:
+            self._arrived.append(event)
+
+    def resume(self, now_ns: int) -> None:
+        """Deliver again after a pause."""
+        self.paused = False
+        arrived, self._arrived = self._arrived, []
+        for event in arrived:
+            self.notify(event, now_ns)
 
     def _skipped(self, event: Event) -> str:
         """Return why an event is not for the application; empty: it is."""

@@ -13,8 +13,10 @@ How a change works: attach to the logs of the new topics, so that nothing publis
 can be missed; send the change through the chain; join at the cut in its answer. One at a time:
 topics that are requested or left meanwhile wait for the next change.
 
-A subscriber whose application can't keep up is paused: it asks the logs to send nothing, drops what
-arrives all the same, and when it is resumed requests everything from there on.
+A subscriber whose application can't keep up is paused: it asks the logs to send nothing, keeps some
+of what arrives all the same for later, and requests the rest when it is resumed. It requests no
+more at once than the application takes: where a link is slow, the next pause comes while the answer
+arrives, and the request after that would have the rest of it sent again.
 
 One that fell behind what the logs keep reports what it missed, and continues with what is retained
 (`backfill`). Where several servers keep its topics, the order of what lies behind is not known;
@@ -80,8 +82,9 @@ class Subscriber:
     handled when it is delivered. `start` is the place in the log to start at, for the topics that
     are joined first; None, and for topics that are added later: with new events. `accept_loss`
     makes a durable subscription go on if a log is not the one that it read. `matches` says of each
-    event in its turn whether the application gets it; others are discarded. `records` is what an
-    earlier incarnation persisted. Changes are numbered from behind `life` on: where a name is used
+    event in its turn whether the application gets it; others are discarded. `room` is how many
+    events the application takes before it pauses the subscriber; 0: any number. `records` is what
+    an earlier incarnation persisted. Changes are numbered from behind `life` on: where a name is used
     again after its records were given up, it has to be higher each time, so that no node takes a
     change for one that it has seen.
     """
@@ -96,6 +99,7 @@ class Subscriber:
         start: int | None = None,
         accept_loss: bool = False,
         matches: Callable[[Event], bool] | None = None,
+        room: int = 0,
         records: Mapping[str, bytes] | None = None,
         life: int = 0,
         now_ns: int = 0,
@@ -104,7 +108,7 @@ class Subscriber:
         self.placement = placement
         self.config = config = config or SequencerConfig()
         state = self._state = SubscriptionState(
-            name=name, placement=placement, config=config, matches=matches
+            name=name, placement=placement, config=config, matches=matches, room=room
         )
         self.counts: ContentCounts | None = getattr(matches, "counts", None)
         """Of a subscription by content; None for others."""
@@ -278,7 +282,7 @@ class Subscriber:
     def resume(self, *, now_ns: int) -> None:
         """Deliver again after a pause."""
         if self.delivery.paused:
-            self.delivery.paused = False
+            self.delivery.resume(now_ns)
             self._repeat_requests(now_ns)
             self.backfill.go_on(now_ns)
 
@@ -299,7 +303,9 @@ class Subscriber:
         """Handle a notification, or an answer of a topic log or of a node."""
         if type(frame) is Notify:
             # Checked first: almost every frame is a notification.
-            if not self.delivery.paused and not self.expired:
+            if self.delivery.paused:
+                self.delivery.keep(frame.event)
+            elif not self.expired:
                 self.delivery.notify(frame.event, now_ns)
             return
         handler = self._handlers.get(type(frame))

@@ -18,7 +18,16 @@ BACKOFF_POLLS_MAX = 4
 class SubscriptionState:
     """The state that the parts of one subscriber share, and their effects."""
 
-    __slots__ = ("config", "effects", "matches", "name", "placement", "queue", "round_trips")
+    __slots__ = (
+        "config",
+        "effects",
+        "matches",
+        "name",
+        "placement",
+        "queue",
+        "room",
+        "round_trips",
+    )
 
     def __init__(
         self,
@@ -27,8 +36,13 @@ class SubscriptionState:
         placement: Placement,
         config: SequencerConfig,
         matches: Callable[[Event], bool] | None = None,
+        room: int = 0,
     ) -> None:
         self.name = name
+        self.room = room if config.reliable and matches is None else 0
+        """How many events are requested of a log at once; 0: as many as it sends. More than its
+        application takes would be dropped while it is paused, and be requested again. A filter may
+        let few of them through."""
         self.matches = matches
         """Whether the application gets an event; None: it gets all."""
         self.placement = placement
@@ -50,7 +64,8 @@ class SubscriptionState:
 
     def attach(self, topic: str, slot: int) -> None:
         """Request the events of a topic from a slot on."""
-        self.effects.append(Attach(topic, slot, self.placement.keeper(topic, slot)))
+        keeper = self.placement.keeper(topic, slot)
+        self.effects.append(Attach(topic, slot, keeper, self.room if slot else 0))
 
     def detach(self, topic: str) -> None:
         """Stop the events of a topic."""
