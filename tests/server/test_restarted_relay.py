@@ -18,6 +18,8 @@ from tests.server.test_relay_claims import (
     EVIL,
     MARK,
     NAMES,
+    NOBODY,
+    PEOPLE,
     READER,
     Room,
     event,
@@ -38,7 +40,9 @@ from ensue.protocols.deadline import frames as gossip
 from ensue.protocols.deadline.codec import rows_digest
 from ensue.protocols.interface import Frame
 from ensue.protocols.membership.frames import Deregister, Members, Register
+from ensue.server import relay_claims as claims_module
 from ensue.server import server as serving_module
+from ensue.server.authorization import BUNDLE_TOO_LARGE
 
 MANY = 10**12
 
@@ -68,6 +72,14 @@ class Again(Room):
         self.back[number] = raw
         self.raws = tuple(self.back.get(each, raw) for each in range(len(NAMES)))
 
+    async def is_asked(self, number: int, *counts: int) -> None:
+        """Check which events of Bank the registry asks a client for."""
+        for count in counts:
+            assert await self.raws[number].frame() == question(count)
+
+    def prove(self, number: int, *items: cube.Item) -> None:
+        self.raws[number].bundle(NAMES[number], fill(*items), target=self.registry)
+
 
 @asynccontextmanager
 async def again(
@@ -80,6 +92,11 @@ async def again(
         yield people
         for raw in people.back.values():
             raw.close()
+
+
+def question(count: int, topic: str = "open") -> cube.Summary:
+    """Return the registry's question for one event of Bank."""
+    return cube.Summary(topic, {BANK: count - 1}, follows=True, urgent=True, only=(BANK,))
 
 
 def claims(count: int) -> Sequence[Frame]:
@@ -132,16 +149,115 @@ def test_counts_lost_in_a_kill_are_trusted_once_proved(
             if not written:
                 assert await people.passes(READER, EVIL, summary(n0=2)) == summary()
                 await people.is_refused(READER, EVIL, *claims(2)[1:3])
+                await people.is_asked(READER, 2, 2, 2)
                 passed = fill(*sent.items)
                 assert await people.passes(READER, EVIL, passed) == passed
             assert await people.passes(EVIL, READER, summary(n0=3)) == summary(n0=2)
             await people.is_refused(EVIL, READER, *claims(3)[1:])
+            await people.is_asked(EVIL, 3, 3, 3, 3)
             for enough in claims(2)[:3]:
                 assert await people.passes(READER, EVIL, enough) == enough
             await people.come(BANK)
             await people.passes(BANK, READER, summary(n0=MANY))
             for enough in claims(MANY)[:3]:
                 assert await people.passes(READER, EVIL, enough) == enough
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *comers: int, users: People = EVERYBODY
+) -> AsyncIterator[tuple[Again, tuple[cube.Item, ...]]]:
+    """Restart a server that lost how many events Bank had published; yield two, sealed."""
+    monkeypatch.setattr(serving_module, "MARKS_S", 3_600.0)
+    async with room(tmp_path, users=users) as people:
+        sent = await people.passes(BANK, READER, publication(item(), item(BANK, 2)))
+        assert isinstance(sent, cube.Publication)
+        epoch = await epoch_of(people, CAUSAL)
+        assert people.server._commit is not None
+        await people.server._commit.sync()
+        shutil.copytree(tmp_path / "d", tmp_path / "killed")
+    async with again(tmp_path / "killed", CAUSAL, epoch, *comers, users=users) as people_again:
+        yield people_again, sent.items
+
+
+def test_only_holder_of_an_event_proves_counts_lost_in_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start vectors would be dropped until Bank expires. Nobody may not read the event."""
+    start = receipt(open={BANK: 2})
+
+    async def main() -> None:
+        comers = (READER, NOBODY)
+        async with killed(tmp_path, monkeypatch, *comers, users=PEOPLE) as (people, items):
+            await people.is_refused(READER, NOBODY, start)
+            await people.is_asked(READER, 2)
+            people.prove(READER, items[1])
+            assert await people.passes(READER, NOBODY, start) == start
+            await people.is_refused(READER, NOBODY, receipt(open={BANK: 3}))
+
+    asyncio.run(main())
+
+
+def test_count_is_proved_by_a_seal_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = receipt(open={BANK: 2})
+
+    async def main() -> None:
+        async with killed(tmp_path, monkeypatch, READER, EVIL) as (people, items):
+            first, second = items
+            for false in (
+                item(BANK, 2),
+                msgspec.structs.replace(second, after={"open": {READER: 1}}),
+                cube.Item(event(BANK, 2), {}, first.proof),
+                cube.Item(event(EVIL, 2), {}, second.proof),
+                cube.Item(msgspec.structs.replace(second.event, publisher="x~1"), {}, second.proof),
+            ):
+                before = people.faults
+                people.prove(EVIL, false)
+                assert await people.passes(EVIL, READER, MARK) == MARK
+                assert people.faults == before + 1, false
+            people.prove(EVIL, first)
+            await people.is_refused(EVIL, READER, start)
+            await people.is_asked(EVIL, 2)
+
+    asyncio.run(main())
+
+
+def test_registry_asks_about_all_doubtful_counts_of_a_bundle_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_module, "QUESTIONS_MAX", 2)
+
+    async def main() -> None:
+        async with killed(tmp_path, monkeypatch, READER, EVIL) as (people, _items):
+            many = {topic: {BANK: 4} for topic in ("a", "b", "c")}
+            people.send(EVIL, READER, receipt(**many), receipt(a={BANK: 6}), MARK)
+            assert await people.raws[READER].frame() == MARK
+            asked = [await people.raws[EVIL].frame() for _ in range(2)]
+            assert asked == [question(6, "a"), question(4, "b")]
+            assert await people.passes(READER, EVIL, MARK) == MARK
+
+    asyncio.run(main())
+
+
+def test_registry_asks_nothing_about_what_the_relay_must_have_seen(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room(tmp_path, users=EVERYBODY) as people:
+            await people.passes(BANK, READER, publication(item()))
+            await people.is_refused(EVIL, READER, *claims(2))
+            assert await people.passes(READER, EVIL, MARK) == MARK
+
+    asyncio.run(main())
+
+
+def test_proofs_of_one_bundle_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims_module, "BUNDLE_ITEMS_MAX", 2)
+
+    async def main() -> None:
+        async with killed(tmp_path, monkeypatch, READER) as (people, items):
+            people.prove(READER, *items)
+            assert await people.raws[READER].hung_up() == BUNDLE_TOO_LARGE
 
     asyncio.run(main())
 
@@ -161,6 +277,7 @@ def test_counts_of_a_departed_client_lost_in_a_kill_are_trusted(
             shutil.copytree(tmp_path / "d", tmp_path / "killed")
         async with again(tmp_path / "killed", CAUSAL, epoch, READER, EVIL, BANK) as people:
             assert await people.passes(READER, EVIL, summary(n0=2)) == summary()
+            await people.is_asked(READER, 2)
             people.raws[BANK].bundle(NAMES[BANK], Deregister(epoch=0), target=CAUSAL)
             for each in (READER, EVIL):
                 assert isinstance(await people.raws[each].frame(), Members)

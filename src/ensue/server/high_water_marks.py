@@ -3,8 +3,8 @@
 A relay sees each of them first from the client itself, so no other client can know a higher one.
 Counts and stamps are persisted (`take_writes`): after a restart, a claim about a client is compared
 with the journal. The last marks before a kill are missing there. The client's next frame restores
-them, or any sealed event of it that another client forwards. Until then, claims beyond the marks
-are rejected, and clients repeat them.
+them, or any sealed event of it that another client forwards, or sends when the relay asks for it.
+Until then, claims beyond the marks are rejected, and clients repeat them.
 
 Three claims about clients from before the restart are trusted without a mark:
 

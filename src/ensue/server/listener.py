@@ -21,7 +21,7 @@ import contextlib
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Protocol
 
@@ -390,14 +390,15 @@ class Listener:
             return []
         if connection.station:
             return frames
+        if (claim_checker := self.claim_checkers.get(target)) is not None:
+            frames = claim_checker.take_proofs(connection, source, frames)
         admitted, answers = self.screens[target](connection, source, frames)
         for answer in answers:
             of = f"not permitted of {source!r}, for {getattr(answer, 'topic', '')!r}"
             self.fault(connection, "permission", getattr(answer, "reason", of))
         if answers:
             # In one bundle, so that a client handles a rejected run of events at once.
-            bodies = [self._codec.body(answer) for answer in answers]
-            connection.write(framed(bundle(source, target, bodies)))
+            self._write(connection, source, target, answers)
         return admitted
 
     def _relay(self, connection: Connection, target: str, source: str, frames: list[Frame]) -> None:
@@ -417,11 +418,19 @@ class Listener:
             return
         claim_checker = self.claim_checkers.get(registry)
         if claim_checker is not None:
-            admitted = claim_checker.screen(connection, source, receiver, admitted)
+            admitted, questions = claim_checker.screen(connection, source, receiver, admitted)
+            if questions:
+                self._write(connection, source, registry, questions)
         for frame in admitted:
             self.relayed[type(frame).__name__] += 1
         if len(admitted) == len(frames) and all(map(is_, admitted, frames)):
             receiver.write(framed(self._message))
         elif admitted:
-            bodies = [self._codec.body(frame) for frame in admitted]
-            receiver.write(framed(bundle(target, source, bodies)))
+            self._write(receiver, target, source, admitted)
+
+    def _write(
+        self, connection: Connection, target: str, source: str, frames: Sequence[Frame]
+    ) -> None:
+        """Write frames to a connection, in one bundle."""
+        bodies = [self._codec.body(frame) for frame in frames]
+        connection.write(framed(bundle(target, source, bodies)))

@@ -19,7 +19,7 @@ with users:
 |---|---|---|
 | `Publication`, `Fill` | events and their barriers | own and permitted, or sealed, readable (1) |
 | `Change` | a row, topics to be started in | own row of readable topics, or sealed (2) |
-| `Receipt` | rows, start vectors | as `Change`; no count beyond what was published |
+| `Receipt` | rows, start vectors | as `Change`; no count beyond what was published (5) |
 | `Rows` | rows | as `Change`; or of a departed client, without topics |
 | `Versions` | versions of rows | none beyond what was sealed |
 | `Summary` of causal order, `NotCached` | counts of one topic | at most what was published (3, 5) |
@@ -32,7 +32,10 @@ with users:
 2. The topics to be started in are in the row.
 3. Sender and receiver may read the topic, or publish on it.
 4. No stamp of another client is beyond the last that it sent.
-5. After a restart of the server, a `Summary` passes with lower counts instead.
+5. After a kill of the server, the last marks may be missing. A `Summary` then passes with lower
+   counts; other frames are dropped, and repeated. The relay asks the client that named such a count
+   for the event, in a `Summary` of the registry. The answer, a `Fill` to the registry, proves the
+   count by the seal of the event.
 
 A rejected frame is dropped and counted as `permission`, or as `forged` if its claim has no proof.
 If a `Fill`, a `Receipt` or `Rows` has several events or rows, the permitted ones pass.
@@ -53,13 +56,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from ensue.core import platform
+from ensue.core.errors import RemoteProtocolError
 from ensue.core.event import CLOCK
 from ensue.protocols.causal import frames as cube
 from ensue.protocols.deadline import frames as gossip
 from ensue.protocols.deadline.codec import rows_digest
 from ensue.protocols.interface import Frame, Persist
 from ensue.protocols.membership.registry import CUBE, Registry
-from ensue.server.authorization import Authorization
+from ensue.server.authorization import BUNDLE_ITEMS_MAX, BUNDLE_TOO_LARGE, Authorization
 from ensue.server.connection import Connection
 from ensue.server.high_water_marks import HighWaterMarks
 
@@ -72,6 +76,8 @@ KEY = f"{CUBE}seal"
 """Key of the journal's record of the sealing key."""
 KEY_BYTES = 32
 PROOF_BYTES = 16
+QUESTIONS_MAX = 64
+"""Events that a client is asked for, after one bundle."""
 
 T = TypeVar("T", cube.Item, cube.Row)
 
@@ -125,11 +131,14 @@ class ClaimChecker:
 
     def screen(
         self, sender: Connection, source: str, receiver: Connection, frames: Sequence[Frame]
-    ) -> list[Frame]:
-        """Return the frames that may pass between two clients, sealed; count the others."""
+    ) -> tuple[list[Frame], list[Frame]]:
+        """Return the frames that may pass between two clients, sealed, and count the others.
+
+        Also return the questions of the registry to the sender.
+        """
         number = self._registry.number(source)
         if number is None:
-            return []  # Not registered: no client would accept its frames.
+            return [], []  # Not registered: no client would accept its frames.
         if self._epoch != self._registry.epoch:
             self._begin_epoch()
         bundle = _Bundle(sender, source, number, receiver)
@@ -140,7 +149,24 @@ class ClaimChecker:
                 admitted.append(frame if check is None else check(bundle, frame))
             except _Rejected as rejected:
                 sender.server.fault(sender, rejected.kind, str(rejected))
-        return admitted
+        return admitted, bundle.questions()
+
+    def take_proofs(self, sender: Connection, source: str, frames: Sequence[Frame]) -> list[Frame]:
+        """Raise marks by the events that a client sends to the registry; return other frames."""
+        fills = [frame for frame in frames if isinstance(frame, cube.Fill)]
+        if not fills:
+            return list(frames)
+        if sum(1 + len(fill.items) for fill in fills) > BUNDLE_ITEMS_MAX:
+            raise RemoteProtocolError(BUNDLE_TOO_LARGE)
+        for item in (item for fill in fills for item in fill.items):
+            event = item.event
+            number = self._registry.number(event.publisher)
+            if number is None or not compare_digest(item.proof, self._event_seal(number, item)):
+                why = f"{source!r} proved an event on {event.topic!r} without its seal"
+                sender.server.fault(sender, "forged", why)
+            else:
+                self._marks.published(number, event.topic, event.publisher_seq)
+        return [frame for frame in frames if not isinstance(frame, cube.Fill)]
 
     def take_writes(self) -> list[Persist]:
         """Return the writes that persist changed marks since the last call."""
@@ -169,14 +195,13 @@ class ClaimChecker:
         event = item.event
         own = event.publisher == bundle.source
         number = bundle.number if own else self._registry.number(event.publisher)
-        proof = self._seal("event", number, event, item.after)
+        proof = self._event_seal(number, item)
         if not own:
             _check_proof(bundle, item.proof, proof, event.publisher, f"an event on {event.topic!r}")
             if number is not None:
                 self._marks.published(number, event.topic, event.publisher_seq)
             return item
-        for topic, counts in item.after.items():
-            self._check_counts(bundle, topic, counts)
+        self._check_counts(bundle, item.after)
         self._marks.published(bundle.number, event.topic, event.publisher_seq)
         return cube.Item(event, item.after, proof)
 
@@ -229,8 +254,7 @@ class ClaimChecker:
         return frame if row is frame.row else msgspec.structs.replace(frame, row=row)
 
     def _receipt(self, bundle: "_Bundle", frame: cube.Receipt) -> Frame:
-        for topic, counts in frame.vectors.items():
-            self._check_counts(bundle, topic, counts)
+        self._check_counts(bundle, frame.vectors)
         rows = bundle.each(frame.rows, self._row)
         return frame if rows is frame.rows else msgspec.structs.replace(frame, rows=rows)
 
@@ -278,7 +302,7 @@ class ClaimChecker:
         if frame.follows:
             _check(self._authorization.why_not(bundle.sender, "subscribe", frame.topic))
         have = self._lower(bundle, frame.topic, frame.have)
-        self._check_counts(bundle, frame.topic, have)
+        self._check_counts(bundle, {frame.topic: have})
         return frame if have is frame.have else msgspec.structs.replace(frame, have=have)
 
     def _lower(self, bundle: "_Bundle", topic: str, counts: cube.Counts) -> cube.Counts:
@@ -295,6 +319,7 @@ class ClaimChecker:
             provable = self._marks.provable(number, topic)
             if provable is not None:
                 lowered[number] = provable
+                bundle.doubt(topic, number, count)
         if not lowered:
             return counts
         why = f"{bundle.source!r} claimed events on {topic!r} that are not known to be published"
@@ -304,7 +329,7 @@ class ClaimChecker:
 
     def _not_cached(self, bundle: "_Bundle", frame: cube.NotCached) -> Frame:
         self._check_topic(bundle, frame.topic)
-        self._check_counts(bundle, frame.topic, {frame.source: frame.up_to})
+        self._check_counts(bundle, {frame.topic: {frame.source: frame.up_to}})
         return frame
 
     def _check_topic(self, bundle: "_Bundle", topic: str) -> None:
@@ -314,21 +339,29 @@ class ClaimChecker:
             if why and self._authorization.why_not(connection, "publish", topic):
                 raise _Rejected("permission", why)
 
-    def _check_counts(self, bundle: "_Bundle", topic: str, counts: cube.Counts) -> None:
-        """Reject counts of others beyond their marks; raise the sender's own mark."""
-        for number, count in counts.items():
-            if number == bundle.number:
-                if count:
-                    _check(self._authorization.why_not(bundle.sender, "publish", topic))
-                    self._marks.published(number, topic, count)
-            elif not self._marks.is_published(
-                number, topic, count, gone=self._registry.is_gone(number)
-            ):
-                raise _Rejected(
-                    "forged",
-                    f"{bundle.source!r} claimed event {count} of number {number} on {topic!r}, "
-                    "which was not published",
-                )
+    def _check_counts(self, bundle: "_Bundle", claims: Mapping[str, cube.Counts]) -> None:
+        """Reject counts of others beyond their marks, by topic; raise the sender's own marks."""
+        why = ""
+        for topic, counts in claims.items():
+            for number, count in counts.items():
+                if number == bundle.number:
+                    if count:
+                        _check(self._authorization.why_not(bundle.sender, "publish", topic))
+                        self._marks.published(number, topic, count)
+                elif not self._marks.is_published(
+                    number, topic, count, gone=self._registry.is_gone(number)
+                ):
+                    if self._marks.provable(number, topic) is not None:
+                        bundle.doubt(topic, number, count)
+                    why = why or (
+                        f"{bundle.source!r} claimed event {count} of number {number} on {topic!r}, "
+                        "which was not published"
+                    )
+        if why:
+            raise _Rejected("forged", why)
+
+    def _event_seal(self, number: int | None, item: cube.Item) -> bytes:
+        return self._seal("event", number, item.event, item.after)
 
     def _seal(self, kind: str, *content: object) -> bytes:
         data = _encode((kind, self._epoch, *content))
@@ -341,13 +374,30 @@ class _Bundle:
     `relay_authorization` has checked the topics of its events.
     """
 
-    __slots__ = ("number", "receiver", "sender", "source")
+    __slots__ = ("_doubted", "number", "receiver", "sender", "source")
 
     def __init__(self, sender: Connection, source: str, number: int, receiver: Connection) -> None:
         self.sender = sender
         self.source = source
         self.number = number
         self.receiver = receiver
+        self._doubted: dict[tuple[str, int], int] = {}
+        """By topic and source: a count that the sender may be able to prove."""
+
+    def doubt(self, topic: str, source: int, count: int) -> None:
+        """Note a count beyond a mark that may have been lost in a kill."""
+        known = self._doubted.get((topic, source), 0)
+        if known or len(self._doubted) < QUESTIONS_MAX:
+            self._doubted[topic, source] = max(count, known)
+
+    def questions(self) -> list[Frame]:
+        """Return requests for the events that prove the doubted counts: the last of each."""
+        return [
+            cube.Summary(
+                topic=topic, have={source: count - 1}, follows=True, urgent=True, only=(source,)
+            )
+            for (topic, source), count in self._doubted.items()
+        ]
 
     def each(self, parts: tuple[T, ...], check: Callable[["_Bundle", T], T]) -> tuple[T, ...]:
         """Return the parts of a frame that may pass; raise if none may."""

@@ -16,6 +16,7 @@ from tests.protocols.causal.registered_group import (
     settled_in,
 )
 
+from ensue.core.event import Event
 from ensue.protocols.causal.event_cache import EventCache
 from ensue.protocols.causal.frames import FRAMES as CUBE_FRAMES
 from ensue.protocols.causal.frames import (
@@ -23,10 +24,12 @@ from ensue.protocols.causal.frames import (
     Change,
     Fill,
     Heartbeat,
+    Item,
     Publication,
     Receipt,
     Row,
     Rows,
+    Summary,
     Versions,
 )
 from ensue.protocols.causal.hypercube import Hypercube
@@ -36,7 +39,7 @@ from ensue.protocols.causal.node_state import NodeState
 from ensue.protocols.causal.registered import RegisteredNode
 from ensue.protocols.causal.repair import Repair
 from ensue.protocols.causal.trees import Relay
-from ensue.protocols.interface import Frame, Join, Refuse, Send, Settle
+from ensue.protocols.interface import Effect, Frame, Join, Refuse, Send, Settle
 from ensue.protocols.membership.client import KnownMembers
 from ensue.protocols.membership.frames import FRAMES as REGISTRY_FRAMES
 from ensue.protocols.membership.frames import (
@@ -479,6 +482,37 @@ def test_paused_node_delivers_held_events_in_order_on_resume() -> None:
     assert room.delivered("b~1") == []
     room.act("b~1", "resume")
     assert room.delivered("b~1") == ["0", "1", "2", "3", "4"]
+
+
+def test_node_proves_the_events_that_its_registry_asks_for() -> None:
+    """Only sealed ones that it has: the registry may have lost that they were published."""
+    room = Room()
+    for name in ("a~1", "b~1"):
+        room.come(name)
+    room.run(SECOND)
+    room.act("a~1", "subscribe", ("t",))
+    room.run(SECOND)
+    room.act("b~1", "publish", "t", b"unsealed")
+    room.run(SECOND)
+    node = room.nodes["a~1"]
+    sealed = [
+        Item(Event(topic="t", payload=b"", publisher="b~1", publisher_seq=number), {}, b"seal")
+        for number in (2, 3, 5)
+    ]
+    fill = Fill(topic="t", items=tuple(sealed), more=False)
+    node.receive(fill, source="b~1", now_ns=room.now_ns)
+    node.take_effects()
+
+    def answers(topic: str, number: int, source: int = 1) -> list[Effect]:
+        asks = Summary(topic, {source: number - 1}, follows=True, urgent=True, only=(source,))
+        node.receive(asks, source=REGISTRY, now_ns=room.now_ns)
+        return list(node.take_effects())
+
+    for item, number in zip(sealed, (2, 3, 5), strict=True):
+        proof = Fill(topic="t", items=(item,), more=False)
+        assert answers("t", number) == [Send(REGISTRY, proof)], "delivered, or held"
+    for topic, number, source in (("t", 1, 1), ("t", 4, 1), ("t", 2, 0), ("other", 2, 1)):
+        assert answers(topic, number, source) == []
 
 
 @settings(derandomize=True, deadline=None, max_examples=150)

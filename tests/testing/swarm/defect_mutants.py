@@ -103,7 +103,7 @@ def read_and_go_on(self: Journal, topic: str, slot: int, offset: int, ahead: int
 
 def screen_nothing(_self: object, _sender: object, _source: str, _to: object, frames: Any) -> Any:
     """What relayed frames claim is believed."""
-    return list(frames)
+    return list(frames), []
 
 
 def know_any_log(self: Any, name: str, lineage: Any) -> None:

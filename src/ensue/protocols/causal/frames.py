@@ -13,6 +13,9 @@
 | `Versions` | neighbor | neighbor | versions of the rows known here |
 | `Rows` | neighbor | neighbor | rows that the other lacks |
 
+A server with users that lost how many events were published asks a node for one by a `Summary`
+from its registry. The node sends it the sealed event in a `Fill`, if it has it.
+
 Frames name nodes by number. Numbers without a node are skipped.
 
 Limits. A set of nodes is at most 8 KiB, a digest 16 bytes; a row has at most `topics_max` topics

@@ -45,7 +45,7 @@ from ensue.protocols.causal.records import (
 from ensue.protocols.causal.repair import Repair
 from ensue.protocols.causal.subscriptions import Subscriptions
 from ensue.protocols.causal.trees import Trees
-from ensue.protocols.interface import Effect, Frame
+from ensue.protocols.interface import Effect, Frame, Send
 
 __all__ = ["CausalNode"]
 
@@ -262,6 +262,12 @@ class CausalNode:
         """Place events that waited, and do what follows from that."""
         self._publications.place_waiting(now_ns)
         self._finish(now_ns)
+
+    def prove(self, frame: Summary, server: str) -> None:
+        """Send a server sealed events, which prove how many were published."""
+        if items := self._repair.proofs(frame):
+            fill = Fill(topic=frame.topic, items=items, more=False)
+            self.state.effects.append(Send(server, fill))
 
     # -- Driven from outside --------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ensue.core.event import Event
 from ensue.protocols.causal.config import CausalConfig
-from ensue.protocols.causal.frames import Alive, Counts, Heartbeat, Row, Rows, Versions
+from ensue.protocols.causal.frames import Alive, Counts, Heartbeat, Row, Rows, Summary, Versions
 from ensue.protocols.causal.hypercube import Hypercube, bits
 from ensue.protocols.causal.node import CausalNode
 from ensue.protocols.causal.reader_inquiries import ReaderInquiries
@@ -170,7 +170,10 @@ class RegisteredNode:
     def receive(self, frame: Frame, *, source: str, now_ns: int) -> None:
         """Handle a frame of the registry or of another node."""
         if source == self._client.registry:
-            self._from_registry(frame, now_ns)
+            if isinstance(frame, Summary):
+                self.node.prove(frame, source)
+            else:
+                self._from_registry(frame, now_ns)
             return
         if source not in self._cube.numbers:
             self._client.stranger(source, frame, now_ns)

@@ -259,6 +259,17 @@ class Repair:
         self.retrieval.handle_timer(now_ns=now_ns)
         self._lose(now_ns)
 
+    def proofs(self, frame: Summary) -> tuple[Item, ...]:
+        """Return the sealed events that a server asks for, as far as they are here."""
+        state = self._causality.topics.get(frame.topic)
+        if state is None:
+            return ()
+        found = [
+            self._find(state, source, frame.have.get(source, 0) + 1)
+            for source in dict.fromkeys(frame.only)
+        ]
+        return tuple([each[0] for each in found if each is not None and each[0].proof])
+
     def _lose(self, now_ns: int) -> None:
         """Report events whose search failed; one source of a topic at a time."""
         for topic, source, last in self.retrieval.all_in_vain(now_ns=now_ns):
