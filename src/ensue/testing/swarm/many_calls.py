@@ -25,6 +25,13 @@ __all__ = ["KEEPER", "ManyCalls", "one_by_one"]
 
 KEEPER = "keeper"
 """The durable subscription that is read in batches, and its process."""
+MANY_MAX = 200
+"""Events that are published at once."""
+SLOW_BYTES_PER_S = 50_000
+"""Where links are slower, a server's link to its broker can't carry `MANY_MAX` events to each of
+its subscribers every few seconds, …"""
+SLOW_MANY_MAX = 20
+"""… but so many."""
 MARK = b"many "
 """How the payloads of these events begin; they go on with a number that rises."""
 
@@ -53,6 +60,8 @@ class ManyCalls:
         self._lost_ns, self._broken = lost_ns, broken
         self._random = world.generator("many calls")
         self._numbers = count(1)
+        slow = world.network.options.bytes_per_s < SLOW_BYTES_PER_S
+        self._size_max = SLOW_MANY_MAX if slow else MANY_MAX
         self.hands: DurableReader | None = None
         """What the application of the durable subscription did, if there is one."""
         if MANY in drawn.calls and isinstance(drawn.order, ensue.Total):
@@ -76,7 +85,7 @@ class ManyCalls:
         random = self._random
         async with self._connect("loader") as bus:
             while not self._phase.calm:
-                size = random.choice((1, 3, 20, 200))
+                size = min(random.choice((1, 3, 20, MANY_MAX)), self._size_max)
                 pairs = [
                     (random.choice(self._drawn.topics), MARK + b"%d" % next(self._numbers))
                     for _ in range(size)
