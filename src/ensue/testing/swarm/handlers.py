@@ -44,7 +44,7 @@ class HandlerRun:
                 park,
                 ensue.Stop(),
                 ensue.Retry(attempts=2, backoff_s=0.05, then=park),
-                ensue.Retry(attempts=2, backoff_s=0.0, then=ensue.Stop()),
+                ensue.Retry(2, backoff_s=0.0, factor=3.0, backoff_s_max=0.0, then=ensue.Stop()),
             )
         )
         self._slow = random.random() < 0.4

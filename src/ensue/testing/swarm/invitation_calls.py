@@ -64,6 +64,7 @@ class InvitationCalls(ContentCaller):
         async def act_second(tx: ensue.InvitedTransaction) -> None:
             self._check_invitation(tx, attributes, b"to the second", invitee)
             made.append(await tx.subscribe(where, name=name, pending_max=limit, acknowledge=how))
+            await tx.unadvertise(await tx.advertise(where))
             taken.append(await tx.advertise(where))
             await tx.publish(attributes, b"from the second")
 

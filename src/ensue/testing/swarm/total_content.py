@@ -222,13 +222,13 @@ class TotalContentProgram:
         async with ensue.connect(self._url(random), order=order, name="publisher") as bus:
             while not self.calm:
                 attributes = _attributes(random)
+                payload = random.randbytes(random.choice((0, 300)))
                 with suppress(EventVoided):
-                    event = await bus.publish(
-                        attributes,
-                        random.randbytes(random.choice((0, 300))),
-                        order=order,
-                        receipt=False,
-                    )
+                    if len(payload) == 0:
+                        event = await bus.publish(attributes, payload, order=order, receipt=False)
+                    else:
+                        pairs = ((attributes, payload),)
+                        (event,) = await bus.publish_many(pairs, order=order, receipt=False)
                     self.events[event.id] = attributes
                 await asyncio.sleep(random.choice((0.01, 0.1, 0.5)))
             with suppress(EventVoided):
