@@ -4,7 +4,7 @@ import pytest
 
 from ensue.core.trace import Row
 from ensue.testing.swarm import absences
-from ensue.testing.swarm.judge import judge
+from ensue.testing.swarm.judge import STAY_NS, judge, judge_final
 
 
 def problems(*story: str, order: str = "total") -> list[str]:
@@ -234,3 +234,33 @@ def test_acknowledged_positions_have_no_other_events() -> None:
     """The checkers take that for a server that lost all it knew; the swarm would know of it."""
     found = problems(*DONE, "2 subscribed a", "2 delivered a 1 e3")
     assert [each.split(":")[0] for each in found] == ["acknowledged", "renumbered"]
+
+
+@pytest.mark.parametrize(
+    ("leaves_ns", "gets", "owed"),
+    [(0, False, True), (20, False, False), (2 * STAY_NS, False, True), (20, True, False)],
+)
+def test_last_events_are_owed_to_subscribers_that_stay(
+    leaves_ns: int, gets: bool, owed: bool
+) -> None:
+    story = [(1, "reader", "subscribed", ""), (15, "publisher", "published", "publisher/a/1")]
+    if gets:
+        story.append((17, "reader", "delivered", "publisher/a/1"))
+    if leaves_ns:
+        story.append((leaves_ns, "reader", "unsubscribed", ""))
+    rows = [
+        Row(
+            run="run",
+            node=node,
+            step=0,
+            at_ns=at_ns,
+            true_ns=at_ns,
+            action=action,
+            topic="a",
+            subscription="its" if node == "reader" else None,
+            event=event or None,
+            publisher="publisher" if event else None,
+        )
+        for at_ns, node, action, event in story
+    ]
+    assert bool(judge_final(rows, 10, ["publisher"])) == owed

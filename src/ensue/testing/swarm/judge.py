@@ -32,6 +32,8 @@ from ensue.testing.swarm.shared_topics import SharedTopics
 __all__ = ["judge", "judge_final", "judge_prompt"]
 
 SECOND_NS = 1_000_000_000
+STAY_NS = 5 * SECOND_NS
+"""How soon a subscriber has an event if no fault strikes."""
 _DURABLE = "durable "
 """How the names of durable subscriptions begin in problems."""
 _GOES_ON = frozenset({CLOSED, "superseded"})
@@ -114,12 +116,13 @@ def judge_final(rows: Sequence[Row], final_ns: int, publishers: Iterable[str]) -
     """Return which subscribers got none of the last events of a publisher, though nothing failed.
 
     Where late events are dropped a single one may be; but not all that were published long after
-    the last fault.
+    the last fault. A subscriber that leaves within `STAY_NS` of the last one may not have it yet.
     """
     names = set(publishers)
     joined: dict[tuple[str, str, str], None] = {}
+    left: dict[tuple[str, str, str], int] = {}
     got: set[tuple[str, str, str, str]] = set()
-    owed: set[tuple[str, str]] = set()
+    owed: dict[tuple[str, str], int] = {}
     for row in sorted(rows, key=lambda row: row.true_ns or 0):
         reader = (row.node, row.subscription or "", row.topic or "")
         late = (row.true_ns or 0) >= final_ns
@@ -127,17 +130,20 @@ def judge_final(rows: Sequence[Row], final_ns: int, publishers: Iterable[str]) -
             joined[reader] = None
         elif row.action == "unsubscribed" and not late:
             joined.pop(reader, None)
+        elif row.action == "unsubscribed":
+            left[reader] = row.true_ns or 0
         elif row.action == "crashed" and not late:
             joined = {each: None for each in joined if each[0] != row.node}
         elif row.action == "published" and late and row.publisher in names:
-            owed.add((row.publisher or "", row.topic or ""))
+            owed[row.publisher or "", row.topic or ""] = row.true_ns or 0
         elif row.action == "delivered" and late:
             got.add((*reader, row.publisher or ""))
     return [
         f"liveness: {node} got none of the last events of {publisher} on {topic}"
         for node, subscription, topic in joined
-        for publisher, its in sorted(owed)
+        for (publisher, its), last_ns in sorted(owed.items())
         if its == topic and (node, subscription, topic, publisher) not in got
+        if left.get((node, subscription, topic), last_ns + STAY_NS) >= last_ns + STAY_NS
     ]
 
 
