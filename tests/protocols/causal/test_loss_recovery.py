@@ -360,3 +360,51 @@ def test_leaving_a_topic_ends_its_recovery(config: CausalConfig) -> None:
     table.wait(SECOND)
     assert table.delivered[2] == ["new"]
     assert table.delivered[3] == ["answer", "new"]
+
+
+ACROSS = CONFIGS[1]
+WATCHED = ("t", "u")
+"""The topics of a reader that was away."""
+
+
+def test_of_two_losses_that_wait_for_each_other_one_costs_more_events() -> None:
+    """`late t` waits for the loss in u, and `late u` for the loss in t: one of them is skipped.
+
+    It waits no longer than for losses in one topic.
+    """
+    reader, keeper, other, first, second = range(5)
+    table = Table(5, ACROSS)
+    for number in (reader, keeper, other):
+        table.subscribe(number, *WATCHED)
+    table.wait(SECOND)
+    table.isolate(reader)
+    apart = [(keeper, second), (keeper, other), (other, first)]
+    table.cut |= {*apart, *((there, here) for here, there in apart)}
+    table.publish(first, "lost in t")
+    table.publish(second, "lost in u", "u")
+    table.wait(5 * SECOND)
+    table.publish(keeper, "late u", "u")
+    table.publish(other, "late t")
+    table.wait(5 * SECOND)
+    assert table.delivered[keeper] == ["lost in t", "late u"]
+    assert table.delivered[other] == ["lost in u", "late t"]
+    table.heal()
+    table.isolate(reader)
+    table.wait(5 * SECOND)
+    for number in (keeper, other):
+        assert len(table.delivered[number]) == 4
+        forget(table, number, ("t", first, 1), ("u", second, 1))
+    for gone in (first, second):
+        table.crash(gone)
+        for number in (reader, keeper, other):
+            table.act(number, lambda node, gone=gone: node.dismiss(f"p{gone}", now_ns=table.now_ns))
+    table.heal()
+    table.wait(ACROSS.patience_ns + 2 * SECOND)
+    assert len(table.delivered[reader]) == 1
+    assert len(missed(table, reader)) == 3
+
+
+def forget(table: Table, number: int, *keys: tuple[str, int, int]) -> None:
+    """Let a node cache some events no longer."""
+    for key in keys:
+        del table.nodes[number]._cache._items[key]

@@ -177,9 +177,11 @@ class LossRecovery:
             loss.until_ns = now_ns + self._config.patience_ns
             loss.check_ns = now_ns + self._config.gap_ns
 
-    def take(self, *, now_ns: int) -> list[tuple[str, list[tuple[int, int]], list[Item]]]:
-        """Skip due losses; return topic, missed ranges and dropped events of each."""
-        taken = []
+    def take(self, *, now_ns: int) -> tuple[str, list[tuple[int, int]], list[Item]] | None:
+        """Skip a due loss; return its topic, missed ranges and dropped events.
+
+        Only one: what waited for it has to be delivered before the next one is checked.
+        """
         for topic, loss in list(self._losses.items()):
             vector = loss.vector
             if vector is None or loss.check_ns > now_ns:
@@ -210,8 +212,8 @@ class LossRecovery:
                 for each, count in vector.items()
                 if state.delivered.get(each, 0) < count
             ]
-            taken.append((topic, missed, self._causality.skip(topic, vector)))
-        return taken
+            return topic, missed, self._causality.skip(topic, vector)
+        return None
 
     def _is_stuck(self, state: TopicState, loss: Loss, missing: Counts, now_ns: int) -> bool:
         """Search for what may precede a loss; return whether nothing more of it can come."""

@@ -435,18 +435,20 @@ class CausalNode:
         self._repair.lost.clear()
 
     def _skip_losses(self, now_ns: int) -> bool:
-        """Skip lost events and notify the application; return whether any were skipped."""
+        """Skip a lost event and notify the application; return whether one was skipped."""
         if self._paused:
             self._loss_recovery.wait(now_ns=now_ns)
             return False
         taken = self._loss_recovery.take(now_ns=now_ns)
-        for topic, missed, skipped in taken:
-            if self._causality.topic(topic).doubt:
-                self._subscriptions.doubted(topic, now_ns)
-            self.state.dirty.touch(topic)
-            self._repair.stir(topic, now_ns=now_ns)
-            self.state.report_skipped(topic, skipped, missed)
-        return bool(taken)
+        if taken is None:
+            return False
+        topic, missed, skipped = taken
+        if self._causality.topic(topic).doubt:
+            self._subscriptions.doubted(topic, now_ns)
+        self.state.dirty.touch(topic)
+        self._repair.stir(topic, now_ns=now_ns)
+        self.state.report_skipped(topic, skipped, missed)
+        return True
 
     def _is_unsettled(self, key: Key) -> bool:
         return self._publications.is_unsettled(key)
