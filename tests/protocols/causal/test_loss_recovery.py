@@ -367,6 +367,35 @@ WATCHED = ("t", "u")
 """The topics of a reader that was away."""
 
 
+@pytest.mark.parametrize("departed", [False, True], ids=["crashed", "departed"])
+def test_event_that_waits_for_another_topic_is_not_skipped(*, departed: bool) -> None:
+    """A reader returns. `kept` follows a lost event; `other` waits for one that u has lost.
+
+    If the source of t has departed, its loss is certain long before that of u.
+    """
+    reader, keeper, first, second = range(4)
+    table = Table(4, ACROSS)
+    table.subscribe(reader, *WATCHED)
+    table.subscribe(keeper)
+    table.wait(SECOND)
+    table.isolate(reader)
+    table.publish(first, "lost in t")
+    table.publish(first, "kept")
+    table.publish(second, "lost in u", "u")
+    table.publish(second, "other")
+    table.wait(5 * SECOND)
+    assert sorted(table.delivered[keeper]) == ["kept", "lost in t", "other"]
+    forget(table, keeper, ("t", first, 1))
+    table.crash(first)
+    table.crash(second)
+    for number in (reader, keeper) if departed else ():
+        table.act(number, lambda node: node.dismiss(f"p{first}", now_ns=table.now_ns))
+    table.heal()
+    table.wait(PATIENCE)
+    assert sorted(table.delivered[reader]) == ["kept", "other"]
+    assert missed(table, reader) == [(1, 1), (1, 1)], "the first event of each source"
+
+
 def test_of_two_losses_that_wait_for_each_other_one_costs_more_events() -> None:
     """`late t` waits for the loss in u, and `late u` for the loss in t: one of them is skipped.
 

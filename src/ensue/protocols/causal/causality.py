@@ -28,7 +28,7 @@ has delivered anything publishes on a topic only while it is a member, if need b
 subscribing its application (`publications`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ensue.protocols.causal.frames import Counts, Item, raise_counts
 
@@ -268,6 +268,26 @@ class Causality:
             wanted.setdefault((topic, source), state.have(source) + 1)
         return wanted
 
+    def awaited(self, topic: str, sources: Iterable[int]) -> frozenset[tuple[str, int]]:
+        """Return what the next events of sources wait for in the end, by topic and source.
+
+        Those are events that are not here, and topics that are being joined (source -1).
+        """
+        found: set[tuple[str, int]] = set()
+        pending = [(topic, source) for source in sources]
+        seen = set(pending)
+        while pending:
+            name, source = key = pending.pop()
+            state = self.topics[name]
+            item = state.held.get((source, state.delivered.get(source, 0) + 1))
+            if item is None:
+                found.add(key)
+                continue
+            needed = set(self._all_missing(item)) - seen
+            seen |= needed
+            pending += needed
+        return frozenset(found)
+
     def first_needed(self, topic: str, source: int) -> int:
         """Return the first missing event of a source that a held event needs, or 0."""
         have = self.topic(topic).have(source)
@@ -283,17 +303,21 @@ class Causality:
 
     def _missing(self, item: Item) -> tuple[str, int] | None:
         """Return a topic and source that must progress before an event is delivered."""
+        return next(self._all_missing(item), None)
+
+    def _all_missing(self, item: Item) -> Iterator[tuple[str, int]]:
+        """Yield all of them; source -1: the topic has to be joined first."""
         for name, counts in item.after.items():
             state = self.topics.get(name)
             if state is None or state.state == OUT:
                 continue
             if state.state == JOINING:
-                return (name, -1)
+                yield name, -1
+                continue
             delivered = state.delivered
             for source, count in counts.items():
                 if delivered.get(source, 0) < count:
-                    return (name, source)
-        return None
+                    yield name, source
 
     def _learn(self, state: TopicState, item: Item, source: int) -> None:
         """Make a delivered event a direct predecessor of this node's next event."""
