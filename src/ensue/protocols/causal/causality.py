@@ -153,6 +153,13 @@ class Causality:
             self._look.append((event.topic, source))
         return True
 
+    def passes_over(self, topic: str, source: int, number: int) -> bool:
+        """Return whether this member does not need an event: it skipped it, or is going to."""
+        state = self.topics.get(topic)
+        if state is None or state.state == OUT:
+            return False
+        return number <= state.start.get(source, 0) or bool(state.doubt >> source & 1)
+
     def has_refused(self, topic: str, source: int, number: int) -> bool:
         """Return whether there was no room for an event, and it has not come since."""
         state = self.topics.get(topic)
@@ -200,8 +207,8 @@ class Causality:
             if max(vector.get(source, 0), state.delivered.get(source, 0)) < count
         }
 
-    def joined(self, topic: str, vector: Counts, doubt: int = 0) -> list[Item]:
-        """Start from a vector; return the held events that it covers."""
+    def joined(self, topic: str, vector: Counts, doubt: int = 0) -> list[tuple[int, Item]]:
+        """Start from a vector; return the held events that it covers, with their sources."""
         state = self.topic(topic)
         state.state = IN
         state.doubt = doubt
@@ -209,8 +216,11 @@ class Causality:
         state.start = dict(state.delivered)
         return items
 
-    def skip(self, topic: str, vector: Counts) -> list[Item]:
-        """Skip what a vector covers; return the held events that are dropped."""
+    def skip(self, topic: str, vector: Counts) -> list[tuple[int, Item]]:
+        """Skip what a vector covers; return the held events that are dropped, with their sources.
+
+        Their sources may count on this node and vanish: it has to keep them for its peers.
+        """
         state = self.topic(topic)
         for source, count in vector.items():
             if state.delivered.get(source, 0) < count:
@@ -225,9 +235,8 @@ class Causality:
         items = []
         for source, number in sorted(state.held):
             if number <= state.delivered.get(source, 0) or state.doubt >> source & 1:
-                items.append(state.held.pop((source, number)))
+                items.append((source, state.held.pop((source, number))))
                 del state.since_ns[source, number]
-                self.dropped.append((topic, source, number))
             else:
                 self._count(state, source)
         self._recheck_all()

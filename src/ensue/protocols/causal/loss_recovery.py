@@ -157,7 +157,7 @@ class LossRecovery:
 
     def resolve(
         self, topic: str, vector: Counts, relay: Relay
-    ) -> tuple[list[Item], list[tuple[int, int]]] | None:
+    ) -> tuple[list[tuple[int, Item]], list[tuple[int, int]]] | None:
         """Skip events of doubted nodes that are back; return dropped and missed ones.
 
         None if no doubted node is back. An answer to a question older than the doubt does not
@@ -185,8 +185,10 @@ class LossRecovery:
             loss.since_ns = now_ns
             loss.check_ns = now_ns + self._config.gap_ns
 
-    def take(self, *, now_ns: int) -> tuple[str, list[tuple[int, int]], list[Item]] | None:
-        """Skip a due loss; return its topic, missed ranges and dropped events.
+    def take(
+        self, *, now_ns: int
+    ) -> tuple[str, list[tuple[int, Item]], list[tuple[int, int]]] | None:
+        """Skip a due loss; return its topic, dropped events with their sources, and missed ranges.
 
         Only one: what waited for it has to be delivered before the next one is checked.
         """
@@ -220,7 +222,7 @@ class LossRecovery:
                 for each, count in vector.items()
                 if state.delivered.get(each, 0) < count
             ]
-            return topic, missed, self._causality.skip(topic, vector)
+            return topic, self._causality.skip(topic, vector), missed
         return None
 
     def _is_stuck(self, state: TopicState, loss: Loss, missing: Counts, now_ns: int) -> bool:

@@ -380,13 +380,17 @@ class CausalNode:
         for item in items:
             event = item.event
             source = self._cube.numbers.get(event.publisher)
+            if source is None:
+                continue
             if self._causality.is_full(event.topic):
                 self._deliver(now_ns)
-            if source is not None and self._causality.receive(item, source, now_ns=now_ns):
+            if self._causality.receive(item, source, now_ns=now_ns):
                 # Persisted at once: its source may count on this node and vanish.
                 self.state.dirty.kept(event.topic, source, event.publisher_seq, item)
                 self._repair.stir(event.topic, now_ns=now_ns)
                 taken += 1
+            elif self._causality.passes_over(event.topic, source, event.publisher_seq):
+                self._repair.keep(event.topic, [(source, item)], now_ns=now_ns)
         return taken
 
     def _deliver(self, now_ns: int) -> None:
@@ -442,11 +446,12 @@ class CausalNode:
         taken = self._loss_recovery.take(now_ns=now_ns)
         if taken is None:
             return False
-        topic, missed, skipped = taken
+        topic, skipped, missed = taken
         if self._causality.topic(topic).doubt:
             self._subscriptions.doubted(topic, now_ns)
         self.state.dirty.touch(topic)
         self._repair.stir(topic, now_ns=now_ns)
+        self._repair.keep(topic, skipped, now_ns=now_ns)
         self.state.report_skipped(topic, skipped, missed)
         return True
 
@@ -488,7 +493,7 @@ class CausalNode:
         state = self._causality.topic(topic)
         if state.state == OUT and number == state.have(source) + 1:
             state.received[source] = number
-        if number <= state.have(source):
+        if number <= state.have(source) or self._causality.passes_over(topic, source, number):
             # Old enough to be sent to a peer that lacks it.
             since_ns = now_ns - self.config.digest_ns
             self._cache.add((topic, source, number), item, now_ns=since_ns)
