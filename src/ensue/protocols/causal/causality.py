@@ -245,15 +245,16 @@ class Causality:
     def leave(self, topic: str) -> list[tuple[int, Item]]:
         """Leave a topic, and keep its progress; return events that were here, with sources.
 
-        Their sources may count on this node and vanish: `received` still covers them.
+        Their sources may count on this node and vanish: `received` still covers them, and from now
+        on also events before them that are not here.
         """
         state = self.topic(topic)
         state.state = OUT
-        received = dict(state.received)
-        covered = [key for key in sorted(state.held) if key[1] <= received.get(key[0], 0)]
-        items = [(source, state.held.pop((source, number))) for source, number in covered]
+        items = [
+            (source, state.held.pop((source, number))) for source, number in sorted(state.held)
+        ]
         self._forget_held(state)
-        state.received = received
+        state.received = {source: item.event.publisher_seq for source, item in items}
         self._recheck_all()
         return items
 

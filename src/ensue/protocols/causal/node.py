@@ -310,17 +310,20 @@ class CausalNode:
         """Accept events, and relay them to the targets that the parent assigned."""
         if not self._trees.known(frame, peer):
             self._take_items(frame.items, now_ns)
-            covers = not any(map(self._has_refused, frame.items))
+            covers = all(map(self._has, frame.items))
             self._trees.pass_on(
                 frame, peer, rows=(), vectors={}, doubts={}, now_ns=now_ns, covers=covers
             )
 
-    def _has_refused(self, item: Item) -> bool:
+    def _has(self, item: Item) -> bool:
+        """Return whether peers can get an event from this node, after it came here."""
         event = item.event
         source = self._cube.numbers.get(event.publisher)
-        return source is not None and self._causality.has_refused(
-            event.topic, source, event.publisher_seq
-        )
+        if source is None:
+            return False
+        if self.state.topic_state(event.topic) == OUT:
+            return self._cache.get((event.topic, source, event.publisher_seq)) is not None
+        return not self._causality.has_refused(event.topic, source, event.publisher_seq)
 
     def _change(self, frame: Change, peer: int, now_ns: int) -> None:
         """Store a member's row, and answer where to start: after all that is known here.
@@ -491,7 +494,7 @@ class CausalNode:
     def _restore_kept(self, topic: str, source: int, number: int, item: Item, now_ns: int) -> None:
         """Cache an event for peers, or hold it again if it was not delivered."""
         state = self._causality.topic(topic)
-        if state.state == OUT and number == state.have(source) + 1:
+        if state.state == OUT and number > state.have(source):
             state.received[source] = number
         if number <= state.have(source) or self._causality.passes_over(topic, source, number):
             # Old enough to be sent to a peer that lacks it.

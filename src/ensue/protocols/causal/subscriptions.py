@@ -132,6 +132,7 @@ class Subscriptions:
         if not state.membership.put(row):
             return
         state.dirty.row(row)
+        self._trees.back(row.node, now_ns=now_ns)  # It may have left the topic of a message.
         for topic in row.topics:
             own = state.causality.topics.get(topic)
             new = before is None or topic not in before.topics
