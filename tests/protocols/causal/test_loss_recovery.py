@@ -360,3 +360,102 @@ def test_leaving_a_topic_ends_its_recovery(config: CausalConfig) -> None:
     table.wait(SECOND)
     assert table.delivered[2] == ["new"]
     assert table.delivered[3] == ["answer", "new"]
+
+
+ACROSS = CONFIGS[1]
+WATCHED = ("t", "u")
+"""The topics of a reader that was away."""
+
+
+@pytest.mark.parametrize("departed", [False, True], ids=["crashed", "departed"])
+def test_event_that_waits_for_another_topic_is_not_skipped(*, departed: bool) -> None:
+    """A reader returns. `kept` follows a lost event; `other` waits for one that u has lost.
+
+    If the source of t has departed, its loss is certain long before that of u.
+    """
+    reader, keeper, first, second = range(4)
+    table = Table(4, ACROSS)
+    table.subscribe(reader, *WATCHED)
+    table.subscribe(keeper)
+    table.wait(SECOND)
+    table.isolate(reader)
+    table.publish(first, "lost in t")
+    table.publish(first, "kept")
+    table.publish(second, "lost in u", "u")
+    table.publish(second, "other")
+    table.wait(5 * SECOND)
+    assert sorted(table.delivered[keeper]) == ["kept", "lost in t", "other"]
+    forget(table, keeper, ("t", first, 1))
+    table.crash(first)
+    table.crash(second)
+    for number in (reader, keeper) if departed else ():
+        table.act(number, lambda node: node.dismiss(f"p{first}", now_ns=table.now_ns))
+    table.heal()
+    table.wait(PATIENCE)
+    assert sorted(table.delivered[reader]) == ["kept", "other"]
+    assert missed(table, reader) == [(1, 1), (1, 1)], "the first event of each source"
+
+
+def test_of_two_losses_that_wait_for_each_other_one_costs_more_events() -> None:
+    """It waits no longer than for losses in one topic."""
+    table = skipped_one_of_two()
+    assert len(table.delivered[0]) == 1
+    assert len(missed(table, 0)) == 3
+
+
+def test_event_that_was_skipped_with_a_lost_one_is_kept_for_others() -> None:
+    """The last node returns. It has the lost events, and can deliver what follows them."""
+    table = skipped_one_of_two()
+    for number in (1, 2):
+        table.crash(number)
+    table.heal()
+    table.wait(PATIENCE)
+    assert sorted(table.delivered[5]) == ["late t", "late u", "lost in t", "lost in u"]
+
+
+def skipped_one_of_two() -> Table:
+    """Return a table whose node 0 returned. It has skipped one of two events, and got the other.
+
+    `late t` waited for the loss in u, and `late u` for the loss in t.
+    """
+    reader, keeper, other, first, second, last = range(6)
+    table = Table(6, ACROSS)
+    present = (reader, keeper, other, last)
+    for number in present:
+        table.subscribe(number, *WATCHED)
+    table.wait(SECOND)
+    table.isolate(reader)
+    apart = [(keeper, second), (keeper, other), (other, first), (keeper, last), (other, last)]
+    table.cut |= {*apart, *((there, here) for here, there in apart)}
+    table.publish(first, "lost in t")
+    table.publish(second, "lost in u", "u")
+    table.wait(5 * SECOND)
+    assert table.delivered[last] == ["lost in t", "lost in u"]
+    table.publish(keeper, "late u", "u")
+    table.publish(other, "late t")
+    table.isolate(last)
+    table.wait(5 * SECOND)
+    assert table.delivered[keeper] == ["lost in t", "late u"]
+    assert table.delivered[other] == ["lost in u", "late t"]
+    table.heal()
+    table.isolate(reader)
+    table.isolate(last)
+    table.wait(5 * SECOND)
+    for number in (keeper, other):
+        assert len(table.delivered[number]) == 4
+        forget(table, number, ("t", first, 1), ("u", second, 1))
+    for gone in (first, second):
+        table.crash(gone)
+        for number in present:
+            table.nodes[number].dismiss(f"p{gone}", now_ns=table.now_ns)
+            table.drain(number)
+    table.heal()
+    table.isolate(last)
+    table.wait(ACROSS.patience_ns + 2 * SECOND)
+    return table
+
+
+def forget(table: Table, number: int, *keys: tuple[str, int, int]) -> None:
+    """Let a node cache some events no longer."""
+    for key in keys:
+        del table.nodes[number]._cache._items[key]

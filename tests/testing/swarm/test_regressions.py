@@ -38,9 +38,10 @@ from ensue.testing.swarm import draw, run
         # A publisher was cut off when a reader subscribed. It took its events for ones without
         # subscribers, and got receipts; the reader never got them.
         ("causal", 3344),
-        # A reader returned after two publishers were killed that alone had an event each, of two
-        # topics. It skipped everything up to then in one topic, although events there only waited
-        # for the other, and so missed events that another reader still had.
+        # A reader returned after two publishers were killed. One had a receipt for an event that a
+        # joining reader had acknowledged and dropped; the other alone had one of another topic. So
+        # the reader skipped everything up to then in one topic, although events there only waited
+        # for the other, and missed events that another reader still had.
         ("causal", 9713),
         # A server with users was killed before it had persisted what a client had published, and
         # that client was killed too. The only reader of its last event could not answer a new one,

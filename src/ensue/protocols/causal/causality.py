@@ -28,7 +28,7 @@ has delivered anything publishes on a topic only while it is a member, if need b
 subscribing its application (`publications`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ensue.protocols.causal.frames import Counts, Item, raise_counts
 
@@ -153,6 +153,13 @@ class Causality:
             self._look.append((event.topic, source))
         return True
 
+    def passes_over(self, topic: str, source: int, number: int) -> bool:
+        """Return whether this member does not need an event: it skipped it, or is going to."""
+        state = self.topics.get(topic)
+        if state is None or state.state == OUT:
+            return False
+        return number <= state.start.get(source, 0) or bool(state.doubt >> source & 1)
+
     def has_refused(self, topic: str, source: int, number: int) -> bool:
         """Return whether there was no room for an event, and it has not come since."""
         state = self.topics.get(topic)
@@ -200,8 +207,8 @@ class Causality:
             if max(vector.get(source, 0), state.delivered.get(source, 0)) < count
         }
 
-    def joined(self, topic: str, vector: Counts, doubt: int = 0) -> list[Item]:
-        """Start from a vector; return the held events that it covers."""
+    def joined(self, topic: str, vector: Counts, doubt: int = 0) -> list[tuple[int, Item]]:
+        """Start from a vector; return the held events that it covers, with their sources."""
         state = self.topic(topic)
         state.state = IN
         state.doubt = doubt
@@ -209,8 +216,11 @@ class Causality:
         state.start = dict(state.delivered)
         return items
 
-    def skip(self, topic: str, vector: Counts) -> list[Item]:
-        """Skip what a vector covers; return the held events that are dropped."""
+    def skip(self, topic: str, vector: Counts) -> list[tuple[int, Item]]:
+        """Skip what a vector covers; return the held events that are dropped, with their sources.
+
+        Their sources may count on this node and vanish: it has to keep them for its peers.
+        """
         state = self.topic(topic)
         for source, count in vector.items():
             if state.delivered.get(source, 0) < count:
@@ -225,9 +235,8 @@ class Causality:
         items = []
         for source, number in sorted(state.held):
             if number <= state.delivered.get(source, 0) or state.doubt >> source & 1:
-                items.append(state.held.pop((source, number)))
+                items.append((source, state.held.pop((source, number))))
                 del state.since_ns[source, number]
-                self.dropped.append((topic, source, number))
             else:
                 self._count(state, source)
         self._recheck_all()
@@ -236,15 +245,16 @@ class Causality:
     def leave(self, topic: str) -> list[tuple[int, Item]]:
         """Leave a topic, and keep its progress; return events that were here, with sources.
 
-        Their sources may count on this node and vanish: `received` still covers them.
+        Their sources may count on this node and vanish: `received` still covers them, and from now
+        on also events before them that are not here.
         """
         state = self.topic(topic)
         state.state = OUT
-        received = dict(state.received)
-        covered = [key for key in sorted(state.held) if key[1] <= received.get(key[0], 0)]
-        items = [(source, state.held.pop((source, number))) for source, number in covered]
+        items = [
+            (source, state.held.pop((source, number))) for source, number in sorted(state.held)
+        ]
         self._forget_held(state)
-        state.received = received
+        state.received = {source: item.event.publisher_seq for source, item in items}
         self._recheck_all()
         return items
 
@@ -268,6 +278,26 @@ class Causality:
             wanted.setdefault((topic, source), state.have(source) + 1)
         return wanted
 
+    def awaited(self, topic: str, sources: Iterable[int]) -> frozenset[tuple[str, int]]:
+        """Return what the next events of sources wait for in the end, by topic and source.
+
+        Those are events that are not here, and topics that are being joined (source -1).
+        """
+        found: set[tuple[str, int]] = set()
+        pending = [(topic, source) for source in sources]
+        seen = set(pending)
+        while pending:
+            name, source = key = pending.pop()
+            state = self.topics[name]
+            item = state.held.get((source, state.delivered.get(source, 0) + 1))
+            if item is None:
+                found.add(key)
+                continue
+            needed = set(self._all_missing(item)) - seen
+            seen |= needed
+            pending += needed
+        return frozenset(found)
+
     def first_needed(self, topic: str, source: int) -> int:
         """Return the first missing event of a source that a held event needs, or 0."""
         have = self.topic(topic).have(source)
@@ -283,17 +313,21 @@ class Causality:
 
     def _missing(self, item: Item) -> tuple[str, int] | None:
         """Return a topic and source that must progress before an event is delivered."""
+        return next(self._all_missing(item), None)
+
+    def _all_missing(self, item: Item) -> Iterator[tuple[str, int]]:
+        """Yield all of them; source -1: the topic has to be joined first."""
         for name, counts in item.after.items():
             state = self.topics.get(name)
             if state is None or state.state == OUT:
                 continue
             if state.state == JOINING:
-                return (name, -1)
+                yield name, -1
+                continue
             delivered = state.delivered
             for source, count in counts.items():
                 if delivered.get(source, 0) < count:
-                    return (name, source)
-        return None
+                    yield name, source
 
     def _learn(self, state: TopicState, item: Item, source: int) -> None:
         """Make a delivered event a direct predecessor of this node's next event."""

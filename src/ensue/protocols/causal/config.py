@@ -44,7 +44,8 @@ class CausalConfig(msgspec.Struct, frozen=True, kw_only=True):
     longest: a round trip is enough."""
     patience_ns: int = 30 * SECOND_NS
     """How long to wait for a needed event whose source is away and that no reachable node has;
-    then, if necessary, as long again for what may precede it."""
+    then, if necessary, as long again for what may precede it, or twice as long if that waits for
+    other topics."""
     window: int = 8
     """Messages of one node and topic that may be unacknowledged at a time."""
     batch_max: int = 64

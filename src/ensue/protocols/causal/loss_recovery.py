@@ -13,7 +13,11 @@ of answers, or of a node that is away.
 - What the vector covers is delivered first, if it can be had: it is searched and waited for. Held
   events that come after the lost one are exempt: they cannot precede it. If something is still
   missing that no peer has, or nothing came for `patience_ns`, all that the vector covers is
-  skipped. What only waits for a search in another topic is not missing yet.
+  skipped.
+- Held events that wait for another topic are delivered or skipped there first. That topic may need
+  its own `patience_ns` to find out that an event is lost, so this one waits twice as long: until
+  nothing came, and nothing changed in what is waited for elsewhere. If the other topic waits for
+  this loss in turn, one of the two has to skip what waits for the other.
 - A node that is away is *in doubt*: none of its events is taken until it is back and has reported
   how many to skip. The source of the lost event, and sources of its held effects, are not in doubt:
   what they publish from there on comes after it.
@@ -43,11 +47,15 @@ from ensue.protocols.causal.trees import Relay
 __all__ = ["Loss", "LossRecovery"]
 
 
+_Places = frozenset[tuple[str, int]]
+"""Topics and sources whose next event is not here."""
+
+
 class Loss:
     """Events of one source and topic that no peer has."""
 
     __slots__ = (
-        "check_ns", "doubt", "first", "last", "relay", "seen", "source", "until_ns", "vector",
+        "check_ns", "doubt", "first", "last", "relay", "seen", "since_ns", "source", "vector",
     )  # fmt: skip
 
     def __init__(self, source: int, first: int, last: int) -> None:
@@ -60,10 +68,10 @@ class Loss:
         """Their progress, once all reachable nodes have answered."""
         self.doubt = 0
         self.check_ns = 0
-        self.until_ns = 0
-        """Until when to wait for what the vector covers, without progress."""
-        self.seen = 0
-        """How much of what the vector covers was delivered at the last check."""
+        self.since_ns = 0
+        """Since when there was no progress towards what the vector covers."""
+        self.seen: tuple[int, _Places] = (0, frozenset())
+        """How much of it was delivered at the last check, and what else waited for elsewhere."""
 
 
 class LossRecovery:
@@ -140,7 +148,7 @@ class LossRecovery:
             loss.doubt = away
         loss.vector = vector
         loss.check_ns = now_ns
-        loss.until_ns = now_ns + self._config.patience_ns
+        loss.since_ns = now_ns
         return True
 
     def forget(self, topic: str) -> None:
@@ -149,7 +157,7 @@ class LossRecovery:
 
     def resolve(
         self, topic: str, vector: Counts, relay: Relay
-    ) -> tuple[list[Item], list[tuple[int, int]]] | None:
+    ) -> tuple[list[tuple[int, Item]], list[tuple[int, int]]] | None:
         """Skip events of doubted nodes that are back; return dropped and missed ones.
 
         None if no doubted node is back. An answer to a question older than the doubt does not
@@ -174,12 +182,16 @@ class LossRecovery:
     def wait(self, *, now_ns: int) -> None:
         """Extend all waits while deliveries are paused."""
         for loss in self._losses.values():
-            loss.until_ns = now_ns + self._config.patience_ns
+            loss.since_ns = now_ns
             loss.check_ns = now_ns + self._config.gap_ns
 
-    def take(self, *, now_ns: int) -> list[tuple[str, list[tuple[int, int]], list[Item]]]:
-        """Skip due losses; return topic, missed ranges and dropped events of each."""
-        taken = []
+    def take(
+        self, *, now_ns: int
+    ) -> tuple[str, list[tuple[int, Item]], list[tuple[int, int]]] | None:
+        """Skip a due loss; return its topic, dropped events with their sources, and missed ranges.
+
+        Only one: what waited for it has to be delivered before the next one is checked.
+        """
         for topic, loss in list(self._losses.items()):
             vector = loss.vector
             if vector is None or loss.check_ns > now_ns:
@@ -210,37 +222,53 @@ class LossRecovery:
                 for each, count in vector.items()
                 if state.delivered.get(each, 0) < count
             ]
-            taken.append((topic, missed, self._causality.skip(topic, vector)))
-        return taken
+            return topic, self._causality.skip(topic, vector), missed
+        return None
 
     def _is_stuck(self, state: TopicState, loss: Loss, missing: Counts, now_ns: int) -> bool:
         """Search for what may precede a loss; return whether nothing more of it can come."""
         assert loss.vector is not None
-        seen = sum(min(state.delivered.get(each, 0), one) for each, one in loss.vector.items())
-        if seen > loss.seen:
-            loss.seen, loss.until_ns = seen, now_ns + self._config.patience_ns
-        if not 0 < loss.until_ns - now_ns <= self._config.patience_ns:
+        elsewhere = self._elsewhere(state, missing)
+        delivered = sum(min(state.delivered.get(each, 0), one) for each, one in loss.vector.items())
+        if (delivered, elsewhere) != loss.seen:
+            loss.seen, loss.since_ns = (delivered, elsewhere), now_ns
+        loss.since_ns = min(loss.since_ns, now_ns)
+        patience_ns = self._config.patience_ns
+        if elsewhere and not self._is_circular(state.name):
+            patience_ns *= 2
+        if now_ns - loss.since_ns >= patience_ns:
             return True
         for source, count in missing.items():
             self._retrieval.begin(state.name, source, count, now_ns=now_ns)
-        return all(
-            self._is_held(state, each) or self._retrieval.in_vain(state.name, each, now_ns=now_ns)
+        return not elsewhere and all(
+            # Held events are here, and wait for others.
+            (each, state.delivered.get(each, 0) + 1) in state.held
+            or self._retrieval.in_vain(state.name, each, now_ns=now_ns)
             for each in missing
         )
 
-    def _is_held(self, state: TopicState, source: int) -> bool:
-        """Return whether the next event of a source is here, and has to wait for this loss.
+    def _elsewhere(self, state: TopicState, missing: Counts) -> _Places:
+        """Return what undelivered events wait for in other topics."""
+        awaited = self._causality.awaited(state.name, missing)
+        return frozenset(place for place in awaited if place[0] != state.name)
 
-        If it waits for an event of another topic that is searched there, it may soon be delivered.
-        """
-        item = state.held.get((source, state.delivered.get(source, 0) + 1))
-        if item is None:
-            return False
-        return not any(
-            topic != state.name and self._retrieval.is_searched(topic, each, count)
-            for topic, needs in item.after.items()
-            for each, count in needs.items()
-        )
+    def _is_circular(self, topic: str) -> bool:
+        """Return whether a loss waits for another topic that waits for it."""
+        seen: set[str] = set()
+        pending = [topic]
+        while pending:
+            name = pending.pop()
+            loss = self._losses.get(name)
+            if loss is None or loss.vector is None:
+                continue
+            state = self._causality.topic(name)
+            places = self._elsewhere(state, _missing(state, loss, loss.vector))
+            others = {other for other, _ in places}
+            if topic in others:
+                return True
+            pending += others - seen
+            seen |= others
+        return False
 
 
 def _missing(state: TopicState, loss: Loss, vector: Counts) -> Counts:

@@ -316,17 +316,20 @@ class CausalNode:
         """Accept events, and relay them to the targets that the parent assigned."""
         if not self._trees.known(frame, peer):
             self._take_items(frame.items, now_ns)
-            covers = not any(map(self._has_refused, frame.items))
+            covers = all(map(self._has, frame.items))
             self._trees.pass_on(
                 frame, peer, rows=(), vectors={}, doubts={}, now_ns=now_ns, covers=covers
             )
 
-    def _has_refused(self, item: Item) -> bool:
+    def _has(self, item: Item) -> bool:
+        """Return whether peers can get an event from this node, after it came here."""
         event = item.event
         source = self._cube.numbers.get(event.publisher)
-        return source is not None and self._causality.has_refused(
-            event.topic, source, event.publisher_seq
-        )
+        if source is None:
+            return False
+        if self.state.topic_state(event.topic) == OUT:
+            return self._cache.get((event.topic, source, event.publisher_seq)) is not None
+        return not self._causality.has_refused(event.topic, source, event.publisher_seq)
 
     def _change(self, frame: Change, peer: int, now_ns: int) -> None:
         """Store a member's row, and answer where to start: after all that is known here.
@@ -386,13 +389,17 @@ class CausalNode:
         for item in items:
             event = item.event
             source = self._cube.numbers.get(event.publisher)
+            if source is None:
+                continue
             if self._causality.is_full(event.topic):
                 self._deliver(now_ns)
-            if source is not None and self._causality.receive(item, source, now_ns=now_ns):
+            if self._causality.receive(item, source, now_ns=now_ns):
                 # Persisted at once: its source may count on this node and vanish.
                 self.state.dirty.kept(event.topic, source, event.publisher_seq, item)
                 self._repair.stir(event.topic, now_ns=now_ns)
                 taken += 1
+            elif self._causality.passes_over(event.topic, source, event.publisher_seq):
+                self._repair.keep(event.topic, [(source, item)], now_ns=now_ns)
         return taken
 
     def _deliver(self, now_ns: int) -> None:
@@ -441,18 +448,21 @@ class CausalNode:
         self._repair.lost.clear()
 
     def _skip_losses(self, now_ns: int) -> bool:
-        """Skip lost events and notify the application; return whether any were skipped."""
+        """Skip a lost event and notify the application; return whether one was skipped."""
         if self._paused:
             self._loss_recovery.wait(now_ns=now_ns)
             return False
         taken = self._loss_recovery.take(now_ns=now_ns)
-        for topic, missed, skipped in taken:
-            if self._causality.topic(topic).doubt:
-                self._subscriptions.doubted(topic, now_ns)
-            self.state.dirty.touch(topic)
-            self._repair.stir(topic, now_ns=now_ns)
-            self.state.report_skipped(topic, skipped, missed)
-        return bool(taken)
+        if taken is None:
+            return False
+        topic, skipped, missed = taken
+        if self._causality.topic(topic).doubt:
+            self._subscriptions.doubted(topic, now_ns)
+        self.state.dirty.touch(topic)
+        self._repair.stir(topic, now_ns=now_ns)
+        self._repair.keep(topic, skipped, now_ns=now_ns)
+        self.state.report_skipped(topic, skipped, missed)
+        return True
 
     def _is_unsettled(self, key: Key) -> bool:
         return self._publications.is_unsettled(key)
@@ -490,9 +500,9 @@ class CausalNode:
     def _restore_kept(self, topic: str, source: int, number: int, item: Item, now_ns: int) -> None:
         """Cache an event for peers, or hold it again if it was not delivered."""
         state = self._causality.topic(topic)
-        if state.state == OUT and number == state.have(source) + 1:
+        if state.state == OUT and number > state.have(source):
             state.received[source] = number
-        if number <= state.have(source):
+        if number <= state.have(source) or self._causality.passes_over(topic, source, number):
             # Old enough to be sent to a peer that lacks it.
             since_ns = now_ns - self.config.digest_ns
             self._cache.add((topic, source, number), item, now_ns=since_ns)

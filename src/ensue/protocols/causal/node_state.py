@@ -65,8 +65,10 @@ class NodeState:
             self.position += 1
             self.effects.append(Deliver(event, self.position, "", held_ns))
 
-    def report_skipped(self, topic: str, items: list[Item], missed: list[tuple[int, int]]) -> None:
+    def report_skipped(
+        self, topic: str, items: list[tuple[int, Item]], missed: list[tuple[int, int]]
+    ) -> None:
         """Report dropped events and missed numbers to the application."""
         if topic in self.wanted:
-            self.effects += [Discard(item.event, "before_join") for item in items]
+            self.effects += [Discard(item.event, "before_join") for _, item in items]
             self.effects += [Join(topic, each) for each in missed]

@@ -16,6 +16,9 @@ A node that learns that a peer lacks an event sends it, if it is still cached; o
 `NotCached`. A member that gets `NotCached`, or waits longer than `patience_ns` for an event whose
 source is away, starts a search (`retrieval`), and skips the event if no peer has it
 (`loss_recovery`).
+
+A receipt says that a member has an event, and its source may vanish then. So a member also caches
+what it received and does not deliver: events from before its join, and events that it skips.
 """
 
 from collections.abc import Iterable
@@ -63,6 +66,7 @@ class Repair:
         self._membership = state.membership
         self._detector = state.detector
         self._send = state.send
+        self._dirty = state.dirty
         self._round_trips = state.round_trips
         self._cache = cache
         self._watches: dict[str, _Watch] = {}
@@ -100,14 +104,24 @@ class Repair:
 
         `items` are events that were not delivered here, with their sources.
         """
-        for source, item in items:
-            self._cache.add((topic, source, item.event.publisher_seq), item, now_ns=now_ns)
+        self.keep(topic, items, now_ns=now_ns)
         watch = self._watch(topic)
         watch.gap_ns = None
         watch.missing_ns.clear()
         self.retrieval.forget(topic)
         watch.farewells = FAREWELLS
         self.stir(topic, now_ns=now_ns)
+
+    def keep(self, topic: str, items: Iterable[tuple[int, Item]], *, now_ns: int) -> None:
+        """Cache events that this node does not deliver, given with their sources, for peers.
+
+        Their sources may have receipts of this node, and of no other.
+        """
+        for source, item in items:
+            key = (topic, source, item.event.publisher_seq)
+            if self._cache.get(key) is None:
+                self._cache.add(key, item, now_ns=now_ns)
+                self._dirty.kept(*key, item)
 
     def progressed(self, topic: str) -> None:
         """Reset the backoff of a topic after a delivery."""

@@ -129,12 +129,6 @@ class Retrieval:
             return last
         return 0 if self._left(topic, source, search, now_ns) else last
 
-    def is_searched(self, topic: str, source: int, number: int) -> bool:
-        """Return whether an event, or one before it, is missing and searched."""
-        return (topic, source) in self._searches and (
-            self._causality.topic(topic).have(source) < number
-        )
-
     def all_in_vain(self, *, now_ns: int) -> list[tuple[str, int, int]]:
         """List failed searches: topic, source, and up to which number."""
         return [

@@ -132,6 +132,7 @@ class Subscriptions:
         if not state.membership.put(row):
             return
         state.dirty.row(row)
+        self._trees.back(row.node, now_ns=now_ns)  # It may have left the topic of a message.
         for topic in row.topics:
             own = state.causality.topics.get(topic)
             new = before is None or topic not in before.topics
@@ -151,7 +152,7 @@ class Subscriptions:
                 self._start(topic, vector, relay, now_ns)
             elif self._state.is_in(topic):
                 self._loss_recovery.answered(topic, relay, now_ns=now_ns)
-                self._resolve_doubts(topic, vector, relay)
+                self._resolve_doubts(topic, vector, relay, now_ns)
 
     def ask_again(self, now_ns: int) -> None:
         """Repeat unanswered requests for starts, and ask doubted nodes, if that is due."""
@@ -183,6 +184,7 @@ class Subscriptions:
             self.doubted(topic, now_ns)
         state.dirty.touch(topic)
         self._repair.stir(topic, now_ns=now_ns)
+        self._repair.keep(topic, skipped, now_ns=now_ns)
         state.report_skipped(topic, skipped, [])
         if topic in state.wanted:
             state.effects.append(Join(topic))
@@ -200,12 +202,14 @@ class Subscriptions:
         self._patient_until_ns.pop(topic, None)
         self.started(topic, *start, now_ns)
 
-    def _resolve_doubts(self, topic: str, vector: Counts, relay: Relay) -> None:
+    def _resolve_doubts(self, topic: str, vector: Counts, relay: Relay, now_ns: int) -> None:
         """Skip what nodes that were away at the start, and are back, published up to now."""
         resolved = self._loss_recovery.resolve(topic, vector, relay)
         if resolved is not None:
+            skipped, missed = resolved
             self._state.dirty.touch(topic)
-            self._state.report_skipped(topic, *resolved)
+            self._repair.keep(topic, skipped, now_ns=now_ns)
+            self._state.report_skipped(topic, skipped, missed)
 
     # -- Restart --------------------------------------------------------------------------------
 

@@ -266,7 +266,7 @@ class Trees:
         return min(dues, default=None)
 
     def back(self, node: int, *, now_ns: int) -> None:
-        """Retry stalled messages now that a suspected target is back."""
+        """Retry stalled messages now that a target is back, or in other topics."""
         for relay in self._stalled:
             if relay.away >> node & 1:
                 relay.due_ns = now_ns
@@ -331,7 +331,8 @@ class Trees:
             return
         relay.away &= ~relay.covered
         if relay.parent is None:
-            if relay.insists and relay.targets and not relay.covered and relay.away:
+            insists = relay.insists and relay.targets and not relay.covered and relay.away
+            if insists and self._still_wanted(relay):
                 relay.due_ns = now_ns + self._config.suspect_ns
                 self._stalled[relay] = None
             else:
