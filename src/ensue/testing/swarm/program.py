@@ -48,7 +48,7 @@ from ensue.testing.swarm.topic_draw import Draw
 from ensue.testing.swarm.users import GUEST, MEMBER, OUTSIDER, access
 from ensue.testing.world import World
 
-__all__ = ["SETTLE_S", "Program"]
+__all__ = ["NOTICE_NS", "SETTLE_S", "Program"]
 
 BUSY_S = 20.0
 """How long faults strike, in virtual seconds."""
@@ -282,9 +282,9 @@ class Program:
         if is_expiry(error, self.drawn.faults):
             return True
         if isinstance(error, LogLost):
-            return self.mishap.is_accepted
+            return self.mishap.explains(error.reason)
         if isinstance(error, SubscriptionLost):
-            return error.reason == "superseded" or self.mishap.is_accepted
+            return error.reason == "superseded" or self.mishap.explains(error.reason)
         return not isinstance(error, AccessDenied)
 
     def _break(self, name: str) -> None:
