@@ -44,9 +44,7 @@ def _with_another(rows: Sequence[Row], known_ns: int, noticed_ns: int) -> list[s
     return [f"log: {node} went on with another log of its server" for node in found]
 
 
-def _with_an_older(
-    rows: Sequence[Row], copied_ns: int, lost_ns: int, noticed_ns: int
-) -> list[str]:
+def _with_an_older(rows: Sequence[Row], copied_ns: int, lost_ns: int, noticed_ns: int) -> list[str]:
     """Return the subscriptions that went on with a log that lacks an event which they got."""
     lacking: set[str | None] = set()
     ahead: set[tuple[str, str | None]] = set()
