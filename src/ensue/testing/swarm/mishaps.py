@@ -30,7 +30,7 @@ REASONS = {
 }
 """By mishap: the reasons of errors that clients get."""
 _UNNOTICED = frozenset({FORGOTTEN, ROLLED_BACK})
-"""Reasons of subscriptions whose station on a broker lost them, and was not yet asked for its log."""
+"""Reasons of subscriptions that a station on a broker lost before it was asked for its log."""
 HARMLESS_FAULTS = ("server_kills", "client_kills", "resets")
 """Faults that may strike in the same run."""
 REFUSED_S = 20.0
@@ -96,12 +96,13 @@ class Mishap:
         """Whether a server refused its log, as it had to."""
         return bool(self._cluster.damaged) and self.is_accepted
 
-    def holds_up(self, *, durable: bool = False) -> bool:
+    def holds_up(self, *, anywhere: bool = False) -> bool:
         """Return whether clients may wait for such a server until the end.
 
-        They do if it has topics; durable subscriptions also if it has their state, as any may.
+        They do if it has topics. `anywhere`: also if it has none, as durable subscriptions, whose
+        state any server may have, and clients of topics without a place.
         """
-        return self.is_refused and (durable or self.lost_topics != ())
+        return self.is_refused and (anywhere or self.lost_topics != ())
 
     async def strike(self) -> None:
         """Let it happen at some time of the next seconds."""
