@@ -6,12 +6,13 @@
 from typing import Any
 
 import msgspec
-from tests.testing.swarm.planted import Mutant, nothing
+from tests.testing.swarm.planted import Mutant, Patch, nothing
 
 from ensue.client.bus import Bus
 from ensue.client.content import client as content_client
 from ensue.client.content import transaction
 from ensue.client.content.reader import ContentShare, ReadOptions
+from ensue.client.content.session import ContentSession
 from ensue.client.shared_node import Share
 from ensue.client.subscription import Subscription
 from ensue.client.topic_changes import TopicChanges
@@ -23,16 +24,19 @@ from ensue.journal.journal import Journal
 from ensue.journal.recovery import Recovery
 from ensue.protocols.content.client import Notified
 from ensue.protocols.interface import Send
+from ensue.protocols.shared.state_store import Remember, Remembered, StateStore
 from ensue.protocols.topic_log.fanout import Agreed, Fanout
+from ensue.protocols.total import known_logs
+from ensue.protocols.total.frames import Refused
 from ensue.protocols.total.station import Station
+from ensue.protocols.total.subscriber import Subscriber
 from ensue.protocols.transactions import contexts
 from ensue.protocols.transactions.broker import TransactionBroker
-from ensue.runtime.hub_remote import RemoteHub
 from ensue.server import station_builder
 from ensue.server.admission import Admission
 from ensue.server.content_broker import ContentBroker
 from ensue.server.relay_claims import ClaimChecker
-from ensue.transports.tcp.carrier import TcpCarrier
+from ensue.transports.tcp import carrier
 
 __all__ = ["DEFECTS"]
 
@@ -44,10 +48,24 @@ async def withdraw_at_once(self: Any, subscription: Subscription) -> None:
     self._session.when_over(self.name, lambda done: share.withdrawn() if done else None)
 
 
-def believe_any_log(self: TcpCarrier, welcome: Any) -> None:
-    """A client takes any log for the one it has read."""
-    if welcome.log is not None:
-        self.logs[welcome.server] = welcome.log
+def drop_early_events(self: ContentSession, notified: Notified) -> None:
+    """Events that come before a plan is committed are dropped: its subscription has no reader."""
+    if notified.subscription in self._readers:
+        real_session_notified(self, notified)
+
+
+def go_on_unknown(self: Subscriber, frame: Refused, source: str, now_ns: int) -> None:
+    """A subscription goes on at a server that does not know it."""
+    if frame.number:
+        real_refused(self, frame, source, now_ns)
+
+
+def keep_for_the_unknown(self: StateStore, source: str, frame: Remember) -> None:
+    """A server confirms what it is to remember of a subscription that it does not know."""
+    if self.keeps(source):
+        real_remember(self, source, frame)
+    else:
+        self._effects.append(Send(source, Remembered(epoch=frame.epoch, number=frame.number)))
 
 
 def agree_to_all(self: Fanout, terms: str, peer: str, now_ns: int) -> None:
@@ -111,12 +129,22 @@ def know_any_log(self: Any, name: str, lineage: Any) -> None:
     self.logs[name] = lineage
 
 
-real_notified = ContentShare.notified
+real_notified, real_session_notified = ContentShare.notified, ContentSession._notified
+real_refused, real_remember = Subscriber._on_refused, StateStore._remember
 real_content_subscribe = content_client.ContentClient.subscribe
 real_admission_enter = Admission.admit
 real_settle_by = Bus._settle_by
 
-BELIEVE = ((TcpCarrier, "check_log", believe_any_log), (RemoteHub, "_learn_log", nothing))
+LOST = (("mishap", "lost"), ("servers", 1), ("broker", None))
+PLANNED = (("hands_over", True), ("servers", 3), ("kinds", ("planned",)))
+GO_ON: Patch = (carrier, "contradiction", lambda *_, **__: "")
+"""Buses compare logs first: alone, it lets publishers go on, and others get another error."""
+BELIEVE = (
+    GO_ON,
+    (known_logs, "contradiction", lambda *_, **__: ""),
+    (Subscriber, "_on_refused", go_on_unknown),
+    (StateStore, "_remember", keep_for_the_unknown),
+)
 
 DEFECTS = (
     Mutant(
@@ -129,7 +157,14 @@ DEFECTS = (
         "transactions",
         ((contexts, "_is_withdrawn", lambda *_: False),),
     ),
-    Mutant("clients believe an empty log", "total", BELIEVE),
+    Mutant(
+        "a subscription moved by a plan loses events",
+        "transactions",
+        ((ContentSession, "_notified", drop_early_events),),
+        draws=PLANNED,
+    ),
+    Mutant("clients believe an empty log", "total", BELIEVE, draws=(*LOST, ("durable", 2))),
+    Mutant("publishers go on with an empty log", "total", (GO_ON,), draws=LOST),
     Mutant(
         "servers believe an empty log",
         "total",

@@ -19,6 +19,7 @@ __all__ = [
     "Patch",
     "find",
     "found_by",
+    "meets",
     "nothing",
     "planted",
     "played",
@@ -40,6 +41,9 @@ class Mutant(msgspec.Struct, frozen=True):
     patches: tuple[Patch, ...]
     hint: int = 0
     """The seed to try: the first that found it when last searched."""
+    draws: tuple[tuple[str, object], ...] = ()
+    """What a seed draws that meets the mistake itself, and not only an error that follows from it:
+    attributes of the draw, and their values."""
 
 
 def nothing(*_arguments: object, **_options: object) -> None:
@@ -119,7 +123,14 @@ def found_by(mutant: Mutant, seed: int) -> str:
         return played(seed, mutant.order)
 
 
+def meets(mutant: Mutant, seed: int) -> bool:
+    """Return whether a seed draws what meets a mistake."""
+    drawn = draw(seed, mutant.order)
+    return all(getattr(drawn, name) == value for name, value in mutant.draws)
+
+
 def find(mutant: Mutant, seeds: Iterable[int]) -> int | None:
     """Return the first seed that finds a mistake, and nothing without it."""
-    found = (seed for seed in seeds if found_by(mutant, seed) and not played(seed, mutant.order))
+    met = (seed for seed in seeds if meets(mutant, seed))
+    found = (seed for seed in met if found_by(mutant, seed) and not played(seed, mutant.order))
     return next(found, None)

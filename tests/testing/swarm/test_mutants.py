@@ -12,7 +12,15 @@ from collections.abc import Iterator
 
 import pytest
 from tests.testing.swarm.mutants import MUTANTS
-from tests.testing.swarm.planted import BrokenMutant, Mutant, Patch, found_by, planted, played
+from tests.testing.swarm.planted import (
+    BrokenMutant,
+    Mutant,
+    Patch,
+    found_by,
+    meets,
+    planted,
+    played,
+)
 
 import ensue
 from ensue.client.bus import Bus
@@ -37,6 +45,7 @@ NOTED_WITH = (3, 11)
     ],
 )
 def test_the_swarm_finds_it(mutant: Mutant) -> None:
+    assert meets(mutant, mutant.hint)
     found = found_by(mutant, mutant.hint)
     if not found and sys.version_info[:2] != NOTED_WITH:
         pytest.skip(f"seed {mutant.hint} finds it on Python 3.11, where its trace is another")

@@ -148,6 +148,9 @@ from ensue.testing.swarm import draw, run
         # The judge: a server refused its log, and a subscription to two topics of other servers
         # waited for an event whose stamp was to pass it.
         ("total-noncausal", 98),
+        # The program: a server without topics refused its log, and had a topic without a place: the
+        # client that published on it waited for it.
+        ("total-noncausal", 1521),
         # The judge: a server was suspended until it had given a client up, and the client's reader
         # ended with the loss of its subscription.
         ("transactions", 232),

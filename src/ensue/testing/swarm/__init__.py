@@ -22,6 +22,7 @@ from ensue.testing.swarm.absences import (
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
 from ensue.testing.swarm.content_judge import judge_content
 from ensue.testing.swarm.judge import SECOND_NS, judge, judge_final, judge_prompt
+from ensue.testing.swarm.lost_logs import judge_lost_log
 from ensue.testing.swarm.moves import judge_moves
 from ensue.testing.swarm.networks import network_options
 from ensue.testing.swarm.operations import (
@@ -31,7 +32,7 @@ from ensue.testing.swarm.operations import (
     judge_operations,
 )
 from ensue.testing.swarm.outsiders import judge_outsider
-from ensue.testing.swarm.program import SETTLE_S, Program
+from ensue.testing.swarm.program import NOTICE_NS, SETTLE_S, Program
 from ensue.testing.swarm.rare_calls import HELD
 from ensue.testing.swarm.rare_faults import long_busy_s
 from ensue.testing.swarm.topic_draw import Draw, draw_topics
@@ -198,10 +199,26 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     problems = without_unnoticed(problems, unnoticed, {row.event or "" for row in rows})
     problems = without_expired(problems, rows, program.world.pauses)
     problems += [*unordered, *forgotten.judge(renamed), *program.calls.closes.judge(every)]
-    problems += program.taken.judge(rows)
+    problems += [*_judge_log(program, rows), *program.taken.judge(rows)]
     problems += judge_outsider(rows, program.outsider.buses, program.outsider.readable)
     is_short = isinstance(drawn.order, ensue.Deadline) and drawn.order.ms < SURE_MS
     # With little room to hold events back, any of them may find none.
     if drawn.is_lossy and not is_short and HELD not in drawn.calls:
         problems += judge_final(rows, program.final_ns, program.publishers.values())
     return problems + judge_prompt(rows, program.prompt, drawn.prompt_s)
+
+
+def _judge_log(program: Program, rows: list[Row]) -> list[str]:
+    """Return which clients went on with a lost log."""
+    mishap, asks = program.mishap, program.drawn.broker is not None
+    # Other servers of a chain refuse a wrong log, perhaps before its clients see it. Stations on a
+    # broker are asked now and then: what was read since is not compared with an older log.
+    if mishap.lost_ns is None or mishap.is_chain or (asks and mishap.copied_ns):
+        return []
+    return judge_lost_log(
+        rows,
+        known_ns=mishap.lost_ns - (NOTICE_NS if asks else 0),
+        lost_ns=mishap.lost_ns,
+        copied_ns=mishap.copied_ns,
+        noticed_ns=program.final_ns,
+    )

@@ -12,6 +12,8 @@ A server must never go on as if nothing had happened, and no client may miss an 
 import asyncio
 from random import Random
 
+from ensue.core.lineage import DAMAGED, REPLACED, ROLLED_BACK
+from ensue.protocols.shared.state_store import FORGOTTEN
 from ensue.testing.cluster import DATA, Cluster
 from ensue.testing.process import Process
 from ensue.testing.world import World
@@ -21,6 +23,14 @@ __all__ = ["FORGETFUL", "MISHAPS", "Mishap", "draw_mishap"]
 MISHAPS = ("full", "failing", "flipped", "cut", "lost", "rolled back")
 FORGETFUL = ("lost", "rolled back")
 """Those after which a server no longer knows which names belong to which user."""
+REASONS = {
+    "flipped": frozenset({DAMAGED}),
+    "lost": frozenset({REPLACED}),
+    "rolled back": frozenset({ROLLED_BACK}),
+}
+"""By mishap: the reasons of errors that clients get."""
+_UNNOTICED = frozenset({FORGOTTEN, ROLLED_BACK})
+"""Reasons of subscriptions that a station on a broker lost before it was asked for its log."""
 HARMLESS_FAULTS = ("server_kills", "client_kills", "resets")
 """Faults that may strike in the same run."""
 REFUSED_S = 20.0
@@ -52,6 +62,8 @@ class Mishap:
         """The server whose log is damaged or lost."""
         self.struck_ns = 0
         """When that happened."""
+        self.copied_ns = 0
+        """When the older log was copied that a server continues with."""
         self.problems: list[str] = []
         self.log: list[str] = []
 
@@ -61,21 +73,36 @@ class Mishap:
         return self._cluster.placed(self.server) if self.server else None
 
     @property
+    def is_chain(self) -> bool:
+        """Whether other servers refuse a wrong log."""
+        return len(self._cluster.names) > 1
+
+    @property
     def is_accepted(self) -> bool:
         """Whether clients may get the error that a log is lost or damaged."""
         return self.kind in ("flipped", "cut", "lost", "rolled back")
+
+    def explains(self, reason: str) -> bool:
+        """Return whether clients may get an error with a reason by now."""
+        if not self.struck_ns:
+            return False
+        if reason == "expired":  # Servers gave it up while it waited for one that refuses its log.
+            return self.is_refused
+        asked = _UNNOTICED if self._cluster.broker and self.kind in FORGETFUL else frozenset()
+        return reason in REASONS.get(self.kind, frozenset()) | asked
 
     @property
     def is_refused(self) -> bool:
         """Whether a server refused its log, as it had to."""
         return bool(self._cluster.damaged) and self.is_accepted
 
-    def holds_up(self, *, durable: bool = False) -> bool:
+    def holds_up(self, *, anywhere: bool = False) -> bool:
         """Return whether clients may wait for such a server until the end.
 
-        They do if it has topics; durable subscriptions also if it has their state, as any may.
+        They do if it has topics. `anywhere`: also if it has none, as durable subscriptions, whose
+        state any server may have, and clients of topics without a place.
         """
-        return self.is_refused and (durable or self.lost_topics != ())
+        return self.is_refused and (anywhere or self.lost_topics != ())
 
     async def strike(self) -> None:
         """Let it happen at some time of the next seconds."""
@@ -85,6 +112,7 @@ class Mishap:
         await asyncio.sleep(random.uniform(4.0, 8.0))
         if self.kind == "rolled back":
             disk.copy(DATA)
+            self.copied_ns = self._world.now_ns
         await asyncio.sleep(random.uniform(0.5, 8.0))
         match self.kind:
             case "full":
@@ -165,7 +193,7 @@ class Mishap:
         self.lost_ns = self._world.now_ns
         self._note(f"{self.kind} {server.name}")
         self._up(server)
-        if len(self._cluster.names) > 1 and was_alive:
+        if self.is_chain and was_alive:
             await self._expect_refusal(server, f"its log was {self.kind}")
 
     async def _expect_refusal(self, server: Process, why: str) -> None:

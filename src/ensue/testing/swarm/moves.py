@@ -51,6 +51,8 @@ class Moves:
         self.held: dict[str, list[Movable]] = {}
         self.confirmed: dict[tuple[str, int], None] = {}
         """Publisher and number of each event outside transactions with a receipt."""
+        self._planned: dict[str, str] = {}
+        """By subscription that a plan makes for another client: its filter."""
 
     def hold(self, name: str, bus: ensue.Bus, events: ensue.Subscription, where: str) -> None:
         """Note that a client may give a subscription away."""
@@ -64,6 +66,20 @@ class Moves:
                 self.held[name].remove(one)
                 return one
         return None
+
+    async def hand_over(self, bus: ensue.Bus, name: str, client: str) -> None:
+        """Plan that another client has a subscription of this one in its place."""
+        one = next((each for each in self.held[name] if each.events.topics), None)
+        if one is None:
+            return
+        self.held[name].remove(one)
+        async with bus.transaction(isolation="planned", timeout=10.0) as plan:
+            self._planned[await plan.client(client).subscribe(one.where)] = one.where
+            await plan.unsubscribe(one.events)
+
+    def handed_over(self, bus: ensue.Bus, events: ensue.Subscription) -> str:
+        """Return the filter of a subscription that was handed over; empty: it was not."""
+        return self._planned.pop(bus.content_name(events), "")
 
     def confirm(self, event: ensue.Event) -> None:
         """Note that an event has a receipt."""

@@ -45,10 +45,11 @@ from ensue.testing.swarm.strangers import join_with_other_terms
 from ensue.testing.swarm.taken import Taken
 from ensue.testing.swarm.topic_calls import header_problems
 from ensue.testing.swarm.topic_draw import Draw
+from ensue.testing.swarm.unordered_calls import SENDER
 from ensue.testing.swarm.users import GUEST, MEMBER, OUTSIDER, access
 from ensue.testing.world import World
 
-__all__ = ["SETTLE_S", "Program"]
+__all__ = ["NOTICE_NS", "SETTLE_S", "Program"]
 
 BUSY_S = 20.0
 """How long faults strike, in virtual seconds."""
@@ -218,13 +219,14 @@ class Program:
 
     async def _end(self) -> None:
         """Wait for all clients: none may hang."""
+        anywhere = {*self.durable, SENDER}
         for client in self.clients:
             with suppress(TimeoutError):
                 async with asyncio.timeout(30.0 + self.drawn.expire_s):
                     await client.ended()
             if client.alive:
                 waits = "; ".join(client.waits())
-                if not self.mishap.holds_up(durable=client.name in self.durable):
+                if not self.mishap.holds_up(anywhere=client.name in anywhere):
                     self.problems.append(f"liveness: {client.name} did not end in time: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
@@ -282,9 +284,9 @@ class Program:
         if is_expiry(error, self.drawn.faults):
             return True
         if isinstance(error, LogLost):
-            return self.mishap.is_accepted
+            return self.mishap.explains(error.reason)
         if isinstance(error, SubscriptionLost):
-            return error.reason == "superseded" or self.mishap.is_accepted
+            return error.reason == "superseded" or self.mishap.explains(error.reason)
         return not isinstance(error, AccessDenied)
 
     def _break(self, name: str) -> None:
@@ -620,7 +622,7 @@ class Program:
                     await event.ack()
                     hands.safe(safe)
             except TimeoutError:
-                if limit_s == self._ack_s and not self.mishap.holds_up(durable=True):
+                if limit_s == self._ack_s and not self.mishap.holds_up(anywhere=True):
                     self.problems.append(f"liveness: an acknowledgement took {limit_s:g} s")
             events.remove(event)
             if keeps_some and hands.random.random() < 0.5:

@@ -46,6 +46,8 @@ KINDS = ("serializable", "atomic", "planned")
 RIVALS = 5
 """The number of the generator of rivals. With it, seeds that tests note draw none."""
 RIVAL_KINDS = ("serializable", "planned")
+HANDS_OVER = 12
+"""The number of the generator of plans that give subscriptions away. See `RIVALS`."""
 NEWCOMER_S = 8.0
 """How soon a new client is served while another broker is paused: away after 2 s, and a margin."""
 HEIR_S = 6.0
@@ -101,6 +103,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the coordinator that is killed has invited another client."""
     rivals: bool = False
     """Whether clients take over the same subscription at the same time."""
+    hands_over: bool = False
+    """Whether clients plan that others have their subscriptions."""
     mailboxes: bool = False
     """Whether processes read a durable subscription, one after the other."""
     durable: DurableTerms = DurableTerms()
@@ -140,7 +144,12 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     orphans = Random(f"{seed}/draw/transactions/participants").random()  # noqa: S311 - as above
     mailboxes = rarely("mailboxes", MAILBOXES, seed, "transactions") is not None
     rivals = rarely("rivals", RIVALS, seed, "transactions") is not None and faults is None
-    moves, durable = moves or rivals, draw_terms(seed)
+    hands_over = rarely("handed over", HANDS_OVER, seed, "transactions") is not None
+    hands_over = hands_over and not rivals and faults is None
+    kinds = RIVAL_KINDS if rivals else drawn.kinds
+    if hands_over and "planned" not in kinds:
+        kinds = (*kinds, "planned")
+    moves, durable = moves or rivals or hands_over, draw_terms(seed)
     return msgspec.structs.replace(
         drawn,
         mailboxes=(mailboxes and faults is None and not draw_users(seed) and not durable.expires)
@@ -148,7 +157,8 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
         durable=durable,
         moves=moves,
         rivals=rivals,
-        kinds=RIVAL_KINDS if rivals else drawn.kinds,
+        hands_over=hands_over,
+        kinds=kinds,
         orphans=orphans < 0.5 and drawn.dies and quiet,
         by_content=found < 0.4 and drawn.kinds != ("planned",),
         retries=retries and "serializable" in drawn.kinds,
@@ -449,7 +459,10 @@ class ContentProgram:
                 take(await tx.subscribe(random.choice(FILTERS)))
 
             async def planned(events: ensue.Subscription) -> None:
-                take(events)
+                if where := self.moves.handed_over(bus, events):
+                    take_over(events, where)
+                else:
+                    take(events)
 
             await bus.on_invitation(invited)
             await self._take_invitations(bus, name)
@@ -507,6 +520,9 @@ class ContentProgram:
             return
         other, wanted = others[0] if self.drawn.rivals else random.choice(others)
         kind, client = random.choice(self.drawn.kinds), self._names[other]
+        if kind == "planned" and self.drawn.hands_over and random.random() < 0.5:
+            await self.moves.hand_over(bus, name, client)
+            return
         if kind == "planned":
             async with bus.transaction(isolation="planned", timeout=10.0) as plan:
                 made = await plan.subscribe(wanted.where)

@@ -21,10 +21,13 @@ from ensue.testing.swarm.judge import judge, judge_final
 from ensue.testing.swarm.rare_calls import UNORDERED
 from ensue.testing.swarm.topic_calls import ANSWER, clocks_jump
 
-__all__ = ["UnorderedCalls"]
+__all__ = ["SENDER", "UnorderedCalls"]
+
+SENDER = "plain-sender"
+"""The process that publishes without order."""
 
 TOPICS = ("plain.a", "plain.b")
-"""Topics of buses without order: all clients of a topic have the same order."""
+"""Topics of buses without order: all clients of a topic have the same order. They have no place."""
 FLUSH_S = 20.0
 MILD = frozenset({"slow_disks", "clock_steps", "clock_drifts"})
 """Faults that no connection notices."""
@@ -46,14 +49,14 @@ class UnorderedCalls:
         """Yield the processes that are to be started: their names and programs."""
         if UNORDERED in self._context.drawn.calls:
             yield "plain-reader", self._read
-            yield "plain-sender", self._send
+            yield SENDER, self._send
             yield "onlooker", self._look_on
 
     # -- A bus without order ----------------------------------------------------------------------
 
     async def _send(self) -> None:
         random, context = self._random, self._context
-        async with context.connect_in(None, "plain-sender", random) as bus:
+        async with context.connect_in(None, SENDER, random) as bus:
             self._sender = bus.name
             while not context.phase.calm:
                 for _ in range(random.choice((1, 1, 5, 20))):
