@@ -41,7 +41,7 @@ class Pending(msgspec.Struct, array_like=True):
     """This broker's numbers of the steps it caused, and of an invitation."""
     refused: str = ""
     advertised: list[str] = msgspec.field(default_factory=list)
-    """Advertisements that a client makes with it, outside of transactions."""
+    """Advertisements of a client of this broker that it makes, or restores after an abort."""
     answered: bool = False
     """Whether it was answered ahead of brokers that are away."""
     reached: int = 0
@@ -184,6 +184,8 @@ class Steps:
             return
         self.last_number += 1
         self.pending[self.last_number] = pending
+        spreading = dict.fromkeys(pending.advertised, self.last_number)
+        self._state.tables.spreading.update(spreading)
         for number in pending.waiting:
             self.causes.setdefault(number, []).append(self.last_number)
         self._answer_ahead(self.last_number)
@@ -227,13 +229,18 @@ class Steps:
             pending.refused = pending.refused or refused
             pending.reached += reached
             if not pending.waiting:
-                del self.pending[key]
-                self.answer(pending)
+                self._complete(key, pending)
             else:
                 self._answer_ahead(key)
-        returning = self._state.tables.returning
-        for name in [each for each, step in returning.items() if step not in self.pending]:
-            del returning[name]
+
+    def _complete(self, key: int, pending: Pending) -> None:
+        """Answer a step that waits for nothing more."""
+        del self.pending[key]
+        spreading = self._state.tables.spreading
+        for name in pending.advertised:
+            if spreading.get(name) == key:
+                del spreading[name]
+        self.answer(pending)
 
     def waiting_for(self, number: int) -> list[Pending]:
         """Return the pending steps that wait for a caused one."""
@@ -244,9 +251,8 @@ class Steps:
         """Answer all steps of a transaction that has ended."""
         for key, pending in list(self.pending.items()):
             if pending.transaction == transaction:
-                del self.pending[key]
                 pending.refused = reason
-                self.answer(pending)
+                self._complete(key, pending)
 
     def disown(self, hop: str) -> None:
         """Drop the pending answers to a departed client or neighbor."""
@@ -315,7 +321,6 @@ class Steps:
             away.update(dict.fromkeys(missing))
         self.answer(pending, tuple(sorted(away)))
         pending.answered = True
-        self._state.tables.returning.update(dict.fromkeys(pending.advertised, key))
 
     def _update_partial(self) -> None:
         """Mark subscriptions that may not reach every broker: they cover nothing."""
