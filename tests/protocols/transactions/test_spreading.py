@@ -1,12 +1,13 @@
-"""No transaction publishes under an advertisement that has not reached all brokers.
+"""Events under an advertisement that has not reached all brokers reach all subscribers, or none.
 
-It attracts subscriptions from everywhere: before, an event would reach some and not others.
+It attracts subscriptions from everywhere. Events of transactions are refused before, and others are
+sent to brokers that have not answered it.
 """
 
 from collections.abc import Callable
 
 import pytest
-from tests.protocols.transactions.harness import TransactionNet, adv, line, pub, sub
+from tests.protocols.transactions.harness import TransactionNet, adv, line, pub, sub, uadv
 
 HOMES = {"c1": "b0", "c2": "b1", "c3": "b3"}
 Spread = Callable[[TransactionNet], None]
@@ -18,6 +19,14 @@ def by_itself(net: TransactionNet) -> None:
 
 def within_an_atomic_transaction(net: TransactionNet) -> None:
     net.start("c3", adv("a", "x exists"), isolation="atomic")
+
+
+def after_an_abort(net: TransactionNet) -> None:
+    net.regular("c3", adv("a", "x exists"))
+    net.settle()
+    net.start("c3", uadv("a"), isolation="atomic", commit=False)
+    while not net.application.outcomes:
+        net.step()
 
 
 def in_a_plan(net: TransactionNet) -> None:
@@ -53,3 +62,30 @@ def test_event_under_an_advertisement_on_its_way_reaches_all_or_none(
         for client in HOMES:
             assert net.payloads(client)[-1] == "two", (seed, client)
     assert refused
+
+
+@pytest.mark.parametrize("advertise", [by_itself, within_an_atomic_transaction, after_an_abort])
+def test_event_outside_transactions_does_not_wait_for_an_advertisement(advertise: Spread) -> None:
+    sent = 0
+    for seed in range(120):
+        net = TransactionNet(line(4), HOMES, seed=seed)
+        for client in HOMES:
+            net.regular(client, sub("s", "x = 1"))
+        net.settle()
+        advertise(net)
+        for _ in range(seed % 20):
+            net.step()
+        if seed % 3 == 0:
+            net.crash("b3")
+        published = bool(net.broker("b3").tables.advertisements)
+        waits = bool(net.broker("b3").tables.spreading)
+        net.regular("c3", pub("one", x=1))
+        if net.flying["c3", "b3"]:
+            net.step_on(("c3", "b3"))
+        net.settle()
+        got = [net.payloads(client) for client in HOMES]
+        assert got in ([["one"]] * 3, [[]] * 3), seed
+        assert got[0] or not published, seed
+        sent += waits and bool(got[0])
+        net.at_rest()
+    assert sent

@@ -10,8 +10,9 @@ brokers that are away is answered with their names, and once more when they have
 subscription answered so covers no other subscription: its own second answer would not reach the
 client of the covered one. Nor does one whose transaction may abort before its step is answered:
 the client of the covered one would be refused, too. An advertisement may attract subscriptions of a
-broker that is away: until that broker answers, it is sent all publications that match the
-advertisement (`unknowing`).
+broker that is away, or that it has not reached yet: until that broker answers, it is sent all
+publications outside of transactions that match the advertisement (`unknowing`). That holds for
+regular advertisements, those restored after an abort, and those of atomic transactions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -122,7 +123,8 @@ class Steps:
             self._undecided[number] = subscribed
             self._update_partial()
         advertised = [change for change in changes if change.action == f.ADVERTISE]
-        if advertised and pending.hop and not pending.transaction:
+        is_visible = shared or not pending.transaction
+        if advertised and is_visible and (pending.hop or pending.advertised):
             self._announce(number, neighbor, advertised)
         step = Step(
             number=number,

@@ -21,7 +21,8 @@ behind a subscription of the same name that waits here (S7).
 
 HAZARD: a client that subscribes by itself while a plan is under way may get some of the plan's
 publications and not others: use a serializable transaction where that matters. The same holds for
-all subscribers if a plan withdraws an advertisement that another open transaction made and uses. A
+all subscribers if a plan withdraws an advertisement that another open transaction made and uses.
+What a client publishes by itself under an advertisement of an open plan may reach some only. A
 subscription that ends or moves before the plan is closed gets none of them (`still_owed`).
 """
 
