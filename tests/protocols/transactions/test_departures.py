@@ -140,7 +140,7 @@ def test_regular_events_do_not_wait_for_restored_advertisements() -> None:
     for name in ("b0", "b1"):
         net.timer(name)
     settle_but(net, away("b2"))
-    assert net.broker("b0").tables.returning
+    assert net.broker("b0").tables.spreading
     net.regular("c0", pub("later", x=1))
     settle_but(net, away("b2"))
     assert net.payloads("c1") == ["later"]

@@ -132,7 +132,7 @@ def test_restored_advertisement_is_usable_once_it_is_at_all_brokers(
         assert net.payloads("c1") == net.payloads("c2") == ["one"] * (not why), seed
         refused += any("has not reached all brokers" in each for each in net.answers("c3").values())
         net.at_rest()
-        assert not net.broker("b3").tables.returning
+        assert not net.broker("b3").tables.spreading
         assert net.run("c3", pub("two", x=1), isolation=isolation) == ""
         assert net.payloads("c1")[-1:] == net.payloads("c2")[-1:] == ["two"]
     assert refused

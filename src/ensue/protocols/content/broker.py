@@ -159,7 +159,7 @@ class ContentBroker:
             for neighbor, following in state.tables.apply(change, hop).items():
                 outputs.setdefault(neighbor, []).extend(following)
         pending = Pending("" if number is None else hop, number or 0)
-        if pending.hop in state.clients:
+        if hop in state.clients:
             pending.advertised = [each.name for each in changes if each.action == f.ADVERTISE]
         self._steps.wait_for_coverers(pending, changes, state.tables)
         self._steps.pass_on(outputs, pending)

@@ -65,13 +65,13 @@ def uncovered(publication: Publication, client: str, tables: Tables, *, within: 
     the event would reach some subscribers and not others.
     """
     event = event_of(publication.attributes)
-    returning = ""
+    spreading = ""
     for name in tables.advertised(event, client):
-        if not within or name not in tables.returning:
+        if not within or name not in tables.spreading:
             return ""
-        returning = name
-    if returning:
-        return f"{returning!r} has not reached all brokers: try again"
+        spreading = name
+    if spreading:
+        return f"{spreading!r} has not reached all brokers: try again"
     return f"no advertisement of {client} covers it"
 
 

@@ -10,8 +10,9 @@ brokers that are away is answered with their names, and once more when they have
 subscription answered so covers no other subscription: its own second answer would not reach the
 client of the covered one. Nor does one whose transaction may abort before its step is answered:
 the client of the covered one would be refused, too. An advertisement may attract subscriptions of a
-broker that is away: until that broker answers, it is sent all publications that match the
-advertisement (`unknowing`).
+broker that is away, or that it has not reached yet: until that broker answers, it is sent all
+publications outside of transactions that match the advertisement (`unknowing`). That holds for
+regular advertisements, those restored after an abort, and those of atomic transactions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,7 @@ class Pending(msgspec.Struct, array_like=True):
     """This broker's numbers of the steps it caused, and of an invitation."""
     refused: str = ""
     advertised: list[str] = msgspec.field(default_factory=list)
-    """Advertisements that a client makes with it, outside of transactions."""
+    """Advertisements of a client of this broker that it makes, or restores after an abort."""
     answered: bool = False
     """Whether it was answered ahead of brokers that are away."""
     reached: int = 0
@@ -122,7 +123,8 @@ class Steps:
             self._undecided[number] = subscribed
             self._update_partial()
         advertised = [change for change in changes if change.action == f.ADVERTISE]
-        if advertised and pending.hop and not pending.transaction:
+        is_visible = shared or not pending.transaction
+        if advertised and is_visible and (pending.hop or pending.advertised):
             self._announce(number, neighbor, advertised)
         step = Step(
             number=number,
@@ -184,6 +186,8 @@ class Steps:
             return
         self.last_number += 1
         self.pending[self.last_number] = pending
+        spreading = dict.fromkeys(pending.advertised, self.last_number)
+        self._state.tables.spreading.update(spreading)
         for number in pending.waiting:
             self.causes.setdefault(number, []).append(self.last_number)
         self._answer_ahead(self.last_number)
@@ -227,13 +231,18 @@ class Steps:
             pending.refused = pending.refused or refused
             pending.reached += reached
             if not pending.waiting:
-                del self.pending[key]
-                self.answer(pending)
+                self._complete(key, pending)
             else:
                 self._answer_ahead(key)
-        returning = self._state.tables.returning
-        for name in [each for each, step in returning.items() if step not in self.pending]:
-            del returning[name]
+
+    def _complete(self, key: int, pending: Pending) -> None:
+        """Answer a step that waits for nothing more."""
+        del self.pending[key]
+        spreading = self._state.tables.spreading
+        for name in pending.advertised:
+            if spreading.get(name) == key:
+                del spreading[name]
+        self.answer(pending)
 
     def waiting_for(self, number: int) -> list[Pending]:
         """Return the pending steps that wait for a caused one."""
@@ -244,9 +253,8 @@ class Steps:
         """Answer all steps of a transaction that has ended."""
         for key, pending in list(self.pending.items()):
             if pending.transaction == transaction:
-                del self.pending[key]
                 pending.refused = reason
-                self.answer(pending)
+                self._complete(key, pending)
 
     def disown(self, hop: str) -> None:
         """Drop the pending answers to a departed client or neighbor."""
@@ -315,7 +323,6 @@ class Steps:
             away.update(dict.fromkeys(missing))
         self.answer(pending, tuple(sorted(away)))
         pending.answered = True
-        self._state.tables.returning.update(dict.fromkeys(pending.advertised, key))
 
     def _update_partial(self) -> None:
         """Mark subscriptions that may not reach every broker: they cover nothing."""

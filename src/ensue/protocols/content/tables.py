@@ -57,7 +57,7 @@ class TablesRecord(msgspec.Struct, frozen=True, array_like=True):
     subscriptions: dict[str, Entry]
     passed: dict[str, dict[str, str]]
     loose: list[str] = []
-    returning: dict[str, int] = {}
+    spreading: dict[str, int] = {}
 
 
 class LayerRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -81,11 +81,11 @@ class Tables:
         """Subscriptions of plans: no answer reports that they have reached every broker."""
         self.owns_loose = True
         """Whether these tables maintain `loose`; a layer only reads that of its base."""
-        self.returning: dict[str, int] = {}
-        """Advertisements under way to all brokers, each with its step.
+        self.spreading: dict[str, int] = {}
+        """Advertisements of clients here that are under way to all brokers, each with its step.
 
-        They are restored after an abort, or were answered ahead of brokers that are away. Until
-        their step is answered no transaction publishes under them.
+        0: it is an operation of a plan. Until all brokers have it no transaction publishes under
+        it. Events outside of transactions go to brokers without it, too (`steps`).
         """
         self.settling: set[str] = set()
         """Subscriptions that change with a transaction not committed at all brokers."""
@@ -99,7 +99,7 @@ class Tables:
             for neighbor, passed in record.passed.items():
                 self.passed[neighbor].update(passed)
             self.loose.update(record.loose)
-            self.returning.update(record.returning)
+            self.spreading.update(record.spreading)
 
     def record(self) -> TablesRecord:
         """Return the tables as they are persisted."""
@@ -108,7 +108,7 @@ class Tables:
             dict(self.subscriptions),
             {neighbor: dict(passed) for neighbor, passed in self.passed.items()},
             sorted(self.loose),
-            dict(self.returning),
+            dict(self.spreading),
         )
 
     # -- Questions ------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class Layer:
         self.tables.subscriptions = self._subscriptions
         self.tables.passed.update(self._passed)
         self.tables.loose, self.tables.owns_loose = base.loose, False
-        self.tables.returning = base.returning
+        self.tables.spreading = base.spreading
 
     def add_neighbor(self, neighbor: str) -> None:
         """Add a neighbor that joins; the base has it already."""

@@ -71,7 +71,7 @@ class TransactionBroker:
         self.topology = Topology(state, steps)
         contexts: dict[str, Context] = {}
         plans: dict[str, r.Plan] = {}
-        compensation = self.compensation_type(state, steps, content, contexts, plans)
+        compensation = self.compensation_type(state, content, contexts, plans)
         self.commit = self.commit_type(state, steps, compensation, contexts)
         self.operations = self.operations_type(
             state, steps, content, contexts, self.commit.coordinates

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from ensue.protocols.content.broker import ContentBroker
-from ensue.protocols.content.frames import ADVERTISE, UNSUBSCRIBE, Change
+from ensue.protocols.content.frames import UNSUBSCRIBE, Change
 from ensue.protocols.content.refusals import INVERSE
 from ensue.protocols.content.state import BrokerState
-from ensue.protocols.content.steps import Steps
 from ensue.protocols.transactions.contexts import Context, Delivery, Issued
 from ensue.protocols.transactions.records import Plan
 
@@ -30,13 +29,11 @@ class Compensation:
     def __init__(
         self,
         state: BrokerState,
-        steps: Steps,
         content: ContentBroker,
         contexts: Mapping[str, Context],
         plans: Mapping[str, Plan],
     ) -> None:
         self._state = state
-        self._steps = steps
         self._content = content
         self._contexts = contexts
         self._plans = plans
@@ -54,11 +51,7 @@ class Compensation:
                 self.keep_withdrawn([Issued(one.client, withdrawal, None)])
             elif before is not None and not self._leave_to_another(one):
                 restored = Change(_INVERSE[change.action], change.name, before.where)
-                number = self._steps.last_number
                 self._content.change((restored,), one.client)
-                latest = self._steps.last_number
-                if number < latest in self._steps.pending and restored.action == ADVERTISE:
-                    self._state.tables.returning[restored.name] = latest
 
     def withdraw(self, issued: list[Issued]) -> None:
         """Withdraw what was committed for clients that left after the vote."""

@@ -161,6 +161,7 @@ class Operations:
             context.issued.append(Issued(client, frame.change, before))
             changes = (frame.change,)
         pending = Pending(client, frame.number, frame.transaction, frame.path)
+        pending.advertised = [each.name for each in changes if each.action == f.ADVERTISE]
         awaited = not context.isolated or any(each.action in _FLOODED for each in changes)
         self.perform(context, pending, client, changes, frame.publication, awaited=awaited)
 

@@ -21,7 +21,8 @@ behind a subscription of the same name that waits here (S7).
 
 HAZARD: a client that subscribes by itself while a plan is under way may get some of the plan's
 publications and not others: use a serializable transaction where that matters. The same holds for
-all subscribers if a plan withdraws an advertisement that another open transaction made and uses. A
+all subscribers if a plan withdraws an advertisement that another open transaction made and uses.
+What a client publishes by itself under an advertisement of an open plan may reach some only. A
 subscription that ends or moves before the plan is closed gets none of them (`still_owed`).
 """
 
@@ -274,8 +275,7 @@ class Plans:
         wholes: list[str] = []
         if whole and change is not None:
             if not hop:
-                before = state.tables.table(change).get(change.name)
-                plan.issued.append(Issued(operation.client, change, before))
+                self._issue(plan, operation.client, change)
             wholes = self.change(plan, change, origin)
             if wholes and change.action == f.SUBSCRIBE:
                 state.tables.loose.add(change.name)
@@ -297,6 +297,13 @@ class Plans:
             plan.echoes[path] = behind
         else:
             self.processed(name, plan, path)
+
+    def _issue(self, plan: Plan, client: str, change: Change) -> None:
+        """Note a change of a client here; an advertisement is on its way until it is processed."""
+        tables = self._state.tables
+        plan.issued.append(Issued(client, change, tables.table(change).get(change.name)))
+        if change.action == f.ADVERTISE:
+            tables.spreading[change.name] = 0
 
     def change(self, plan: Plan, change: Change, hop: str) -> list[str]:
         """Change the tables; return the neighbors that need the change as an operation.
@@ -322,6 +329,9 @@ class Plans:
         plan.processed[path] = None
         self._state.record(action="received", event=f"{name}#{path}", transaction=name)
         change, hop = plan.operations[path].change, plan.arrived[path][0]
+        spreading = self._state.tables.spreading
+        if change is not None and not hop and spreading.get(change.name) == 0:
+            del spreading[change.name]
         if change is not None and change.action in _FLOODED and hop:
             self._state.send(hop, t.Echo(transaction=name, path=path))
 
