@@ -1,4 +1,4 @@
-"""Programs of the swarm use the whole public API: a call or option that none uses is judged by none."""
+"""Programs of the swarm use the whole public API: what none of them uses is not judged."""
 
 import inspect
 import sys

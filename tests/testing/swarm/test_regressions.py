@@ -114,11 +114,11 @@ from ensue.testing.swarm import draw, run
         # The judge: faults struck for 100 s. Durable subscriptions, suspended or cut off, left
         # topics before events came that others had got; they counted as owed after 20 s.
         ("total", 2034),
-        # On a slow link, a reader with a small `pending_max` was paused and resumed while an answer of
-        # the log arrived, and requested it again each time: its connection was busy for a minute.
+        # On a slow link, a reader with a small `pending_max` was paused and resumed while an answer
+        # of the log arrived, and requested it again each time: its connection was busy for minutes.
         ("total", 1802),
-        # A client closed its connection while a heartbeat arrived, which was answered by a reset: the
-        # server lost its farewell, and kept its session.
+        # A client closed its connection while a heartbeat arrived, which was answered by a reset:
+        # the server lost its farewell, and kept its session.
         ("total", 1002),
         # A publisher left on a connection that the network had forgotten: its registry kept it.
         ("causal", 1025),
@@ -130,8 +130,8 @@ from ensue.testing.swarm import draw, run
         ("total", 92),
         # The same, for what that run had finished behind the last unfinished event.
         ("causal", 1221),
-        # The judge: a client without permission for all topics subscribed anew, 30 ms after the last
-        # events were published.
+        # The judge: a client without permission for all topics subscribed anew, 30 ms after the
+        # last events were published.
         ("merged", 2010),
         # The program: a client with manual acknowledgements held two of three events for half a
         # second, in which merged order dropped, as documented, all last events of a publisher.

@@ -84,9 +84,9 @@ class Subscriber:
     makes a durable subscription go on if a log is not the one that it read. `matches` says of each
     event in its turn whether the application gets it; others are discarded. `room` is how many
     events the application takes before it pauses the subscriber; 0: any number. `records` is what
-    an earlier incarnation persisted. Changes are numbered from behind `life` on: where a name is used
-    again after its records were given up, it has to be higher each time, so that no node takes a
-    change for one that it has seen.
+    an earlier incarnation persisted. Changes are numbered from behind `life` on: where a name is
+    used again after its records were given up, it has to be higher each time, so that no node takes
+    a change for one that it has seen.
     """
 
     def __init__(
