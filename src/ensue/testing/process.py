@@ -68,12 +68,15 @@ class _Worker:
 
 
 class _RowSink:
-    """Adds the rows of one process to the trace of the world."""
+    """Adds the rows of one bus to the trace of the world."""
 
     def __init__(self, host: "Host") -> None:
         self._host = host
+        self.node = ""
+        """The bus; empty before its first row."""
 
     def append(self, row: Row, /) -> None:
+        self.node = row.node
         self._host.world.record(self._host, row)
 
 
@@ -87,6 +90,7 @@ class Host(platform.Platform):
         self.process: Process | None = None
         self.nodes: dict[str, None] = {}
         """The buses of its process with rows in the trace."""
+        self.last_sink = _RowSink(self)
         self.suspended_ns = 0
         """How long the machine was suspended, altogether."""
         self._offset_ns = 0
@@ -97,8 +101,9 @@ class Host(platform.Platform):
 
     @property
     def trace_sink(self) -> "_RowSink":  # type: ignore[override]
-        """Takes the rows of all buses, with the true time."""
-        return _RowSink(self)
+        """Takes the rows of a new bus, with the true time."""
+        self.last_sink = _RowSink(self)
+        return self.last_sink
 
     @property
     def clock(self) -> Clock:
@@ -316,8 +321,8 @@ class Process:
 
     @property
     def last_bus(self) -> str:
-        """The bus that its trace mentioned first last; empty: none."""
-        return next(reversed(self.machine.nodes), "")
+        """The bus that connected last; empty: none, or it has no rows."""
+        return self.machine.last_sink.node
 
     def waits(self) -> list[str]:
         """Return where its tasks wait, to debug a hang."""
