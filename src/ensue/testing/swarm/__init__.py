@@ -20,6 +20,7 @@ from ensue.testing.swarm.absences import (
     without_unnoticed,
 )
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
+from ensue.testing.swarm.content_draw import ContentDraw, draw_content
 from ensue.testing.swarm.content_judge import judge_content
 from ensue.testing.swarm.judge import SECOND_NS, judge, judge_final, judge_prompt
 from ensue.testing.swarm.losses import without_explained
@@ -43,11 +44,7 @@ from ensue.testing.swarm.total_content import (
     draw_total_content,
     judge_total_content,
 )
-from ensue.testing.swarm.transactions import (
-    ContentDraw,
-    ContentProgram,
-    draw_content,
-)
+from ensue.testing.swarm.transactions import ContentProgram
 from ensue.testing.world import World
 
 SLOW_MS = (0.05, 40.0)

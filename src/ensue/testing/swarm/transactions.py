@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
-import msgspec
-
 import ensue
 from ensue.core.errors import (
     EventsInDoubt,
@@ -17,37 +15,24 @@ from ensue.core.errors import (
 )
 from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
-from ensue.testing.faults import Faults, Striker, draw_faults
+from ensue.testing.faults import Striker
 from ensue.testing.process import Process
 from ensue.testing.swarm.callers import make_callers
 from ensue.testing.swarm.client_watch import ClientWatch
-from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients, draw_users
-from ensue.testing.swarm.durable_calls import DurableTerms, draw_terms
+from ensue.testing.swarm.content_draw import KINDS, ContentDraw
+from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients
 from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
 from ensue.testing.swarm.mailboxes import Mailboxes
 from ensue.testing.swarm.moves import Moves
-from ensue.testing.swarm.networks import draw_network, late_s
-from ensue.testing.swarm.rare_calls import draw_calls
-from ensue.testing.swarm.rare_faults import (
-    add_rare_faults,
-    long_busy_s,
-    long_settle_s,
-    may_expire,
-    rarely,
-)
+from ensue.testing.swarm.networks import late_s
+from ensue.testing.swarm.rare_faults import long_busy_s, long_settle_s, may_expire
 from ensue.testing.swarm.users import MEMBER, READER, content_access
 from ensue.testing.world import World
 
-__all__ = ["ContentDraw", "ContentProgram", "draw_content"]
+__all__ = ["ContentProgram"]
 
 BUSY_S = 15.0
 SETTLE_S = 40.0
-KINDS = ("serializable", "atomic", "planned")
-RIVALS = 5
-"""The number of the generator of rivals. With it, seeds that tests note draw none."""
-RIVAL_KINDS = ("serializable", "planned")
-HANDS_OVER = 12
-"""The number of the generator of plans that give subscriptions away. See `RIVALS`."""
 NEWCOMER_S = 8.0
 """How soon a new client is served while another broker is paused: away after 2 s, and a margin."""
 HEIR_S = 6.0
@@ -55,8 +40,6 @@ HEIR_S = 6.0
 LATE_S = 1.0
 """By how much the decision about a plan may pass its timeout: messages travel."""
 RETRIES = 3
-MAILBOXES = 2
-"""The number of the generator: with this, few seeds that tests note have a durable subscription."""
 UNDONE = b"undone"
 """The payload of events in blocks that raise: no client may get them."""
 FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
@@ -64,111 +47,6 @@ FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
 
 class _UndoError(Exception):
     """A transaction is to be undone."""
-
-
-class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
-    """What a seed stands for."""
-
-    seed: int
-    servers: int
-    sync_s: float
-    clients: int
-    kinds: tuple[str, ...]
-    pause_s: float
-    """The mean time between two operations of a client."""
-    pending_max: int
-    """Small: slow readers have no room for whole transactions."""
-    streams: bool
-    """Whether a client publishes all the time, while subscriptions move."""
-    pauses_broker: bool
-    """Whether a broker is paused while a new client uses another one."""
-    dies: bool
-    """Whether a coordinator is killed within a transaction that has a long timeout."""
-    faults: Faults
-    moves: bool = False
-    """Whether clients move subscriptions to each other while a client publishes all the time."""
-    holds: bool = False
-    """Whether clients decide about some of their plans later."""
-    retries: bool = False
-    """Whether clients repeat transactions that conflict."""
-    calls: tuple[str, ...] = ()
-    """Calls that few programs make."""
-    network: str = ""
-    """What is unusual about the network; empty: nothing."""
-    users: bool = False
-    """Whether clients have to log in, and some try what they may not do."""
-    by_content: bool = False
-    """Whether clients invite each other by content."""
-    orphans: bool = False
-    """Whether the coordinator that is killed has invited another client."""
-    rivals: bool = False
-    """Whether clients take over the same subscription at the same time."""
-    hands_over: bool = False
-    """Whether clients plan that others have their subscriptions."""
-    mailboxes: bool = False
-    """Whether processes read a durable subscription, one after the other."""
-    durable: DurableTerms = DurableTerms()
-    """How servers treat durable subscriptions."""
-
-    @property
-    def logins(self) -> bool:
-        """Whether clients have to log in."""
-        return self.users or self.durable.logins
-
-
-def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
-    """Draw a program and its faults."""
-    random = Random(f"{seed}/draw/transactions")  # noqa: S311 - replays a seed
-    drawn = ContentDraw(
-        seed=seed,
-        servers=random.choice((1, 2, 3)),
-        sync_s=random.choice((0.0, 0.0, 0.2)),
-        clients=random.randint(2, 4),
-        kinds=tuple(random.sample(KINDS, random.randint(1, 3))),
-        pause_s=random.choice((0.2, 0.5, 1.0)),
-        pending_max=random.choice((3, 1_000)),
-        streams=random.random() < 0.3,
-        pauses_broker=random.random() < 0.5,
-        dies=random.random() < 0.5,
-        faults=draw_faults(random, allowed=faults),
-    )
-    if faults is None:
-        rare = add_rare_faults(drawn.faults, seed, "transactions")
-        network = draw_network(seed, "transactions")
-        drawn = msgspec.structs.replace(drawn, faults=rare, network=network)
-    quiet = not drawn.faults.rates and not drawn.network
-    moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
-    holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
-    retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
-    found = Random(f"{seed}/draw/transactions/unknown recipients").random()  # noqa: S311 - as above
-    orphans = Random(f"{seed}/draw/transactions/participants").random()  # noqa: S311 - as above
-    mailboxes = rarely("mailboxes", MAILBOXES, seed, "transactions") is not None
-    rivals = rarely("rivals", RIVALS, seed, "transactions") is not None and faults is None
-    hands_over = rarely("handed over", HANDS_OVER, seed, "transactions") is not None
-    hands_over = hands_over and not rivals and faults is None
-    kinds = RIVAL_KINDS if rivals else drawn.kinds
-    if hands_over and "planned" not in kinds:
-        kinds = (*kinds, "planned")
-    moves, durable = moves or rivals or hands_over, draw_terms(seed)
-    return msgspec.structs.replace(
-        drawn,
-        mailboxes=(mailboxes and faults is None and not draw_users(seed) and not durable.expires)
-        or durable.logins,
-        durable=durable,
-        moves=moves,
-        rivals=rivals,
-        hands_over=hands_over,
-        kinds=kinds,
-        orphans=orphans < 0.5 and drawn.dies and quiet,
-        by_content=found < 0.4 and drawn.kinds != ("planned",),
-        retries=retries and "serializable" in drawn.kinds,
-        holds=holds and "planned" in drawn.kinds,
-        streams=drawn.streams or moves,
-        pauses_broker=drawn.pauses_broker and quiet and drawn.servers > 1,
-        dies=drawn.dies and quiet,
-        calls=draw_calls(seed, "transactions"),
-        users=draw_users(seed),
-    )
 
 
 class ContentProgram:
