@@ -51,10 +51,11 @@ def draw_mishap(random: Random, *, servers: int, sync_s: float) -> str:
 
 
 class Mishap:
-    """One mishap of one server."""
+    """One mishap of one server; without a kind, none."""
 
     def __init__(self, world: World, cluster: Cluster, kind: str) -> None:
         self._world, self._cluster, self.kind = world, cluster, kind
+        self._task: asyncio.Task[None] | None = None
         self._random = world.generator("mishap")
         self.lost_ns: int | None = None
         """When a server lost events that had receipts."""
@@ -104,8 +105,25 @@ class Mishap:
         """
         return self.is_refused and (anywhere or self.lost_topics != ())
 
-    async def strike(self) -> None:
+    def judge(self) -> list[str]:
+        """Return what is wrong about it, and which servers refused to start without a reason."""
+        return self.problems + [
+            f"{name} refused to start: {why}"
+            for name, why in self._cluster.damaged.items()
+            if not self.is_accepted or name != self.server
+        ]
+
+    def begin(self) -> None:
         """Let it happen at some time of the next seconds."""
+        if self.kind:
+            self._task = asyncio.get_running_loop().create_task(self._happen())
+
+    async def ended(self) -> None:
+        """Wait until it is over: a disk that only failed works again."""
+        if self._task is not None:
+            await self._task
+
+    async def _happen(self) -> None:
         random = self._random
         server = self._cluster.processes[random.choice(self._cluster.names)]
         disk = server.machine.disk

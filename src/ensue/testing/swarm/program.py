@@ -140,8 +140,7 @@ class Program:
         striker = Striker(world, [self.cluster], drawn.faults, brokers=self._brokers)
         striker.log = self.faults
         striker.start()
-        loop = asyncio.get_running_loop()
-        others = [loop.create_task(self.mishap.strike())] if drawn.mishap else []
+        self.mishap.begin()
         if drawn.stranger:
             await asyncio.sleep(3.0)
             self._start("stranger", self._differ, self._generator())
@@ -158,22 +157,18 @@ class Program:
         self.over, self.over_ns = True, world.now_ns
         self._client_watch.over()
         await self._end()
-        await asyncio.gather(*others)
+        await self.mishap.ended()
         forgotten = self.calls.forgotten.names
         self.problems += await judge_leaks(
             self.cluster, self.clients, self._closed, forgotten=forgotten
         )
         self.cluster.close()
         self.faults += self.mishap.log
-        self.problems += [*self.mishap.problems, *striker.hung]
+        self.problems += [*self.mishap.judge(), *striker.hung]
         if drawn.mishap == "flipped" and self._saw_damage and not self.cluster.damaged:
             self.problems.append(
                 "refusal: clients got an error about damage, and the server goes on"
             )
-        if not self.mishap.is_refused:
-            self.problems += [
-                f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
-            ]
 
     def _start_others(self) -> None:
         drawn = self.drawn
