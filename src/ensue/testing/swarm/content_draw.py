@@ -7,6 +7,7 @@ import msgspec
 from ensue.testing.faults import Faults, draw_faults
 from ensue.testing.swarm.denied_clients import draw_users
 from ensue.testing.swarm.durable_calls import DurableTerms, draw_terms
+from ensue.testing.swarm.mishaps import draw_rare_mishap
 from ensue.testing.swarm.networks import draw_network
 from ensue.testing.swarm.rare_calls import draw_calls
 from ensue.testing.swarm.rare_faults import add_rare_faults, rarely
@@ -52,6 +53,8 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that few programs make."""
     network: str = ""
     """What is unusual about the network; empty: nothing."""
+    mishap: str = ""
+    """What happens to the disk of a server; empty: nothing."""
     users: bool = False
     """Whether clients have to log in, and some try what they may not do."""
     by_content: bool = False
@@ -66,6 +69,11 @@ class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     """Whether processes read a durable subscription, one after the other."""
     durable: DurableTerms = DurableTerms()
     """How servers treat durable subscriptions."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing goes wrong but what the program does itself."""
+        return not self.faults.rates and not self.network and not self.mishap
 
     @property
     def logins(self) -> bool:
@@ -92,8 +100,9 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     if faults is None:
         rare = add_rare_faults(drawn.faults, seed, "transactions")
         network = draw_network(seed, "transactions")
-        drawn = msgspec.structs.replace(drawn, faults=rare, network=network)
-    quiet = not drawn.faults.rates and not drawn.network
+        mishap = draw_rare_mishap(seed, "transactions")
+        drawn = msgspec.structs.replace(drawn, faults=rare, network=network, mishap=mishap)
+    quiet = drawn.is_quiet
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
     holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
     retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above

@@ -16,9 +16,10 @@ from ensue.core.lineage import DAMAGED, REPLACED, ROLLED_BACK
 from ensue.protocols.shared.state_store import FORGOTTEN
 from ensue.testing.cluster import DATA, Cluster
 from ensue.testing.process import Process
+from ensue.testing.swarm.rare_faults import rarely
 from ensue.testing.world import World
 
-__all__ = ["FORGETFUL", "MISHAPS", "Mishap", "draw_mishap"]
+__all__ = ["FORGETFUL", "MISHAPS", "Mishap", "draw_mishap", "draw_rare_mishap"]
 
 MISHAPS = ("full", "failing", "flipped", "cut", "lost", "rolled back")
 FORGETFUL = ("lost", "rolled back")
@@ -33,6 +34,8 @@ _UNNOTICED = frozenset({FORGOTTEN, ROLLED_BACK})
 """Reasons of subscriptions that a station on a broker lost before it was asked for its log."""
 HARMLESS_FAULTS = ("server_kills", "client_kills", "resets")
 """Faults that may strike in the same run."""
+NUMBER = 14255
+"""Of the generator: with it, seeds that tests note draw no mishap."""
 REFUSED_S = 20.0
 """How soon a server has refused a log that is cut, or not its own."""
 
@@ -50,11 +53,27 @@ def draw_mishap(random: Random, *, servers: int, sync_s: float) -> str:
     return random.choice(possible)
 
 
-class Mishap:
-    """One mishap of one server; without a kind, none."""
+def draw_rare_mishap(seed: int, order: str) -> str:
+    """Draw what happens to a disk in orders where few programs have it; empty: nothing.
 
-    def __init__(self, world: World, cluster: Cluster, kind: str) -> None:
+    Faults stay as they are, whatever happens.
+    """
+    random = rarely("mishap", NUMBER, seed, order)
+    return "" if random is None else random.choice(("full", "failing"))
+
+
+class Mishap:
+    """One mishap of one server; without a kind, none.
+
+    With `ends_server` the server is ended then. It notices when it stops or starts, also if it
+    would not read or write anything otherwise.
+    """
+
+    def __init__(
+        self, world: World, cluster: Cluster, kind: str, *, ends_server: bool = False
+    ) -> None:
         self._world, self._cluster, self.kind = world, cluster, kind
+        self._ends_server = ends_server
         self._task: asyncio.Task[None] | None = None
         self._random = world.generator("mishap")
         self.lost_ns: int | None = None
@@ -134,13 +153,15 @@ class Mishap:
         await asyncio.sleep(random.uniform(0.5, 8.0))
         match self.kind:
             case "full":
-                disk.full_after = random.randint(0, 5_000)
+                disk.full_after = random.randint(0, 100 if self._ends_server else 5_000)
                 self._note(f"full disk of {server.name}")
+                self._end(server)
                 await asyncio.sleep(random.uniform(1.0, 4.0))
                 disk.full_after = None
             case "failing":
                 disk.fails_sync = True
                 self._note(f"failing disk of {server.name}")
+                self._end(server)
                 await asyncio.sleep(random.uniform(0.1, 4.0))
                 if self._cluster.loses_power_safely:
                     self._note(f"power cut {server.name}")
@@ -162,6 +183,15 @@ class Mishap:
 
     def _note(self, what: str) -> None:
         self.log.append(f"{self._world.now_s:.3f} s: {what}")
+
+    def _end(self, server: Process) -> None:
+        if self._ends_server and server.alive:
+            how = self._random.choice(("stop", "kill"))
+            self._note(f"{how} {server.name}")
+            if how == "stop":
+                server.terminate()
+            else:
+                server.kill()
 
     def _down(self, server: Process) -> None:
         self._cluster.down[server.name] = None

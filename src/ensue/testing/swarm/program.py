@@ -90,7 +90,7 @@ class Program:
             access=access(drawn.outsider) if drawn.users else Access(),
             sequencer=sequenced(causal=getattr(drawn.order, "causal", True)),
         )
-        self.mishap = Mishap(world, self.cluster, drawn.mishap)
+        self.mishap = Mishap(world, self.cluster, drawn.mishap, ends_server=drawn.writes_little)
         self.clients: list[Process] = []
         self.faults: list[str] = []
         """What struck, and when: one list, also while the program runs."""

@@ -23,6 +23,7 @@ from ensue.testing.swarm.content_draw import KINDS, ContentDraw
 from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients
 from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
 from ensue.testing.swarm.mailboxes import Mailboxes
+from ensue.testing.swarm.mishaps import Mishap
 from ensue.testing.swarm.moves import Moves
 from ensue.testing.swarm.networks import late_s
 from ensue.testing.swarm.rare_faults import long_busy_s, long_settle_s, may_expire
@@ -63,6 +64,7 @@ class ContentProgram:
             reconfigure=drawn.durable.in_life,
             **drawn.durable.server_options(),
         )
+        self.mishap = Mishap(world, self.cluster, drawn.mishap)
         self.late_s = long_settle_s(drawn.faults) + late_s(drawn.network)
         """How much later than usual all clients are connected again."""
         self.clients: list[Process] = []
@@ -102,10 +104,12 @@ class ContentProgram:
         striker.log = self.faults
         await asyncio.sleep(1.0)
         striker.start()
+        self.mishap.begin()
         await asyncio.sleep(BUSY_S / 2 + long_busy_s(drawn.faults))
         if drawn.pauses_broker:
             await self._pause_broker()
         await asyncio.sleep(BUSY_S / 2)
+        await self.mishap.ended()
         await striker.stop()
         self.calm, self.calm_ns = True, world.now_ns
         self._watch.healed(self.clients)
@@ -127,10 +131,8 @@ class ContentProgram:
         self.problems += mailboxes.judge()
         self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
-        self.problems += striker.hung
-        self.problems += [
-            f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
-        ]
+        self.faults += self.mishap.log
+        self.problems += [*self.mishap.judge(), *striker.hung]
 
     def _start_callers(self) -> None:
         for caller in make_callers(
@@ -513,7 +515,7 @@ class ContentProgram:
                 if end == "abort":
                     await plan.abort()
                 raise _UndoError
-        if wait_s > timeout_s + LATE_S and not self.drawn.faults.rates:
+        if wait_s > timeout_s + LATE_S and self.drawn.is_quiet:
             self.problems.append(f"late: a plan was committed {wait_s:.1f} s after {timeout_s:g} s")
 
     async def _retry(self, bus: ensue.Bus, timeout_s: float) -> None:
@@ -555,7 +557,7 @@ class ContentProgram:
             self.problems.append(f"invited: {count} clients were invited, {len(done)} took part")
         missed = [each for each in takers if self._names.get(each) != bus.name]
         missed = [each for each in missed if each in self._takers and each not in done]
-        if x > 0 and missed and not self.drawn.faults.rates:
+        if x > 0 and missed and self.drawn.is_quiet:
             self.problems.append(f"invited: {', '.join(missed)} was not found")
 
     def _check_attempts(self, events: ensue.Subscription, payload: bytes) -> None:
