@@ -75,6 +75,7 @@ def test_seeds_with_a_rare_network_or_user_find_no_problem(order: str, what: str
         ("merged", "failing"),
         ("deadline", "full"),
         ("transactions", "failing"),
+        ("transactions", "flipped"),
     ],
 )
 def test_seeds_with_a_rare_mishap_find_no_problem(order: str, mishap: str) -> None:

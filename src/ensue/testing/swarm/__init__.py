@@ -140,10 +140,11 @@ def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
         return judge_operations(program, rows)
     if isinstance(program, TotalContentProgram):
         return judge_total_content(program, rows)
-    found = judge_content(rows) + judge_moves(
-        rows, program.moves.confirmed, program.calm_ns, program.world.pauses
-    )
-    return found + program.denied.judge(rows)
+    is_cut = program.mishap.is_refused
+    found = judge_content(rows, is_cut=is_cut) + program.denied.judge(rows)
+    if is_cut:  # Events that move on wait for that server.
+        return found
+    return found + judge_moves(rows, program.moves.confirmed, program.calm_ns, program.world.pauses)
 
 
 def _judge_topics(program: Program, rows: list[Row]) -> list[str]:

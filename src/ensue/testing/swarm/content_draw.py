@@ -100,7 +100,7 @@ def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
     if faults is None:
         rare = add_rare_faults(drawn.faults, seed, "transactions")
         network = draw_network(seed, "transactions")
-        mishap = draw_rare_mishap(seed, "transactions")
+        mishap = draw_rare_mishap(seed, "transactions", flips=drawn.sync_s == 0)
         drawn = msgspec.structs.replace(drawn, faults=rare, network=network, mishap=mishap)
     quiet = drawn.is_quiet
     moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above

@@ -53,13 +53,15 @@ def draw_mishap(random: Random, *, servers: int, sync_s: float) -> str:
     return random.choice(possible)
 
 
-def draw_rare_mishap(seed: int, order: str) -> str:
+def draw_rare_mishap(seed: int, order: str, *, flips: bool = False) -> str:
     """Draw what happens to a disk in orders where few programs have it; empty: nothing.
 
-    Faults stay as they are, whatever happens.
+    `flips` says whether that may be damage. Faults stay as they are, whatever happens.
     """
     random = rarely("mishap", NUMBER, seed, order)
-    return "" if random is None else random.choice(("full", "failing"))
+    if random is None:
+        return ""
+    return random.choice(("full", "failing", "flipped") if flips else ("full", "failing"))
 
 
 class Mishap:
@@ -171,8 +173,9 @@ class Mishap:
                 if random.random() < 0.5:
                     self._down(server)
                 self._strike(server)
-                self._note(f"flip {disk.flip_bit(DATA)} of {server.name}")
-                self._up(server)
+                where = disk.flip_bit(DATA, synced=self._ends_server)
+                self._note(f"flip {where} of {server.name}")
+                await self._let_read(server)
             case "cut":
                 await self._cut(server)
             case "lost" | "rolled back":
@@ -192,6 +195,16 @@ class Mishap:
                 server.terminate()
             else:
                 server.kill()
+
+    async def _let_read(self, server: Process) -> None:
+        """Let a server find damage that it reads when it starts."""
+        if self._ends_server:
+            self._cluster.down[server.name] = None
+            self._end(server)
+            await server.ended()
+        self._up(server)
+        if self._ends_server:
+            await self._expect_refusal(server, "its log is damaged")
 
     def _down(self, server: Process) -> None:
         self._cluster.down[server.name] = None
@@ -247,6 +260,8 @@ class Mishap:
     async def _expect_refusal(self, server: Process, why: str) -> None:
         for _ in range(int(REFUSED_S / 0.5)):
             await asyncio.sleep(0.5)
+            while server.stopped:  # noqa: ASYNC110 - paused by another fault
+                await asyncio.sleep(0.5)
             if server.name in self._cluster.damaged:
                 return
         self.problems.append(f"refusal: {server.name} serves although {why}")

@@ -97,7 +97,7 @@ class Program:
         self.problems: list[str] = []
         """What applications met that they must not meet."""
         self._client_watch = ClientWatch(
-            world, self.problems, self.late_s, lambda: self.mishap.is_refused
+            world, self.problems, self.late_s, lambda _client: self.mishap.is_refused
         )
         self.durable: list[str] = []
         """Names of durable subscriptions."""

@@ -6,6 +6,7 @@ from contextlib import suppress
 from random import Random
 
 import ensue
+from ensue.core import platform
 from ensue.core.errors import (
     EventsInDoubt,
     LocalProtocolError,
@@ -16,7 +17,7 @@ from ensue.core.errors import (
 from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
 from ensue.testing.faults import Striker
-from ensue.testing.process import Process
+from ensue.testing.process import Host, Process
 from ensue.testing.swarm.callers import make_callers
 from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.content_draw import KINDS, ContentDraw
@@ -43,6 +44,8 @@ LATE_S = 1.0
 RETRIES = 3
 UNDONE = b"undone"
 """The payload of events in blocks that raise: no client may get them."""
+KEPT_BY = ("keeper", "postmaster", "reader-")
+"""Clients that read durable subscriptions: these are at any server."""
 FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
 
 
@@ -64,7 +67,9 @@ class ContentProgram:
             reconfigure=drawn.durable.in_life,
             **drawn.durable.server_options(),
         )
-        self.mishap = Mishap(world, self.cluster, drawn.mishap)
+        # Content brokers read all that they have when they start, and nothing of it later.
+        flips = drawn.mishap == "flipped"
+        self.mishap = Mishap(world, self.cluster, drawn.mishap, ends_server=flips)
         self.late_s = long_settle_s(drawn.faults) + late_s(drawn.network)
         """How much later than usual all clients are connected again."""
         self.clients: list[Process] = []
@@ -75,7 +80,7 @@ class ContentProgram:
         self.over = False
         self.calm_ns = 0
         """When faults were over."""
-        self._watch = ClientWatch(world, self.problems, self.late_s)
+        self._watch = ClientWatch(world, self.problems, self.late_s, self._may_wait)
         self._expired = (LocalProtocolError,) if may_expire(drawn.faults) else ()
         self.denied = DeniedClients(self.problems, self._expired)
         """What a client gets whose session brokers gave up."""
@@ -90,6 +95,8 @@ class ContentProgram:
         """Clients that take invitations by content."""
         self._taken: dict[str, list[str]] = {}
         """By transaction: clients that have taken part by such an invitation."""
+        self._homes: dict[str, dict[str, None]] = {}
+        """By process: the servers of its buses."""
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
         self._buses: dict[str, ensue.Bus] = {}
@@ -116,20 +123,24 @@ class ContentProgram:
         if drawn.dies:
             await self._kill_coordinator()
         await asyncio.sleep(SETTLE_S + self.late_s)
-        self.problems += judge_buffers(self._buses.values())
+        if not self.mishap.is_refused:  # Plans wait for that server.
+            self.problems += judge_buffers(self._buses.values())
         self.over = True
         self._watch.over()
         for client in self.clients:
             with suppress(TimeoutError):
                 async with asyncio.timeout(60.0):
                     await client.ended()
-            if client.alive:
+            if client.alive and self._may_wait(client.name):
+                self.world.crashed(client.machine)  # Nothing is owed to it any more.
+            elif client.alive:
                 waits = "; ".join(client.waits())
                 self.problems.append(f"liveness: {client.name} did not end within 60 s: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
-        self.problems += mailboxes.judge()
-        self.problems += await judge_leaks(self.cluster, self.clients)
+        if not self.mishap.is_refused:  # What concerns that server waits for it.
+            self.problems += mailboxes.judge()
+            self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
         self.faults += self.mishap.log
         self.problems += [*self.mishap.judge(), *striker.hung]
@@ -279,7 +290,19 @@ class ContentProgram:
         return self._url(random.choice(self.cluster.names))
 
     def _url(self, server: str, token: str = MEMBER) -> str:
+        host = platform.current()
+        assert isinstance(host, Host)
+        self._homes.setdefault(host.name, {})[server] = None
         return self.cluster.url(server, token=token if self.drawn.logins else "")
+
+    def _may_wait(self, client: str) -> bool:
+        """Return whether a client waits for a server that refused its log.
+
+        That is its own server, or one that keeps a durable subscription.
+        """
+        if not self.mishap.is_refused:
+            return False
+        return client.startswith(KEPT_BY) or self.mishap.server in self._homes.get(client, ())
 
     async def _trespass(self, user: str, random: Random) -> None:
         """Try what a user may not do."""
@@ -300,6 +323,7 @@ class ContentProgram:
     ) -> None:
         """Connect again after errors that applications have to expect."""
         while not self.over:
+            self._homes.pop(name, None)
             try:
                 try:
                     await (connected or self._connected)(name, random)
@@ -574,7 +598,8 @@ class ContentProgram:
                 async with bus.transaction(isolation=kind, timeout=SETTLE_S / 4) as tx:
                     await tx.publish({"x": 0}, b"last")
             except ensue.TransactionAborted as error:
-                if error.reason == "timeout":
+                if error.reason == "timeout" and not self.mishap.is_refused:
                     self.problems.append(f"liveness: a {kind} transaction timed out: {error}")
             except TransactionPending as error:
-                self.problems.append(f"liveness: a {kind} transaction is pending: {error}")
+                if not self.mishap.is_refused:
+                    self.problems.append(f"liveness: a {kind} transaction is pending: {error}")
