@@ -107,3 +107,14 @@ def test_flipped_bit_changes_one_byte() -> None:
     disk.write(file, bytes(100))
     assert disk.flip_bit(ROOT) is not None
     assert sum(each != 0 for each in disk.read(ROOT / "1.log")) == 1
+
+
+def test_flipped_bit_may_be_one_that_was_synced() -> None:
+    disk, file = made()
+    disk.rename(ROOT / "log", ROOT / "1.log")
+    assert disk.flip_bit(ROOT, synced=True) is None
+    disk.write(file, b"0")
+    disk.sync(file)
+    disk.write(file, bytes(100))
+    assert disk.flip_bit(ROOT, synced=True) == f"{ROOT / '1.log'} byte 0"
+    assert disk.read(ROOT / "1.log")[1:] == bytes(100)

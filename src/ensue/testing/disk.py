@@ -279,18 +279,25 @@ class Disk:
                 done[id(found)] = None
                 found.lose_power(self._random)
 
-    def flip_bit(self, folder: Path, suffix: str = ".log") -> str | None:
-        """Flip one bit of a file in a folder; return which, or None if there is no such file."""
+    def flip_bit(self, folder: Path, suffix: str = ".log", *, synced: bool = False) -> str | None:
+        """Flip one bit of a file in a folder; return which, or None if there is no such file.
+
+        With `synced` it is one that was synced: no crash explains that it is wrong.
+        """
+
+        def size(found: _File) -> int:
+            return len(found.safe if synced else found.content)
+
         candidates = [
             path
             for path, found in sorted(self._names.items())
-            if path.is_relative_to(folder) and path.suffix == suffix and found.content
+            if path.is_relative_to(folder) and path.suffix == suffix and size(found)
         ]
         if not candidates:
             return None
         path = self._random.choice(candidates)
         found = self._names[path]
-        place = self._random.randrange(len(found.content))
+        place = self._random.randrange(size(found))
         found.content[place] ^= 1 << self._random.randrange(8)
         found.copy()
         return f"{path} byte {place}"

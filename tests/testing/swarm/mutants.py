@@ -22,7 +22,9 @@ from tests.testing.swarm.durable_mutants import DURABLE
 from tests.testing.swarm.forgery_mutants import FORGERIES
 from tests.testing.swarm.journal_mutants import JOURNAL
 from tests.testing.swarm.leak_mutants import LEAKS
+from tests.testing.swarm.loss_mutants import LOSSES
 from tests.testing.swarm.many_mutants import MANY
+from tests.testing.swarm.mishap_mutants import MISHAPS
 from tests.testing.swarm.move_mutants import MOVES
 from tests.testing.swarm.planted import BrokenMutant, Mutant, find, found_by
 from tests.testing.swarm.server_mutants import SERVER
@@ -191,8 +193,8 @@ _COMMON = (*DEFECTS, *CLIENT, *SERVER, *JOURNAL, *TRANSPORTS, *BROKERS, *LEAKS, 
 _ALL = (*_COMMON, *CALLS, *RARE, *DURABLE, *CELLS, *NONCAUSAL)
 MUTANTS = (
     *(msgspec.structs.replace(each, hint=SEEDS[each.name]) for each in _ALL if each.name in SEEDS),
-    *(Mutant(*each) for each in (*MANY, *MOVES, *TOPICS, *FORGERIES, *CONNECTIONS)),
-    *(Mutant(*each) for each in (*mailbox_mutants.BUGS, *content_mutants.BUGS)),
+    *(Mutant(*each) for each in (*MANY, *MOVES, *TOPICS, *FORGERIES, *CONNECTIONS, *LOSSES)),
+    *(Mutant(*each) for each in (*mailbox_mutants.BUGS, *content_mutants.BUGS, *MISHAPS)),
 )
 UNFOUND = tuple(each for each in _ALL if each.name not in SEEDS)
 """Bugs that no program reaches yet, or that harm nothing that is judged."""

@@ -12,11 +12,11 @@ from ensue.testing.swarm.client_watch import CONNECT_S, ClientWatch
 
 
 def watch_reader(
-    *, waits_s: float, late_s: float = 0.0, refused: bool = False, errors: tuple[float, ...] = ()
+    *, waits_s: float, late_s: float = 0.0, refused: str = "", errors: tuple[float, ...] = ()
 ) -> list[str]:
     """Have a reader wait for its connection; return the problems that are reported.
 
-    `errors` says when after healing the reader gets an error.
+    `errors` says when after healing the reader gets an error, and `refused` who may wait.
     """
     problems: list[str] = []
 
@@ -28,7 +28,7 @@ def watch_reader(
         await ensue.connect("ensue://server:7400").__aenter__()
 
     async def main(simulation: Simulation) -> None:
-        watch = ClientWatch(simulation.world, problems, late_s, lambda: refused)
+        watch = ClientWatch(simulation.world, problems, late_s, lambda client: client == refused)
         clients: list[Process] = []
         watch.failed("reader", TransportError("faults strike"))
         watch.healed(clients)
@@ -57,8 +57,10 @@ def test_a_slow_network_allows_more_time() -> None:
     assert watch_reader(waits_s=CONNECT_S + 10.0, late_s=25.0, errors=(CONNECT_S + 10.0,)) == []
 
 
-def test_a_server_that_refuses_its_log_owes_no_connection() -> None:
-    assert watch_reader(waits_s=CONNECT_S + 10.0, refused=True, errors=(30.0,)) == []
+def test_a_server_that_refuses_its_log_owes_its_clients_no_connection() -> None:
+    assert watch_reader(waits_s=CONNECT_S + 10.0, refused="reader", errors=(30.0,)) == []
+    assert watch_reader(waits_s=CONNECT_S + 10.0, refused="other")
+    assert watch_reader(waits_s=1.0, refused="other", errors=(30.0,))
 
 
 def test_an_error_is_reported_once_all_clients_have_to_be_connected() -> None:

@@ -66,6 +66,25 @@ def test_seeds_with_a_rare_network_or_user_find_no_problem(order: str, what: str
     assert problems(order, range(seed, seed + 1)) == []
 
 
+@pytest.mark.parametrize(
+    ("order", "mishap"),
+    [
+        ("total-moves", "full"),
+        ("total-content", "failing"),
+        ("causal", "full"),
+        ("merged", "failing"),
+        ("deadline", "full"),
+        ("transactions", "failing"),
+        ("transactions", "flipped"),
+    ],
+)
+def test_seeds_with_a_rare_mishap_find_no_problem(order: str, mishap: str) -> None:
+    drawn = (draw(seed, order) for seed in range(300))
+    outcome = run(next(each for each in drawn if getattr(each, "mishap", "") == mishap))
+    assert not outcome.problems
+    (_,) = (fault for fault in outcome.faults if "disk of server" in fault or " flip " in fault)
+
+
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("order", ORDERS)

@@ -20,8 +20,10 @@ from ensue.testing.swarm.absences import (
     without_unnoticed,
 )
 from ensue.testing.swarm.arrivals import without_gaps, without_unread
+from ensue.testing.swarm.content_draw import ContentDraw, draw_content
 from ensue.testing.swarm.content_judge import judge_content
 from ensue.testing.swarm.judge import SECOND_NS, judge, judge_final, judge_prompt
+from ensue.testing.swarm.losses import without_explained
 from ensue.testing.swarm.lost_logs import judge_lost_log
 from ensue.testing.swarm.moves import judge_moves
 from ensue.testing.swarm.networks import network_options
@@ -42,11 +44,7 @@ from ensue.testing.swarm.total_content import (
     draw_total_content,
     judge_total_content,
 )
-from ensue.testing.swarm.transactions import (
-    ContentDraw,
-    ContentProgram,
-    draw_content,
-)
+from ensue.testing.swarm.transactions import ContentProgram
 from ensue.testing.world import World
 
 SLOW_MS = (0.05, 40.0)
@@ -142,10 +140,11 @@ def _judge(program: AnyProgram, rows: list[Row]) -> list[str]:
         return judge_operations(program, rows)
     if isinstance(program, TotalContentProgram):
         return judge_total_content(program, rows)
-    found = judge_content(rows) + judge_moves(
-        rows, program.moves.confirmed, program.calm_ns, program.world.pauses
-    )
-    return found + program.denied.judge(rows)
+    is_cut = program.mishap.is_refused
+    found = judge_content(rows, is_cut=is_cut) + program.denied.judge(rows)
+    if is_cut:  # Events that move on wait for that server.
+        return found
+    return found + judge_moves(rows, program.moves.confirmed, program.calm_ns, program.world.pauses)
 
 
 def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
@@ -182,6 +181,9 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
     is_long = bool(long_busy_s(drawn.faults))
     if is_long:
         judged = without_final_ends(rows, program.over_ns, int(settle_s * SECOND_NS))
+    lossy = drawn.is_lossy
+    if isinstance(drawn.order, ensue.Merged) and drawn.broker is None:
+        judged, lossy = without_explained(judged, drawn, program.final_ns), False
     forgotten = program.calls.forgotten
     renamed = forgotten.renamed(judged)
     problems = judge(
@@ -189,7 +191,7 @@ def _judge_topics(program: Program, rows: list[Row]) -> list[str]:
         drawn.order.label,
         settle_s=None if is_long else settle_s,
         durable=[*program.durable, *forgotten.hands],
-        lossy=drawn.is_lossy,
+        lossy=lossy,
         lost_ns=program.mishap.lost_ns,
         lost_topics=program.mishap.lost_topics,
         refused_ns=program.mishap.struck_ns if program.mishap.is_refused else None,

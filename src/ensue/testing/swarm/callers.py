@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
 from ensue.testing.swarm.client_watch import ClientWatch
-from ensue.testing.swarm.content_caller import ContentCaller
+from ensue.testing.swarm.content_caller import ContentCaller, ContentPhase
 from ensue.testing.swarm.content_calls import ContentCalls
 from ensue.testing.swarm.durable_calls import DurableCalls, DurableTerms
 from ensue.testing.swarm.invitation_calls import InvitationCalls
 from ensue.testing.swarm.plan_calls import PlanCalls
-from ensue.testing.swarm.rare_calls import GUESTS, KEPT, OFFERS, PLANS, Phase
+from ensue.testing.swarm.rare_calls import GUESTS, KEPT, OFFERS, PLANS
 from ensue.testing.world import World
 
 __all__ = ["make_callers"]
@@ -27,7 +27,7 @@ def make_callers(
     world: World,
     problems: list[str],
     *,
-    phase: Phase,
+    phase: ContentPhase,
     url: Callable[[Random], str],
     late_s: float,
     watch: ClientWatch,

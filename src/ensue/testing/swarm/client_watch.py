@@ -27,7 +27,7 @@ _CALLS = ((Bus, "__aenter__"), (Subscription, "__aenter__"), (Bus, "advertise"))
 """Calls that wait for a server to take the client."""
 
 
-def _never() -> bool:
+def _never(_client: str) -> bool:
     return False
 
 
@@ -39,9 +39,9 @@ class ClientWatch:
         world: World,
         problems: list[str],
         late_s: float,
-        is_refused: Callable[[], bool] = _never,
+        may_wait: Callable[[str], bool] = _never,
     ) -> None:
-        self._world, self._problems, self._is_refused = world, problems, is_refused
+        self._world, self._problems, self._may_wait = world, problems, may_wait
         self.within_s = CONNECT_S + late_s
         """How soon after healing all clients are connected."""
         self._healed_ns: int | None = None
@@ -59,16 +59,15 @@ class ClientWatch:
         """Expect nothing more: clients leave."""
         self._is_over = True
 
-    @property
-    def is_due(self) -> bool:
-        """Whether all clients have to be connected."""
-        if self._healed_ns is None or self._is_refused():
+    def is_due(self, client: str) -> bool:
+        """Return whether a client has to be connected."""
+        if self._healed_ns is None or self._may_wait(client):
             return False
         return self._world.now_ns >= self._healed_ns + int(self.within_s * SECOND_NS)
 
     def failed(self, client: str, error: BaseException) -> None:
         """Report an error of a client that applications have to expect, if it comes too late."""
-        if self.is_due:
+        if self.is_due(client):
             self._report(client, f"got {error!r}")
 
     @contextmanager
@@ -89,7 +88,7 @@ class ClientWatch:
                 if now_ns - self._since_ns.setdefault(call, now_ns) < limit_ns:
                     continue
                 self._since_ns[call] = _NEVER
-                if not self._is_refused():
+                if not self._may_wait(client.name):
                     self._report(client.name, f"waits in {call.__qualname__}")
         self._world.at(now_ns + SECOND_NS, self._look, clients)
 

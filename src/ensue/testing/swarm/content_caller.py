@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from itertools import count
 from random import Random
+from typing import Protocol
 
 import ensue
 from ensue.core.errors import (
@@ -21,16 +22,31 @@ from ensue.core.errors import (
     TransportError,
 )
 from ensue.testing.swarm.client_watch import ClientWatch
+from ensue.testing.swarm.mishaps import Mishap
 from ensue.testing.swarm.rare_calls import Phase
 from ensue.testing.world import World
 
-__all__ = ["ANSWER_S", "KINDS", "ContentCaller", "DoubtError", "UndoError", "undo_if"]
+__all__ = [
+    "ANSWER_S",
+    "KINDS",
+    "ContentCaller",
+    "ContentPhase",
+    "DoubtError",
+    "UndoError",
+    "undo_if",
+]
 
 ANSWER_S = 20.0
 """How long an answer takes, if nothing is wrong."""
 KINDS = ("serializable", "atomic")
 PAUSE_S = 0.1
 Round = Callable[..., Awaitable[None]]
+
+
+class ContentPhase(Phase, Protocol):
+    """How far a program is, a disk of whose servers may have a mishap."""
+
+    mishap: Mishap
 
 
 class UndoError(Exception):
@@ -54,7 +70,7 @@ class ContentCaller:
         world: World,
         problems: list[str],
         *,
-        phase: Phase,
+        phase: ContentPhase,
         url: Callable[[Random], str],
         late_s: float,
         watch: ClientWatch,
@@ -110,8 +126,8 @@ class ContentCaller:
                 await random.choice(rounds)(*buses)
                 await asyncio.sleep(random.uniform(0.1, 1.0))
             await asyncio.sleep(self._late_s)
-            self._settled = True
-            for each in rounds:
+            self._settled = not self._phase.mishap.is_refused
+            for each in rounds if self._settled else ():  # Transactions need all brokers.
                 await each(*buses)
             while not self._phase.over:  # noqa: ASYNC110 - processes share no event
                 await asyncio.sleep(0.5)

@@ -16,9 +16,10 @@ from ensue.core.lineage import DAMAGED, REPLACED, ROLLED_BACK
 from ensue.protocols.shared.state_store import FORGOTTEN
 from ensue.testing.cluster import DATA, Cluster
 from ensue.testing.process import Process
+from ensue.testing.swarm.rare_faults import rarely
 from ensue.testing.world import World
 
-__all__ = ["FORGETFUL", "MISHAPS", "Mishap", "draw_mishap"]
+__all__ = ["FORGETFUL", "MISHAPS", "Mishap", "draw_mishap", "draw_rare_mishap"]
 
 MISHAPS = ("full", "failing", "flipped", "cut", "lost", "rolled back")
 FORGETFUL = ("lost", "rolled back")
@@ -33,6 +34,8 @@ _UNNOTICED = frozenset({FORGOTTEN, ROLLED_BACK})
 """Reasons of subscriptions that a station on a broker lost before it was asked for its log."""
 HARMLESS_FAULTS = ("server_kills", "client_kills", "resets")
 """Faults that may strike in the same run."""
+NUMBER = 14255
+"""Of the generator: with it, seeds that tests note draw no mishap."""
 REFUSED_S = 20.0
 """How soon a server has refused a log that is cut, or not its own."""
 
@@ -50,11 +53,30 @@ def draw_mishap(random: Random, *, servers: int, sync_s: float) -> str:
     return random.choice(possible)
 
 
-class Mishap:
-    """One mishap of one server."""
+def draw_rare_mishap(seed: int, order: str, *, flips: bool = False) -> str:
+    """Draw what happens to a disk in orders where few programs have it; empty: nothing.
 
-    def __init__(self, world: World, cluster: Cluster, kind: str) -> None:
+    `flips` says whether that may be damage. Faults stay as they are, whatever happens.
+    """
+    random = rarely("mishap", NUMBER, seed, order)
+    if random is None:
+        return ""
+    return random.choice(("full", "failing", "flipped") if flips else ("full", "failing"))
+
+
+class Mishap:
+    """One mishap of one server; without a kind, none.
+
+    With `ends_server` the server is ended then. It notices when it stops or starts, also if it
+    would not read or write anything otherwise.
+    """
+
+    def __init__(
+        self, world: World, cluster: Cluster, kind: str, *, ends_server: bool = False
+    ) -> None:
         self._world, self._cluster, self.kind = world, cluster, kind
+        self._ends_server = ends_server
+        self._task: asyncio.Task[None] | None = None
         self._random = world.generator("mishap")
         self.lost_ns: int | None = None
         """When a server lost events that had receipts."""
@@ -104,8 +126,25 @@ class Mishap:
         """
         return self.is_refused and (anywhere or self.lost_topics != ())
 
-    async def strike(self) -> None:
+    def judge(self) -> list[str]:
+        """Return what is wrong about it, and which servers refused to start without a reason."""
+        return self.problems + [
+            f"{name} refused to start: {why}"
+            for name, why in self._cluster.damaged.items()
+            if not self.is_accepted or name != self.server
+        ]
+
+    def begin(self) -> None:
         """Let it happen at some time of the next seconds."""
+        if self.kind:
+            self._task = asyncio.get_running_loop().create_task(self._happen())
+
+    async def ended(self) -> None:
+        """Wait until it is over: a disk that only failed works again."""
+        if self._task is not None:
+            await self._task
+
+    async def _happen(self) -> None:
         random = self._random
         server = self._cluster.processes[random.choice(self._cluster.names)]
         disk = server.machine.disk
@@ -116,13 +155,15 @@ class Mishap:
         await asyncio.sleep(random.uniform(0.5, 8.0))
         match self.kind:
             case "full":
-                disk.full_after = random.randint(0, 5_000)
+                disk.full_after = random.randint(0, 100 if self._ends_server else 5_000)
                 self._note(f"full disk of {server.name}")
+                self._end(server)
                 await asyncio.sleep(random.uniform(1.0, 4.0))
                 disk.full_after = None
             case "failing":
                 disk.fails_sync = True
                 self._note(f"failing disk of {server.name}")
+                self._end(server)
                 await asyncio.sleep(random.uniform(0.1, 4.0))
                 if self._cluster.loses_power_safely:
                     self._note(f"power cut {server.name}")
@@ -132,8 +173,9 @@ class Mishap:
                 if random.random() < 0.5:
                     self._down(server)
                 self._strike(server)
-                self._note(f"flip {disk.flip_bit(DATA)} of {server.name}")
-                self._up(server)
+                where = disk.flip_bit(DATA, synced=self._ends_server)
+                self._note(f"flip {where} of {server.name}")
+                await self._let_read(server)
             case "cut":
                 await self._cut(server)
             case "lost" | "rolled back":
@@ -144,6 +186,25 @@ class Mishap:
 
     def _note(self, what: str) -> None:
         self.log.append(f"{self._world.now_s:.3f} s: {what}")
+
+    def _end(self, server: Process) -> None:
+        if self._ends_server and server.alive:
+            how = self._random.choice(("stop", "kill"))
+            self._note(f"{how} {server.name}")
+            if how == "stop":
+                server.terminate()
+            else:
+                server.kill()
+
+    async def _let_read(self, server: Process) -> None:
+        """Let a server find damage that it reads when it starts."""
+        if self._ends_server:
+            self._cluster.down[server.name] = None
+            self._end(server)
+            await server.ended()
+        self._up(server)
+        if self._ends_server:
+            await self._expect_refusal(server, "its log is damaged")
 
     def _down(self, server: Process) -> None:
         self._cluster.down[server.name] = None
@@ -199,6 +260,8 @@ class Mishap:
     async def _expect_refusal(self, server: Process, why: str) -> None:
         for _ in range(int(REFUSED_S / 0.5)):
             await asyncio.sleep(0.5)
+            while server.stopped:  # noqa: ASYNC110 - paused by another fault
+                await asyncio.sleep(0.5)
             if server.name in self._cluster.damaged:
                 return
         self.problems.append(f"refusal: {server.name} serves although {why}")

@@ -90,14 +90,14 @@ class Program:
             access=access(drawn.outsider) if drawn.users else Access(),
             sequencer=sequenced(causal=getattr(drawn.order, "causal", True)),
         )
-        self.mishap = Mishap(world, self.cluster, drawn.mishap)
+        self.mishap = Mishap(world, self.cluster, drawn.mishap, ends_server=drawn.writes_little)
         self.clients: list[Process] = []
         self.faults: list[str] = []
         """What struck, and when: one list, also while the program runs."""
         self.problems: list[str] = []
         """What applications met that they must not meet."""
         self._client_watch = ClientWatch(
-            world, self.problems, self.late_s, lambda: self.mishap.is_refused
+            world, self.problems, self.late_s, lambda _client: self.mishap.is_refused
         )
         self.durable: list[str] = []
         """Names of durable subscriptions."""
@@ -140,8 +140,7 @@ class Program:
         striker = Striker(world, [self.cluster], drawn.faults, brokers=self._brokers)
         striker.log = self.faults
         striker.start()
-        loop = asyncio.get_running_loop()
-        others = [loop.create_task(self.mishap.strike())] if drawn.mishap else []
+        self.mishap.begin()
         if drawn.stranger:
             await asyncio.sleep(3.0)
             self._start("stranger", self._differ, self._generator())
@@ -158,22 +157,18 @@ class Program:
         self.over, self.over_ns = True, world.now_ns
         self._client_watch.over()
         await self._end()
-        await asyncio.gather(*others)
+        await self.mishap.ended()
         forgotten = self.calls.forgotten.names
         self.problems += await judge_leaks(
             self.cluster, self.clients, self._closed, forgotten=forgotten
         )
         self.cluster.close()
         self.faults += self.mishap.log
-        self.problems += [*self.mishap.problems, *striker.hung]
+        self.problems += [*self.mishap.judge(), *striker.hung]
         if drawn.mishap == "flipped" and self._saw_damage and not self.cluster.damaged:
             self.problems.append(
                 "refusal: clients got an error about damage, and the server goes on"
             )
-        if not self.mishap.is_refused:
-            self.problems += [
-                f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
-            ]
 
     def _start_others(self) -> None:
         drawn = self.drawn

@@ -10,7 +10,7 @@ import ensue
 from ensue.core.order import Order
 from ensue.testing.faults import Faults, draw_faults
 from ensue.testing.swarm.brokers import BrokerDraw, draw_broker
-from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, draw_mishap
+from ensue.testing.swarm.mishaps import HARMLESS_FAULTS, draw_mishap, draw_rare_mishap
 from ensue.testing.swarm.networks import SLOW, VERY_SLOW, draw_network
 from ensue.testing.swarm.outsiders import draw_outsider
 from ensue.testing.swarm.rare_calls import HELD, TERMS, draw_calls
@@ -88,6 +88,11 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True):
         return not self.mishap and not self.network and self.faults.rates.keys() <= only
 
     @property
+    def writes_little(self) -> bool:
+        """Whether servers keep no events, but only what they know of clients and each other."""
+        return not isinstance(self.order, ensue.Total)
+
+    @property
     def is_lossy(self) -> bool:
         """Whether events may be missing: by clocks and deadlines, what is late is dropped."""
         return isinstance(self.order, ensue.Merged | ensue.Deadline)
@@ -147,7 +152,7 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
     if HELD in drawn.calls:
         drawn = msgspec.structs.replace(drawn, order=with_little_held(drawn.order, seed))
     if order == "total-moves":
-        return msgspec.structs.replace(
+        drawn = msgspec.structs.replace(
             drawn,
             servers=max(2, servers),
             mishap="",
@@ -156,13 +161,23 @@ def draw_topics(seed: int, order: str, *, faults: list[str] | None = None) -> Dr
             outsider=(),
             moves=Random(f"{seed}/draw/moves").randint(1, 6),  # noqa: S311 - replays a seed
         )
-    broker = draw_broker(seed, order)
-    if broker is None:
+    elif (broker := draw_broker(seed, order)) is not None:
+        if drawn.network == VERY_SLOW:  # A station gives up after five seconds when it starts.
+            drawn = msgspec.structs.replace(drawn, network=SLOW)
+        changes = broker.changes(value, drawn.faults, stranger=drawn.stranger)
+        drawn = msgspec.structs.replace(drawn, broker=broker, **changes)
+    return drawn if faults is not None else _with_mishap(drawn, order)
+
+
+def _with_mishap(drawn: Draw, order: str) -> Draw:
+    """Add what few programs draw in orders that do not draw a mishap among the first things."""
+    has_journal = drawn.broker is None or not isinstance(drawn.order, ensue.Merged)
+    if order in ("total", "total-noncausal") or not has_journal:
         return drawn
-    if drawn.network == VERY_SLOW:  # A station gives up after five seconds when it starts.
-        drawn = msgspec.structs.replace(drawn, network=SLOW)
-    changes = broker.changes(value, drawn.faults, stranger=drawn.stranger)
-    return msgspec.structs.replace(drawn, broker=broker, **changes)
+    mishap = draw_rare_mishap(drawn.seed, order)
+    # A server that starts again does not know the terms of the others any more.
+    stranger = drawn.stranger and not mishap
+    return msgspec.structs.replace(drawn, mishap=mishap, stranger=stranger)
 
 
 def with_terms(order: Order, seed: int) -> Order:

@@ -35,6 +35,7 @@ from ensue.testing.swarm.brokers import BrokerDraw, draw_broker, make_broker
 from ensue.testing.swarm.client_watch import ClientWatch
 from ensue.testing.swarm.judge import SECOND_NS, judge
 from ensue.testing.swarm.leaks import judge_leaks
+from ensue.testing.swarm.mishaps import Mishap, draw_rare_mishap
 from ensue.testing.swarm.rare_faults import (
     add_rare_faults,
     is_expiry,
@@ -79,6 +80,8 @@ class TotalContentDraw(msgspec.Struct, frozen=True, kw_only=True):
     faults: Faults
     broker: BrokerDraw | None = None
     """What servers and clients are connected to; None: to each other."""
+    mishap: str = ""
+    """What happens to the disk of a server; empty: nothing."""
 
     @property
     def order(self) -> ensue.Total:
@@ -102,7 +105,8 @@ def draw_total_content(seed: int, *, faults: list[str] | None = None) -> TotalCo
     )
     if faults is None:
         rare = add_rare_faults(drawn.faults, seed, "total-content")
-        drawn = msgspec.structs.replace(drawn, faults=rare)
+        mishap = draw_rare_mishap(seed, "total-content")
+        drawn = msgspec.structs.replace(drawn, faults=rare, mishap=mishap)
     broker = draw_broker(seed, "total-content")
     if broker is None:
         return drawn
@@ -127,6 +131,7 @@ class TotalContentProgram:
             sync_s=drawn.sync_s,
             sequencer=sequenced(causal=drawn.causal, cells=drawn.cells),
         )
+        self.mishap = Mishap(world, self.cluster, drawn.mishap)
         self.clients: list[Process] = []
         self.problems: list[str] = []
         self.faults: list[str] = []
@@ -158,7 +163,9 @@ class TotalContentProgram:
         striker = Striker(self.world, [self.cluster], drawn.faults, brokers=self._brokers)
         striker.log = self.faults
         striker.start()
+        self.mishap.begin()
         await asyncio.sleep(BUSY_S + long_busy_s(drawn.faults))
+        await self.mishap.ended()
         await striker.stop()
         self.calm = True
         self._watch.healed(self.clients)
@@ -166,10 +173,10 @@ class TotalContentProgram:
         self.over, self.over_ns = True, self.world.now_ns
         self._watch.over()
         await self._end()
-        self.problems += striker.hung
         self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
-        self.problems += [f"{name} refused: {why}" for name, why in self.cluster.damaged.items()]
+        self.faults += self.mishap.log
+        self.problems += [*self.mishap.judge(), *striker.hung]
 
     def _generator(self) -> Random:
         return Random(self.random.random())  # noqa: S311 - replays a seed

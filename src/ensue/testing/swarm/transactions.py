@@ -5,9 +5,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
 
-import msgspec
-
 import ensue
+from ensue.core import platform
 from ensue.core.errors import (
     EventsInDoubt,
     LocalProtocolError,
@@ -17,37 +16,25 @@ from ensue.core.errors import (
 )
 from ensue.server.permissions import Access
 from ensue.testing.cluster import Cluster
-from ensue.testing.faults import Faults, Striker, draw_faults
-from ensue.testing.process import Process
+from ensue.testing.faults import Striker
+from ensue.testing.process import Host, Process
 from ensue.testing.swarm.callers import make_callers
 from ensue.testing.swarm.client_watch import ClientWatch
-from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients, draw_users
-from ensue.testing.swarm.durable_calls import DurableTerms, draw_terms
+from ensue.testing.swarm.content_draw import KINDS, ContentDraw
+from ensue.testing.swarm.denied_clients import TOKENS, DeniedClients
 from ensue.testing.swarm.leaks import judge_buffers, judge_leaks
 from ensue.testing.swarm.mailboxes import Mailboxes
+from ensue.testing.swarm.mishaps import Mishap
 from ensue.testing.swarm.moves import Moves
-from ensue.testing.swarm.networks import draw_network, late_s
-from ensue.testing.swarm.rare_calls import draw_calls
-from ensue.testing.swarm.rare_faults import (
-    add_rare_faults,
-    long_busy_s,
-    long_settle_s,
-    may_expire,
-    rarely,
-)
+from ensue.testing.swarm.networks import late_s
+from ensue.testing.swarm.rare_faults import long_busy_s, long_settle_s, may_expire
 from ensue.testing.swarm.users import MEMBER, READER, content_access
 from ensue.testing.world import World
 
-__all__ = ["ContentDraw", "ContentProgram", "draw_content"]
+__all__ = ["ContentProgram"]
 
 BUSY_S = 15.0
 SETTLE_S = 40.0
-KINDS = ("serializable", "atomic", "planned")
-RIVALS = 5
-"""The number of the generator of rivals. With it, seeds that tests note draw none."""
-RIVAL_KINDS = ("serializable", "planned")
-HANDS_OVER = 12
-"""The number of the generator of plans that give subscriptions away. See `RIVALS`."""
 NEWCOMER_S = 8.0
 """How soon a new client is served while another broker is paused: away after 2 s, and a margin."""
 HEIR_S = 6.0
@@ -55,120 +42,15 @@ HEIR_S = 6.0
 LATE_S = 1.0
 """By how much the decision about a plan may pass its timeout: messages travel."""
 RETRIES = 3
-MAILBOXES = 2
-"""The number of the generator: with this, few seeds that tests note have a durable subscription."""
 UNDONE = b"undone"
 """The payload of events in blocks that raise: no client may get them."""
+KEPT_BY = ("keeper", "postmaster", "reader-")
+"""Clients that read durable subscriptions: these are at any server."""
 FILTERS = ("x exists", "x > 2", "x < 3", "x = 1")
 
 
 class _UndoError(Exception):
     """A transaction is to be undone."""
-
-
-class ContentDraw(msgspec.Struct, frozen=True, kw_only=True):
-    """What a seed stands for."""
-
-    seed: int
-    servers: int
-    sync_s: float
-    clients: int
-    kinds: tuple[str, ...]
-    pause_s: float
-    """The mean time between two operations of a client."""
-    pending_max: int
-    """Small: slow readers have no room for whole transactions."""
-    streams: bool
-    """Whether a client publishes all the time, while subscriptions move."""
-    pauses_broker: bool
-    """Whether a broker is paused while a new client uses another one."""
-    dies: bool
-    """Whether a coordinator is killed within a transaction that has a long timeout."""
-    faults: Faults
-    moves: bool = False
-    """Whether clients move subscriptions to each other while a client publishes all the time."""
-    holds: bool = False
-    """Whether clients decide about some of their plans later."""
-    retries: bool = False
-    """Whether clients repeat transactions that conflict."""
-    calls: tuple[str, ...] = ()
-    """Calls that few programs make."""
-    network: str = ""
-    """What is unusual about the network; empty: nothing."""
-    users: bool = False
-    """Whether clients have to log in, and some try what they may not do."""
-    by_content: bool = False
-    """Whether clients invite each other by content."""
-    orphans: bool = False
-    """Whether the coordinator that is killed has invited another client."""
-    rivals: bool = False
-    """Whether clients take over the same subscription at the same time."""
-    hands_over: bool = False
-    """Whether clients plan that others have their subscriptions."""
-    mailboxes: bool = False
-    """Whether processes read a durable subscription, one after the other."""
-    durable: DurableTerms = DurableTerms()
-    """How servers treat durable subscriptions."""
-
-    @property
-    def logins(self) -> bool:
-        """Whether clients have to log in."""
-        return self.users or self.durable.logins
-
-
-def draw_content(seed: int, *, faults: list[str] | None = None) -> ContentDraw:
-    """Draw a program and its faults."""
-    random = Random(f"{seed}/draw/transactions")  # noqa: S311 - replays a seed
-    drawn = ContentDraw(
-        seed=seed,
-        servers=random.choice((1, 2, 3)),
-        sync_s=random.choice((0.0, 0.0, 0.2)),
-        clients=random.randint(2, 4),
-        kinds=tuple(random.sample(KINDS, random.randint(1, 3))),
-        pause_s=random.choice((0.2, 0.5, 1.0)),
-        pending_max=random.choice((3, 1_000)),
-        streams=random.random() < 0.3,
-        pauses_broker=random.random() < 0.5,
-        dies=random.random() < 0.5,
-        faults=draw_faults(random, allowed=faults),
-    )
-    if faults is None:
-        rare = add_rare_faults(drawn.faults, seed, "transactions")
-        network = draw_network(seed, "transactions")
-        drawn = msgspec.structs.replace(drawn, faults=rare, network=network)
-    quiet = not drawn.faults.rates and not drawn.network
-    moves = Random(f"{seed}/draw/transactions/moves").random() < 0.4  # noqa: S311 - as above
-    holds = Random(f"{seed}/draw/transactions/held plans").random() < 0.4  # noqa: S311 - as above
-    retries = Random(f"{seed}/draw/transactions/repeats").random() < 0.4  # noqa: S311 - as above
-    found = Random(f"{seed}/draw/transactions/unknown recipients").random()  # noqa: S311 - as above
-    orphans = Random(f"{seed}/draw/transactions/participants").random()  # noqa: S311 - as above
-    mailboxes = rarely("mailboxes", MAILBOXES, seed, "transactions") is not None
-    rivals = rarely("rivals", RIVALS, seed, "transactions") is not None and faults is None
-    hands_over = rarely("handed over", HANDS_OVER, seed, "transactions") is not None
-    hands_over = hands_over and not rivals and faults is None
-    kinds = RIVAL_KINDS if rivals else drawn.kinds
-    if hands_over and "planned" not in kinds:
-        kinds = (*kinds, "planned")
-    moves, durable = moves or rivals or hands_over, draw_terms(seed)
-    return msgspec.structs.replace(
-        drawn,
-        mailboxes=(mailboxes and faults is None and not draw_users(seed) and not durable.expires)
-        or durable.logins,
-        durable=durable,
-        moves=moves,
-        rivals=rivals,
-        hands_over=hands_over,
-        kinds=kinds,
-        orphans=orphans < 0.5 and drawn.dies and quiet,
-        by_content=found < 0.4 and drawn.kinds != ("planned",),
-        retries=retries and "serializable" in drawn.kinds,
-        holds=holds and "planned" in drawn.kinds,
-        streams=drawn.streams or moves,
-        pauses_broker=drawn.pauses_broker and quiet and drawn.servers > 1,
-        dies=drawn.dies and quiet,
-        calls=draw_calls(seed, "transactions"),
-        users=draw_users(seed),
-    )
 
 
 class ContentProgram:
@@ -185,6 +67,9 @@ class ContentProgram:
             reconfigure=drawn.durable.in_life,
             **drawn.durable.server_options(),
         )
+        # Content brokers read all that they have when they start, and nothing of it later.
+        flips = drawn.mishap == "flipped"
+        self.mishap = Mishap(world, self.cluster, drawn.mishap, ends_server=flips)
         self.late_s = long_settle_s(drawn.faults) + late_s(drawn.network)
         """How much later than usual all clients are connected again."""
         self.clients: list[Process] = []
@@ -195,7 +80,7 @@ class ContentProgram:
         self.over = False
         self.calm_ns = 0
         """When faults were over."""
-        self._watch = ClientWatch(world, self.problems, self.late_s)
+        self._watch = ClientWatch(world, self.problems, self.late_s, self._may_wait)
         self._expired = (LocalProtocolError,) if may_expire(drawn.faults) else ()
         self.denied = DeniedClients(self.problems, self._expired)
         """What a client gets whose session brokers gave up."""
@@ -210,6 +95,8 @@ class ContentProgram:
         """Clients that take invitations by content."""
         self._taken: dict[str, list[str]] = {}
         """By transaction: clients that have taken part by such an invitation."""
+        self._homes: dict[str, dict[str, None]] = {}
+        """By process: the servers of its buses."""
         self._names: dict[str, str] = {}
         """By process: the present name of its bus."""
         self._buses: dict[str, ensue.Bus] = {}
@@ -224,35 +111,39 @@ class ContentProgram:
         striker.log = self.faults
         await asyncio.sleep(1.0)
         striker.start()
+        self.mishap.begin()
         await asyncio.sleep(BUSY_S / 2 + long_busy_s(drawn.faults))
         if drawn.pauses_broker:
             await self._pause_broker()
         await asyncio.sleep(BUSY_S / 2)
+        await self.mishap.ended()
         await striker.stop()
         self.calm, self.calm_ns = True, world.now_ns
         self._watch.healed(self.clients)
         if drawn.dies:
             await self._kill_coordinator()
         await asyncio.sleep(SETTLE_S + self.late_s)
-        self.problems += judge_buffers(self._buses.values())
+        if not self.mishap.is_refused:  # Plans wait for that server.
+            self.problems += judge_buffers(self._buses.values())
         self.over = True
         self._watch.over()
         for client in self.clients:
             with suppress(TimeoutError):
                 async with asyncio.timeout(60.0):
                     await client.ended()
-            if client.alive:
+            if client.alive and self._may_wait(client.name):
+                self.world.crashed(client.machine)  # Nothing is owed to it any more.
+            elif client.alive:
                 waits = "; ".join(client.waits())
                 self.problems.append(f"liveness: {client.name} did not end within 60 s: {waits}")
             elif (error := client.error()) is not None:
                 self.problems.append(f"{client.name} failed: {error}")
-        self.problems += mailboxes.judge()
-        self.problems += await judge_leaks(self.cluster, self.clients)
+        if not self.mishap.is_refused:  # What concerns that server waits for it.
+            self.problems += mailboxes.judge()
+            self.problems += await judge_leaks(self.cluster, self.clients)
         self.cluster.close()
-        self.problems += striker.hung
-        self.problems += [
-            f"{name} refused to start: {why}" for name, why in self.cluster.damaged.items()
-        ]
+        self.faults += self.mishap.log
+        self.problems += [*self.mishap.judge(), *striker.hung]
 
     def _start_callers(self) -> None:
         for caller in make_callers(
@@ -399,7 +290,19 @@ class ContentProgram:
         return self._url(random.choice(self.cluster.names))
 
     def _url(self, server: str, token: str = MEMBER) -> str:
+        host = platform.current()
+        assert isinstance(host, Host)
+        self._homes.setdefault(host.name, {})[server] = None
         return self.cluster.url(server, token=token if self.drawn.logins else "")
+
+    def _may_wait(self, client: str) -> bool:
+        """Return whether a client waits for a server that refused its log.
+
+        That is its own server, or one that keeps a durable subscription.
+        """
+        if not self.mishap.is_refused:
+            return False
+        return client.startswith(KEPT_BY) or self.mishap.server in self._homes.get(client, ())
 
     async def _trespass(self, user: str, random: Random) -> None:
         """Try what a user may not do."""
@@ -420,6 +323,7 @@ class ContentProgram:
     ) -> None:
         """Connect again after errors that applications have to expect."""
         while not self.over:
+            self._homes.pop(name, None)
             try:
                 try:
                     await (connected or self._connected)(name, random)
@@ -635,7 +539,7 @@ class ContentProgram:
                 if end == "abort":
                     await plan.abort()
                 raise _UndoError
-        if wait_s > timeout_s + LATE_S and not self.drawn.faults.rates:
+        if wait_s > timeout_s + LATE_S and self.drawn.is_quiet:
             self.problems.append(f"late: a plan was committed {wait_s:.1f} s after {timeout_s:g} s")
 
     async def _retry(self, bus: ensue.Bus, timeout_s: float) -> None:
@@ -677,7 +581,7 @@ class ContentProgram:
             self.problems.append(f"invited: {count} clients were invited, {len(done)} took part")
         missed = [each for each in takers if self._names.get(each) != bus.name]
         missed = [each for each in missed if each in self._takers and each not in done]
-        if x > 0 and missed and not self.drawn.faults.rates:
+        if x > 0 and missed and self.drawn.is_quiet:
             self.problems.append(f"invited: {', '.join(missed)} was not found")
 
     def _check_attempts(self, events: ensue.Subscription, payload: bytes) -> None:
@@ -694,7 +598,8 @@ class ContentProgram:
                 async with bus.transaction(isolation=kind, timeout=SETTLE_S / 4) as tx:
                     await tx.publish({"x": 0}, b"last")
             except ensue.TransactionAborted as error:
-                if error.reason == "timeout":
+                if error.reason == "timeout" and not self.mishap.is_refused:
                     self.problems.append(f"liveness: a {kind} transaction timed out: {error}")
             except TransactionPending as error:
-                self.problems.append(f"liveness: a {kind} transaction is pending: {error}")
+                if not self.mishap.is_refused:
+                    self.problems.append(f"liveness: a {kind} transaction is pending: {error}")
