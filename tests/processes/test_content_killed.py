@@ -89,8 +89,12 @@ class Run:
     async def start(self) -> None:
         for server in self.servers.values():
             server.start()
-        for server in self.servers.values():
-            await line_of(server, "ready")
+        for name in self.servers:
+            await self.ready(name)
+
+    async def ready(self, name: str) -> None:
+        """Wait until a server that was started is ready."""
+        await line_of(self.servers[name], "ready")
 
     def end(self) -> None:
         for process in (*self.servers.values(), self.doomed):
@@ -102,10 +106,10 @@ class Run:
         self.gone = (await line_of(self.doomed, "open")).split()[1]
         for number in range(KILLS):
             await asyncio.sleep(self.random.uniform(0, 0.3))
-            server = self.servers[self.random.choice(SERVERS)]
-            server.kill()
-            server.start()
-            await line_of(server, "ready")
+            name = self.random.choice(SERVERS)
+            self.servers[name].kill()
+            self.servers[name].start()
+            await self.ready(name)
             if number == KILLS // 2:
                 self.doomed.kill()
 
