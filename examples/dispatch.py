@@ -2,8 +2,9 @@
 
 The dispatcher unsubscribes and an agent subscribes. Done one after the other, an update in between
 reaches neither or both. In one transaction, each update reaches exactly one of them, also when the
-instance moves on from agent to agent. Run it in memory, or with clients at several servers:
-python examples/dispatch.py [URL ...]
+instance moves on from agent to agent. As in the paper, the dispatcher publishes assignments, which
+the agents get by content: it knows what it asks for, and not which client does it. Run it in
+memory, or with clients at several servers: python examples/dispatch.py [URL ...]
 """
 
 import asyncio
@@ -17,6 +18,11 @@ MEMORY = ("memory://workflow?brokers=5",)
 UPDATES = 20
 MOVES = 6
 WHERE = "process = 'p1' and instance = 'x1'"
+
+
+def assignment(what: str, agent: str) -> dict[str, str]:
+    """Return the invitation that tells an agent to take or to give the instance."""
+    return {"assign": what, "agent": agent, "process": "p1", "instance": "x1"}
 
 
 class Workflow:
@@ -68,7 +74,7 @@ class Workflow:
 
 
 class Agent:
-    """Takes the instance, or gives it away, when the dispatcher invites it."""
+    """Takes the instance, or gives it away, as the dispatcher assigns it."""
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
@@ -78,7 +84,7 @@ class Agent:
 
     async def move(self, tx: ensue.InvitedTransaction) -> None:
         """Do the agent's part of a move."""
-        if tx.attributes["do"] == "take":
+        if tx.attributes["assign"] == "take":
             self._held = await tx.subscribe(WHERE)
             self.began = self._workflow.read(self._held)
         elif self._held is not None:
@@ -93,13 +99,13 @@ async def move(
     giver, taker = agents
     async with dispatcher.transaction(timeout=60) as tx:
         await tx.unsubscribe(old)
-        await tx.invite(taker, {"do": "take"})
+        await tx.invite(assignment("take", taker))
     await agents[taker].began.wait()
     for _ in range(MOVES):
         giver, taker = taker, giver
         async with dispatcher.transaction(timeout=60) as tx:
-            await tx.invite(giver, {"do": "give"})
-            await tx.invite(taker, {"do": "take"})
+            await tx.invite(assignment("give", giver))
+            await tx.invite(assignment("take", taker))
         await agents[taker].began.wait()
     workflow.moving = False
     await flow
@@ -111,16 +117,17 @@ async def dispatch(how: str, urls: Sequence[str] = MEMORY) -> list[int]:
     async with (
         ensue.connect(next(url), order=None, name="environment") as environment,
         ensue.connect(next(url), order=None, name="dispatcher") as dispatcher,
-        ensue.connect(next(url), order=None, name="agent-1") as one,
-        ensue.connect(next(url), order=None, name="agent-2") as two,
+        ensue.connect(next(url), order=None) as one,
+        ensue.connect(next(url), order=None) as two,
     ):
         workflow = Workflow(environment)
         await environment.advertise(where="process = 'p1'")
+        await dispatcher.advertise(where="assign exists and process = 'p1'")
         old = await dispatcher.subscribe(where=WHERE).__aenter__()
         workflow.read(old)
-        agents = {bus.name: Agent(workflow) for bus in (one, two)}
-        for bus in (one, two):
-            await bus.on_invitation(agents[bus.name].move)
+        agents = {name: Agent(workflow) for name in ("agent-1", "agent-2")}
+        for bus, (name, agent) in zip((one, two), agents.items(), strict=True):
+            await bus.on_invitation(agent.move, where=f"assign exists and agent = '{name}'")
         await workflow.updates(UPDATES)
         if how == "in one transaction":
             await move(dispatcher, old, agents, workflow)

@@ -7,6 +7,7 @@ from secrets import token_hex
 from typing import ClassVar
 
 import pytest
+from tests.brokers.chain_suite import ChainSuite
 from tests.brokers.deadlines import until
 from tests.brokers.proxy import UP, Proxy
 from tests.brokers.servers import Server
@@ -24,7 +25,7 @@ from ensue.transports.brokers import base
 from ensue.transports.framed import FramedTransport
 
 
-class BusSuite(RemoteSuite):
+class BusSuite(ChainSuite, RemoteSuite):
     server_fixture: ClassVar[str]
     options: ClassVar[str] = ""
     """Options of the URL that select the mode."""

@@ -25,6 +25,8 @@ SLOW = frozenset(
     {
         RESTART,
         "test_a_restarted_broker_loses_nothing",
+        "test_topic_moves_from_station_to_station_while_events_flow",
+        "test_topic_moves_while_the_broker_restarts",
         "test_silent_broker_is_disconnected",
         "test_slow_reader_of_merged_order_delays_no_other_and_counts_losses",
         "test_slow_reader_with_deadlines_delays_no_other_and_counts_losses",

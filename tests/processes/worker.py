@@ -280,12 +280,14 @@ async def subscribe(given: argparse.Namespace) -> int:
     bus = None
     try:
         bus = await connect(given.url, None)
+        # By content, or by topic.
+        wanted = {"start": given.start} if given.where is None else {"where": given.where}
         subscription = bus.subscribe(
             *given.topics,
+            **wanted,
             name=given.name,
             acknowledge="manual",
             durable=True,
-            start=given.start,
             pending_max=given.pending_max,
         )
         loop.add_signal_handler(signal.SIGUSR1, tell, subscription)
@@ -377,7 +379,9 @@ def _parser() -> argparse.ArgumentParser:
     subscriber.set_defaults(run=subscribe)
     subscriber.add_argument("--url", required=True)
     subscriber.add_argument("--name", required=True)
-    subscriber.add_argument("--topics", type=_topics, required=True)
+    what = subscriber.add_mutually_exclusive_group(required=True)
+    what.add_argument("--topics", type=_topics, default=[])
+    what.add_argument("--where", help="a filter: read by content")
     subscriber.add_argument("--start", choices=("earliest", "latest"), default="latest")
     subscriber.add_argument("--batch", type=int, default=1, help="acknowledge so many together")
     subscriber.add_argument("--pending-max", type=int, default=10_000)

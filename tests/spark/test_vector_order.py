@@ -1,15 +1,20 @@
 """Logs of chains whose order is not causal: put in order along their stamps."""
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from tests.spark.ordered_logs import Streamed, cut_at, frame_of, log_of
 
 import ensue
-from ensue.spark import audit, order, pipeline, read_table
+from ensue.checkers import check
+from ensue.core import trace
+from ensue.spark import audit, order, pipeline, read_table, read_trace
+from ensue.spark.audits import Sizes
 from ensue.spark.conditions import SparkFault
 from ensue.spark.report import report
 from ensue.spark.vector_order import LogEvent, place
@@ -75,6 +80,33 @@ def test_spark_judges_a_trace_by_its_own_order(tmp_path: Path, spark: SparkSessi
     report = audit(tmp_path / "run", "total-noncausal").report()
     assert report.verdict == "valid"
     assert "causal" not in [finding.checker for finding in report.findings]
+
+
+def test_spark_finds_subscribers_that_disagree(tmp_path: Path, spark: SparkSession) -> None:
+    """One has two events of different topics the other way round."""
+    asyncio.run(deliver(tmp_path / "run", 60))
+    rows = trace.read(tmp_path / "run")
+    reader = next(row.subscription for row in rows if row.action == "delivered")
+    mine = [row for row in rows if row.action == "delivered" and row.subscription == reader]
+    at = next(n for n, (one, two) in enumerate(pairwise(mine)) if n > 20 and one.topic != two.topic)
+    earlier, later = mine[at : at + 2]
+    swapped = {
+        (one.node, one.step): replace(other, step=one.step, at_ns=one.at_ns, position=one.position)
+        for one, other in ((earlier, later), (later, earlier))
+    }
+    broken = [swapped.get((row.node, row.step), row) for row in rows]
+    trace.write(broken, tmp_path / "broken")
+    for sizes in (Sizes(), Sizes(whole_rows=0, tile_rows=4)):
+        report = audit(read_trace(spark, tmp_path / "broken"), None, sizes=sizes).report()
+        assert (report.order, report.verdict) == ("total-noncausal", "invalid")
+        found = report["total"].violations
+        assert {one.checker for one in report.findings if one.violations} == {"total"}
+        assert {frozenset((one.first_event, one.second_event)) for one in found} == {
+            frozenset((earlier.event, later.event))
+        }
+        assert all(reader in {each.subscription for each in one.subscribers} for one in found)
+        expected = check(broken, None)["total"].violations
+        assert len(found) == len(expected) == 1
 
 
 def test_pipeline_learns_the_order_from_the_run(spark: SparkSession, tmp_path: Path) -> None:
