@@ -34,7 +34,7 @@ def decide_at_once(self: MoveCoordinator, asked: Move, now_ns: int) -> None:
 
 
 MOVES = (
-    ("servers forget moves", "total-moves", ((TopicMoves, "restore", forget_moves),), 29),
+    ("servers forget moves", "total-moves", ((TopicMoves, "restore", forget_moves),), 35),
     # Seeds 77 and 173 find it too, by what follows: a leak, and an error that is wrong.
     ("moves are never given up", "total-moves", ((TopicMoves, "decide", switch_in_any_case),), 194),
     ("moves wait for no server", "total-moves", ((MoveCoordinator, "_freeze", decide_at_once),), 0),

@@ -94,9 +94,9 @@ class Uses:
                     watched = self._watch_member(each, name)
                     if watched is not None:
                         stack.enter_context(mock.patch.object(each, name, watched))
-            for each in MADE:
-                made = self._watch(each.__init__, each.__name__, anywhere=True)
-                stack.enter_context(mock.patch.object(each, "__init__", made))
+            for kind in MADE:
+                made = self._watch(kind.__init__, kind.__name__, anywhere=True)
+                stack.enter_context(mock.patch.object(kind, "__init__", made))
             connect = self._watch(ensue.connect, "connect")
             stack.enter_context(mock.patch.object(ensue, "connect", connect))
             yield

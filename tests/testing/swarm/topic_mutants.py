@@ -143,7 +143,7 @@ real_acknowledge = TotalProgress.acknowledge
 AGAIN = "acknowledged events come again"
 
 TOPICS = (
-    (AGAIN, "total", ((TotalProgress, "acknowledge", acknowledge_without_records),), 4),
+    (AGAIN, "total", ((TotalProgress, "acknowledge", acknowledge_without_records),), 6),
     ("events without order come again", "total", ((_Seen, "add", see_nothing),), 157),
     (
         "no room goes uncounted",
@@ -194,7 +194,7 @@ TOPICS = (
     ),
     ("closing takes its usual time", "total", ((Bus, "_leave", leave_in_usual_time),), 63),
     ("closing doubts nothing", "total", ((Bus, "_leave", leave_without_doubt),), 43),
-    ("held_max is ignored", "total", ((HoldBack, "full", property(lambda _self: False)),), 63),
+    ("held_max is ignored", "total", ((HoldBack, "full", property(lambda _self: False)),), 43),
     ("held_max goes uncounted", "merged", ((Merger, "offer", drop_uncounted),), 8),
     (
         "finished events are not read ahead",

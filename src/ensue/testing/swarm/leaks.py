@@ -48,12 +48,14 @@ async def judge_leaks(
     *,
     hasty: tuple[str, ...] = HASTY,
     forgotten: tuple[str, ...] = (),
+    refused: bool = False,
 ) -> list[str]:
     """Wait, and return what clients left behind, if all have ended.
 
     `hasty` are how the names of clients begin that may close while a server is away; `closed` are
     buses of theirs that were closed when all servers were back; `forgotten` are names of durable
-    subscriptions that have no topics at any server.
+    subscriptions that have no topics at any server. Where a server refuses its log (`refused`), the
+    others keep the sessions of publishers whose events wait for it.
     """
     clients = list(clients)
     if any(each.alive for each in clients):
@@ -72,6 +74,7 @@ async def judge_leaks(
             for registry in server._registries:  # noqa: SLF001 - no API lists them
                 known = registry.node._present  # noqa: SLF001 - as above
                 found += [f"leak: {name} has the member {each}" for each in left if each in known]
+    waited = [] if refused else left
     await asyncio.sleep(LEAVE_S)
     for name, server in cluster.servers.items():
         process = cluster.processes[name]
@@ -81,7 +84,7 @@ async def judge_leaks(
             if server.listener is None:
                 continue
             found += [f"leak: {name} has {what}" for what in _connected(server.listener)]
-        found += [f"leak: {name} has {what}" for what in _kept(server, left, forgotten)]
+        found += [f"leak: {name} has {what}" for what in _kept(server, waited, forgotten)]
     return found
 
 

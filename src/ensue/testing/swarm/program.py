@@ -160,7 +160,11 @@ class Program:
         await self.mishap.ended()
         forgotten = self.calls.forgotten.names
         self.problems += await judge_leaks(
-            self.cluster, self.clients, self._closed, forgotten=forgotten
+            self.cluster,
+            self.clients,
+            self._closed,
+            forgotten=forgotten,
+            refused=self.mishap.is_refused,
         )
         self.cluster.close()
         self.faults += self.mishap.log
