@@ -211,6 +211,11 @@ def publication(*events: Event) -> Publication:
     return Publication(token=1, height=1, below=b"", items=items)
 
 
+def fill(*events: Event) -> Fill:
+    items = tuple(Item(each) for each in events)
+    return Fill(topic="t", request=1, items=items, more=False)
+
+
 def message(event: Event) -> Message:
     return Message(event=event, source=0, dest=b"\x02", base=0, after={}, round=0, live={}, heard=0)
 
@@ -235,7 +240,7 @@ def message(event: Event) -> Message:
         ("raw~2", Notify(event=clocked()), "Notify is not for other clients"),
         ("raw~2", publication(clocked()), "has a place"),
         ("raw~2", publication(event(void=True)), "has a place"),
-        ("raw~2", Fill(topic="t", items=(Item(event(place=3)),), more=False), "has a place"),
+        ("raw~2", fill(event(place=3)), "has a place"),
         ("raw~2", publication(event(published_at_ns=-1)), "published_at_ns is out of range"),
         ("nobody~1", publication(event(place=1)), "has a place"),
         ("raw~2", message(event()), "has a place"),

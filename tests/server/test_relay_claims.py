@@ -69,7 +69,7 @@ def publication(*items: cube.Item) -> cube.Publication:
 
 
 def fill(*items: cube.Item, topic: str = "open") -> cube.Fill:
-    return cube.Fill(topic=topic, items=items, more=False)
+    return cube.Fill(topic=topic, request=1, items=items, more=False)
 
 
 def change(one: cube.Row, *joins: str) -> cube.Change:

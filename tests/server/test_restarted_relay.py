@@ -96,7 +96,7 @@ async def again(
 
 def question(count: int, topic: str = "open") -> cube.Summary:
     """Return the registry's question for one event of Bank."""
-    return cube.Summary(topic, {BANK: count - 1}, follows=True, urgent=True, only=(BANK,))
+    return cube.Summary(topic, {BANK: count - 1}, follows=True, request=1, only=(BANK,), room=1)
 
 
 def claims(count: int) -> Sequence[Frame]:

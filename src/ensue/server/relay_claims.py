@@ -394,7 +394,12 @@ class _Bundle:
         """Return requests for the events that prove the doubted counts: the last of each."""
         return [
             cube.Summary(
-                topic=topic, have={source: count - 1}, follows=True, urgent=True, only=(source,)
+                topic=topic,
+                have={source: count - 1},
+                follows=True,
+                request=1,
+                only=(source,),
+                room=1,
             )
             for (topic, source), count in self._doubted.items()
         ]

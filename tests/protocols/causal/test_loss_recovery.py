@@ -214,7 +214,7 @@ def about_to_skip(config: CausalConfig) -> tuple[Table, list[str]]:
         table.wait(0)
         if not (asked := any(_asks(frame) for _, _, frame in table.sent)):
             table.heal()
-            table.wait(20 * MS)
+            table.wait(0)
     assert asked
     way = table.links[3, 2]
     (receipt,) = [place for place, frame in enumerate(way) if isinstance(frame, Receipt)]

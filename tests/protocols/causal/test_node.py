@@ -229,22 +229,6 @@ def test_many_missing_events_arrive_in_batches() -> None:
     assert max(len(fill.items) for fill in fills) == 5
 
 
-def test_duplicate_answer_does_not_double_requests() -> None:
-    """Otherwise every duplicate doubles the frames in flight."""
-    table = live(2, 0, 1)
-    table.slow = {(0, 1)}
-    table.publish(0, "m")
-    (copy,) = [frame for _, _, frame in table.sent if isinstance(frame, Publication)]
-    table.sent.clear()
-    for _ in range(5):
-        fill = Fill(topic="t", items=copy.items, more=True)
-        table.nodes[1].receive(fill, source="p0", now_ns=table.now_ns)
-        table.drain(1)
-    assert table.delivered[1] == ["m"]
-    asked = [one for one in table.sent if isinstance(one[2], Summary) and one[2].urgent]
-    assert len(asked) == 1
-
-
 def test_member_away_too_long_rejoins_and_gets_missed_numbers() -> None:
     table = live(3, 0, 1, 2, config=replace(LIVE, retained_max=4))
     table.isolate(2)

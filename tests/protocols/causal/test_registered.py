@@ -499,17 +499,17 @@ def test_node_proves_the_events_that_its_registry_asks_for() -> None:
         Item(Event(topic="t", payload=b"", publisher="b~1", publisher_seq=number), {}, b"seal")
         for number in (2, 3, 5)
     ]
-    fill = Fill(topic="t", items=tuple(sealed), more=False)
+    fill = Fill(topic="t", request=0, items=tuple(sealed), more=False)
     node.receive(fill, source="b~1", now_ns=room.now_ns)
     node.take_effects()
 
     def answers(topic: str, number: int, source: int = 1) -> list[Effect]:
-        asks = Summary(topic, {source: number - 1}, follows=True, urgent=True, only=(source,))
+        asks = Summary(topic, {source: number - 1}, follows=True, request=1, only=(source,), room=1)
         node.receive(asks, source=REGISTRY, now_ns=room.now_ns)
         return list(node.take_effects())
 
     for item, number in zip(sealed, (2, 3, 5), strict=True):
-        proof = Fill(topic="t", items=(item,), more=False)
+        proof = Fill(topic="t", request=1, items=(item,), more=False)
         assert answers("t", number) == [Send(REGISTRY, proof)], "delivered, or held"
     for topic, number, source in (("t", 1, 1), ("t", 4, 1), ("t", 2, 0), ("other", 2, 1)):
         assert answers(topic, number, source) == []

@@ -127,7 +127,7 @@ real_in_vain = Retrieval.in_vain
 real_announce, real_ask_for_start = Subscriptions.announce, Subscriptions.ask_for_start
 
 MUTANTS = (
-    Mutant("delivers at once", 0, patches=((Causality, "_missing", delivers_at_once),)),
+    Mutant("delivers at once", 2, patches=((Causality, "_missing", delivers_at_once),)),
     Mutant("steps over gaps", 0, patches=((Causality, "ready", delivers_what_is_there),)),
     Mutant("forgets concurrent events", 180, patches=((Causality, "_learn", forgets_concurrent),)),
     Mutant("waits for no join", 46, patches=((Causality, "_missing", never_waits_for_a_join),)),
@@ -141,10 +141,10 @@ MUTANTS = (
     Mutant("starts at once", 0, patches=((Subscriptions, "ask_for_start", starts_at_once),)),
     Mutant("repairs nothing", 0, patches=((repair.Repair, "handle_timer", nothing),)),
     Mutant("never gives up", 13, patches=((repair.Repair, "_lose_patience", nothing),)),
-    Mutant("believes the first", 208, patches=((Retrieval, "in_vain", believes_the_first),)),
+    Mutant("believes the first", 476, patches=((Retrieval, "in_vain", believes_the_first),)),
     Mutant("compares nothing", 13, patches=((repair.Repair, "_compare", nothing),)),
     Mutant(
-        "writes no topics", 2, patches=((dirty_records.DirtyRecords, "take", writes_no_topics),)
+        "writes no topics", 5, patches=((dirty_records.DirtyRecords, "take", writes_no_topics),)
     ),
     Mutant(
         "never forgives",

@@ -168,7 +168,7 @@ CAUSAL = (
     patched("grants publishing alone", 7, Registry, "receive", grants_publishing_alone),
     Mutant(
         "appends across gaps",
-        7,
+        10,
         patches=((KnownMembers, "take", appends_across_gaps), (KnownMembers, "fits", fits_always)),
     ),
     patched("never polls", 7, MembershipClient, "question", never_polls),

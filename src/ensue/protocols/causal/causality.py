@@ -172,6 +172,13 @@ class Causality:
         state = self.topics.get(topic)
         return state is not None and len(state.held) >= self._held_max
 
+    def takes(self, topic: str, source: int) -> bool:
+        """Return whether there is room for the next missing event of a source."""
+        state = self.topics.get(topic)
+        if state is None or not self.is_full(topic):
+            return True
+        return state.have(source) == state.delivered.get(source, 0)
+
     def ready(self) -> Iterator[tuple[Item, int, int]]:
         """Yield deliverable events in order: the item, its source, and when it arrived."""
         while self._look:

@@ -5,11 +5,11 @@
 | `Publication` | source, forwarder | child in the tree | events for a set of members |
 | `Change` | joiner, leaver, forwarder | child in the tree | new row; asks for start vectors |
 | `Receipt` | child | parent | nodes covered below; rows and start vectors on their way back |
-| `Summary` | member, source | member | progress in a topic |
-| `Fill` | peer that has events | peer that lacks them | events |
+| `Summary` | member, source | member | progress in a topic; may request events |
+| `Fill` | peer that was asked | peer that lacks events | events, if it has any |
 | `NotCached` | peer that was asked | peer that lacks events | these events are not cached here |
 | `Heartbeat` | neighbor | neighbor | digest of all rows; to be answered |
-| `Alive` | peer that was asked | peer that asked | same rows, or nothing to send |
+| `Alive` | neighbor | neighbor | the answer: same rows |
 | `Versions` | neighbor | neighbor | versions of the rows known here |
 | `Rows` | neighbor | neighbor | rows that the other lacks |
 
@@ -162,16 +162,21 @@ class Summary(Frame, frozen=True, tag=83):
     have: Counts
     follows: bool
     """Whether the node requests what it lacks; else it only reports its own progress."""
-    urgent: bool = False
-    """Whether to send even events that are likely under way, without a request in return."""
+    request: Count = 0
+    """Identifies a request for what the node lacks, to be answered with a `Fill`. 0: this is none,
+    and a peer that has more answers with a summary of its own."""
     only: tuple[Number, ...] = ()
-    """Sources whose events it needs, if not all: there may be no room for others."""
+    """Sources of the requested events."""
+    room: Count = 0
+    """How many events the node has room for."""
 
 
 class Fill(Frame, frozen=True, tag=84):
     """Events that the receiver lacks."""
 
     topic: Name
+    request: Count
+    """The request that this answers."""
     items: tuple[Item, ...]
     more: bool
     """Whether the sender has more."""
@@ -194,7 +199,7 @@ class Heartbeat(Frame, frozen=True, tag=86):
 
 
 class Alive(Frame, frozen=True, tag=87):
-    """The answer of a peer that has nothing else to send."""
+    """The answer of a neighbor that knows the same rows."""
 
 
 class Versions(Frame, frozen=True, tag=88):

@@ -266,7 +266,7 @@ class CausalNode:
     def prove(self, frame: Summary, server: str) -> None:
         """Send a server sealed events, which prove how many were published."""
         if items := self._repair.proofs(frame):
-            fill = Fill(topic=frame.topic, items=items, more=False)
+            fill = Fill(topic=frame.topic, request=frame.request, items=items, more=False)
             self.state.effects.append(Send(server, fill))
 
     # -- Driven from outside --------------------------------------------------------------------
@@ -359,14 +359,10 @@ class CausalNode:
         self._repair.summary(frame, peer, now_ns=now_ns)
 
     def _fill(self, frame: Fill, peer: int, now_ns: int) -> None:
-        """Take in events that were missing, and ask for more if there are more.
-
-        Only if some were new: a duplicate answer must not trigger another request.
-        """
-        taken = self._take_items(frame.items, now_ns)
-        if taken and frame.more and self.state.is_in(frame.topic):
-            self._deliver(now_ns)
-            self._repair.ask(frame.topic, peer)
+        """Take in events that were missing, and request more if there are more."""
+        self._take_items(frame.items, now_ns)
+        self._deliver(now_ns)
+        self._repair.filled(frame, peer, now_ns=now_ns)
 
     def _not_cached(self, frame: NotCached, peer: int, now_ns: int) -> None:
         self._repair.not_cached(frame, peer, now_ns=now_ns)

@@ -201,7 +201,7 @@ class Publications:
             for number in range(outbox.settled + 1, state.causality.topic(topic).own + 1):
                 kept = self._cache.get((topic, state.number, number))
                 if kept is not None:
-                    outbox.add(kept[0])
+                    outbox.add(kept.item)
                     self._queued[topic] = None
 
     # -- Internal -------------------------------------------------------------------------------

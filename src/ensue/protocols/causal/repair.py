@@ -12,7 +12,8 @@ The trees bring an event to all members that its source can reach. Everything el
   may be the only one.
 - **Returns.** A suspected node that sends a frame again gets a summary at once.
 
-A node that learns that a peer lacks an event sends it, if it is still cached; otherwise it answers
+A node that learns that a peer lacks events answers with its own progress, and sends events only on
+request, so that not every peer sends the same (`requests`). What is not cached it answers with
 `NotCached`. A member that gets `NotCached`, or waits longer than `patience_ns` for an event whose
 source is away, starts a search (`retrieval`), and skips the event if no peer has it
 (`loss_recovery`).
@@ -22,13 +23,15 @@ what it received and does not deliver: events from before its join, and events t
 """
 
 from collections.abc import Iterable
+from heapq import heapify, heappop, heapreplace
 
 from ensue.protocols.causal.causality import IN, JOINING, OUT, TopicState
-from ensue.protocols.causal.event_cache import EventCache
-from ensue.protocols.causal.frames import Alive, Counts, Fill, Item, NotCached, Summary, item_bytes
+from ensue.protocols.causal.event_cache import Cached, EventCache
+from ensue.protocols.causal.frames import Counts, Fill, Item, NotCached, Summary, item_bytes
 from ensue.protocols.causal.hypercube import bits, first_in_cluster, split
 from ensue.protocols.causal.loss_recovery import Loss
 from ensue.protocols.causal.node_state import NodeState
+from ensue.protocols.causal.requests import Requests
 from ensue.protocols.causal.retrieval import BACKOFF_MAX, Retrieval
 
 __all__ = ["Repair"]
@@ -37,6 +40,8 @@ FAREWELLS = 8
 """Summaries that a node sends to members after it left a topic."""
 GONE_LOOKED_AT_MAX = 65_536
 """Event numbers to check for how far a requested range is gone, whatever peers claim."""
+HELD = 1 << 62
+"""The place of events that are held back: after all that are cached, which do not follow them."""
 
 
 class _Watch:
@@ -70,13 +75,8 @@ class Repair:
         self._round_trips = state.round_trips
         self._cache = cache
         self._watches: dict[str, _Watch] = {}
-        self.retrieval = Retrieval(
-            state,
-            helpers=self._holders,
-            ask=lambda topic, peer, source: self._send_summary(
-                topic, peer, urgent=True, only=(source,)
-            ),
-        )
+        self._requests = Requests(state)
+        self.retrieval = Retrieval(state, helpers=self._holders, requests=self._requests)
         self.lost: dict[str, Loss] = {}
         """By topic: events that no peer has; the node drains this."""
 
@@ -98,6 +98,7 @@ class Repair:
             watch.tries = 0
         elif watch.gap_ns is None:
             watch.gap_ns = now_ns + self._round_trips.timeout_ns
+        self._requests.pursue(topic, now_ns)
 
     def leave(self, topic: str, items: Iterable[tuple[int, Item]] = (), *, now_ns: int) -> None:
         """Request nothing more of a topic, but keep sending for a while.
@@ -109,6 +110,7 @@ class Repair:
         watch.gap_ns = None
         watch.missing_ns.clear()
         self.retrieval.forget(topic)
+        self._requests.forget(topic)
         watch.farewells = FAREWELLS
         self.stir(topic, now_ns=now_ns)
 
@@ -138,26 +140,21 @@ class Repair:
                 watch.compare_ns = now_ns + watch.wait_ns
                 self._part(topic, watch)
             if watch.gap_ns is not None and watch.gap_ns <= now_ns:
-                self._ask(topic, watch, now_ns)
-                backoff = min(1 << min(watch.tries // 2, 8), BACKOFF_MAX)
-                watch.gap_ns = now_ns + backoff * self._round_trips.timeout_ns
+                watch.gap_ns = self._ask(topic, watch, now_ns)
+        self._requests.handle_timer(now_ns)
         self.retrieval.handle_timer(now_ns=now_ns)
         self._lose(now_ns)
 
     def next_timer_ns(self) -> int | None:
         """Return when the next comparison or request is due."""
-        dues: list[int] = []
+        dues = [self._requests.next_timer_ns(), self.retrieval.next_timer_ns()]
         for watch in self._watches.values():
-            if watch.compare_ns is not None:
-                dues.append(watch.compare_ns)
-            if watch.gap_ns is not None:
-                dues.append(watch.gap_ns)
-        if (hunt_ns := self.retrieval.next_timer_ns()) is not None:
-            dues.append(hunt_ns)
-        return min(dues, default=None)
+            dues += (watch.compare_ns, watch.gap_ns)
+        return min((due_ns for due_ns in dues if due_ns is not None), default=None)
 
     def back(self, peer: int, *, now_ns: int) -> None:
         """Compare all common topics with a node that was suspected."""
+        self._requests.back(peer)
         for topic in self._watches:
             if self._membership.members(topic) >> peer & 1:
                 self._send_summary(topic, peer)
@@ -173,10 +170,6 @@ class Repair:
 
     # -- Requests -------------------------------------------------------------------------------
 
-    def ask(self, topic: str, peer: int) -> None:
-        """Ask a peer for everything that is missing here."""
-        self._send_summary(topic, peer, urgent=True)
-
     def _compare(self, topic: str) -> None:
         others = self._membership.members(topic) & self._cube.everyone & ~(1 << self._me)
         others &= ~self._detector.suspected
@@ -185,20 +178,31 @@ class Repair:
             assert first is not None
             self._send_summary(topic, first)
 
-    def _ask(self, topic: str, watch: _Watch, now_ns: int) -> None:
-        """Ask one peer for what is missing; a different one each time."""
-        asked: dict[tuple[str, int], list[int]] = {}
+    def _ask(self, topic: str, watch: _Watch, now_ns: int) -> int:
+        """Ask one peer for what is missing, a different one each time; return when to go on."""
+        asked: dict[tuple[str, int], Counts] = {}
+        overdue_ns: list[int] = []
         missing = self._causality.missing(topic)
         self._lose_patience(watch, missing, now_ns)
-        for name, source in missing:
-            peers = self._helpers(name, source)
-            if not peers:
-                continue
-            asked.setdefault((name, peers[watch.tries % len(peers)]), []).append(source)
-        for (name, peer), sources in asked.items():
+        for (name, source), last in missing.items():
+            due_ns = self._requests.due_ns(name, source, now_ns)
+            if due_ns is not None:
+                overdue_ns.append(due_ns)
+            elif self._causality.takes(name, source) and (peers := self._helpers(name, source)):
+                peer = peers[watch.tries % len(peers)]
+                asked.setdefault((name, peer), {})[source] = last
+        if overdue_ns and not asked:
+            return min(*overdue_ns, now_ns + self._config.suspect_ns)
+        for (name, peer), needed in asked.items():
             self._detector.ask(peer, now_ns)
-            self._send_summary(name, peer, urgent=True, only=tuple(sources))
+            self._requests.ask(name, peer, needed, now_ns)
         watch.tries += 1
+        return now_ns + self._pause_ns(watch)
+
+    def _pause_ns(self, watch: _Watch) -> int:
+        """Return how long to wait before the next peer is asked."""
+        backoff = min(1 << min(watch.tries // 2, 8), BACKOFF_MAX)
+        return backoff * self._round_trips.timeout_ns
 
     def _lose_patience(
         self, watch: _Watch, missing: dict[tuple[str, int], int], now_ns: int
@@ -233,33 +237,49 @@ class Repair:
         others &= self._cube.everyone & ~(1 << self._me)
         return sorted(bits(others), key=lambda peer: (peer != source, peer ^ self._me))
 
-    def _send_summary(
-        self, topic: str, peer: int, *, urgent: bool = False, only: tuple[int, ...] = ()
-    ) -> None:
+    def _send_summary(self, topic: str, peer: int) -> None:
         state = self._causality.topic(topic)
         have = state.haves()
         follows = state.state == IN
-        if not have and not follows:
-            return
-        summary = Summary(topic=topic, have=have, follows=follows, urgent=urgent, only=only)
-        self._send(peer, summary)
+        if have or follows:
+            self._send(peer, Summary(topic=topic, have=have, follows=follows))
+
+    def _pursue(self, topic: str, now_ns: int) -> None:
+        """Request what other peers have more of; look soon what is still missing."""
+        self._requests.pursue(topic, now_ns)
+        watch = self._watches.get(topic)
+        if watch is not None and watch.gap_ns is not None:
+            watch.gap_ns = min(watch.gap_ns, now_ns + self._pause_ns(watch))
 
     # -- Answers --------------------------------------------------------------------------------
 
     def summary(self, frame: Summary, peer: int, *, now_ns: int) -> None:
-        """Send a peer the events it lacks; request those that it has and this node lacks."""
+        """Send a peer the events it requests; request those that it has and this node lacks."""
         state = self._causality.topics.get(frame.topic) or TopicState(frame.topic)
-        given = frame.follows and self._give(state, frame, peer, now_ns)
-        asked = frame.only[0] if len(frame.only) == 1 else None
-        lacks_it = asked is not None and state.have(asked) <= frame.have.get(asked, 0)
-        if lacks_it and state.state != JOINING:
-            self._send(peer, NotCached(topic=frame.topic, source=frame.only[0], up_to=0))
-        elif frame.urgent and not given:  # A joining node has not counted what it holds yet.
-            self._send(peer, Alive())  # An urgent request needs a sign of life.
-        if state.state == IN and not frame.urgent:
-            lacks = any(state.have(source) < count for source, count in frame.have.items())
-            if lacks:
-                self._send_summary(frame.topic, peer, urgent=True)
+        if frame.request:
+            if frame.follows:
+                self._give(state, frame, peer)
+            return
+        if state.state == IN:
+            more = {
+                source: count
+                for source, count in frame.have.items()
+                if state.have(source) < count
+                and source < len(self._cube.names)
+                and source != self._me
+            }
+            if more:
+                self._requests.offered(frame.topic, peer, more)
+                self._requests.pursue(frame.topic, now_ns)
+        # Not the events: other peers may be about to send them too.
+        if frame.follows and self._has_more(state, frame.have, peer, now_ns):
+            # `follows` is false, so that it is not answered in turn.
+            self._send(peer, Summary(topic=frame.topic, have=_mine(state), follows=False))
+
+    def filled(self, frame: Fill, peer: int, *, now_ns: int) -> None:
+        """Record that events were taken in; request more of them."""
+        self._requests.answered(frame, peer, now_ns)
+        self._pursue(frame.topic, now_ns)
 
     def not_cached(self, frame: NotCached, peer: int, *, now_ns: int) -> None:
         """Record that a peer lacks a missing event, and search for another peer."""
@@ -282,7 +302,7 @@ class Repair:
             self._find(state, source, frame.have.get(source, 0) + 1)
             for source in dict.fromkeys(frame.only)
         ]
-        return tuple([each[0] for each in found if each is not None and each[0].proof])
+        return tuple([each.item for each in found if each is not None and each.item.proof])
 
     def _lose(self, now_ns: int) -> None:
         """Report events whose search failed; one source of a topic at a time."""
@@ -293,50 +313,65 @@ class Repair:
             if first > state.have(source):
                 self.lost.setdefault(topic, Loss(source, first, last))
 
-    def _give(self, state: TopicState, frame: Summary, peer: int, now_ns: int) -> bool:
+    def _has_more(self, state: TopicState, have: Counts, peer: int, now_ns: int) -> bool:
+        """Return whether a peer lacks events that the tree is not likely to bring."""
+        for source, last in _mine(state).items():
+            first = have.get(source, 0) + 1
+            if source != peer and first <= last:
+                found = self._find(state, source, first)
+                if found is None or not 0 <= now_ns - found.since_ns < self._config.digest_ns:
+                    return True
+        return False
+
+    def _give(self, state: TopicState, frame: Summary, peer: int) -> None:
+        """Answer a request with events, in the order in which they came here.
+
+        So the peer need not hold back those that follow other events of this answer.
+        """
         mine = _mine(state)
+        following: list[tuple[int, int, int, Item]] = []
+        for source in dict.fromkeys(frame.only):
+            first, last = frame.have.get(source, 0) + 1, mine.get(source, 0)
+            found = self._find(state, source, first) if source != peer and first <= last else None
+            if found is not None:
+                following.append((found.place, source, first, found.item))
+            elif state.state != JOINING and source != peer:  # Joining, it may still come.
+                if first <= last:
+                    self._send_not_cached(state, source, first, last, peer)
+                elif len(frame.only) == 1:
+                    self._send(peer, NotCached(topic=state.name, source=source, up_to=0))
+        heapify(following)
+        count_max = min(frame.room, self._config.batch_max)
         items: list[Item] = []
         size = 0
-        more = False
-        for source, last in mine.items():
-            first = frame.have.get(source, 0) + 1
-            if source == peer or last < first or (frame.only and source not in frame.only):
-                continue
-            for number in range(first, last + 1):
-                if len(items) >= self._config.batch_max or size >= self._config.batch_bytes_max:
-                    more = True
-                    break
-                found = self._find(state, source, number)
-                if found is None:
-                    if number == first:
-                        self._send_not_cached(state, source, number, last, peer)
-                    break
-                item, since_ns = found
-                if not frame.urgent and 0 <= now_ns - since_ns < self._config.digest_ns:
-                    break  # The tree is likely to bring it.
-                size += item_bytes(item)
-                if items and size > self._config.batch_bytes_max:
-                    more = True
-                    break
-                items.append(item)
-        if items:
-            self._send(peer, Fill(topic=state.name, items=tuple(items), more=more))
-        return bool(items)
+        while following and len(items) < count_max:
+            _, source, number, item = following[0]
+            size += item_bytes(item)
+            if items and size > self._config.batch_bytes_max:
+                break
+            items.append(item)
+            found = self._find(state, source, number + 1) if number < mine[source] else None
+            if found is None:
+                heappop(following)
+            else:
+                heapreplace(following, (found.place, source, number + 1, found.item))
+        fill = Fill(
+            topic=frame.topic, request=frame.request, items=tuple(items), more=bool(following)
+        )
+        self._send(peer, fill)
 
     def _send_not_cached(
         self, state: TopicState, source: int, number: int, last: int, peer: int
     ) -> None:
-        if state.state == JOINING:
-            return  # It may still come.
         stop = min(last, number + GONE_LOOKED_AT_MAX)
         while number < stop and self._find(state, source, number + 1) is None:
             number += 1
         self._send(peer, NotCached(topic=state.name, source=source, up_to=number))
 
-    def _find(self, state: TopicState, source: int, number: int) -> tuple[Item, int] | None:
+    def _find(self, state: TopicState, source: int, number: int) -> Cached | None:
         held = state.held.get((source, number))
         if held is not None:
-            return held, state.since_ns[source, number]
+            return Cached(held, state.since_ns[source, number], HELD)
         return self._cache.get((state.name, source, number))
 
     def _watch(self, topic: str) -> _Watch:

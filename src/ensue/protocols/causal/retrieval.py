@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from ensue.protocols.causal.causality import IN
 from ensue.protocols.causal.node_state import NodeState
+from ensue.protocols.causal.requests import Requests
 
 __all__ = ["BACKOFF_MAX", "Retrieval"]
 
@@ -58,7 +59,7 @@ class Retrieval:
         state: NodeState,
         *,
         helpers: Callable[[str, int], list[int]],
-        ask: Callable[[str, int, int], None],
+        requests: Requests,
     ) -> None:
         self._config = state.config
         self._causality = state.causality
@@ -66,8 +67,7 @@ class Retrieval:
         self._round_trips = state.round_trips
         self._helpers = helpers
         """Lists peers that may have events of a topic and source, suspected ones included."""
-        self._ask = ask
-        """Asks for events: topic, peer, source."""
+        self._requests = requests
         self._searches: dict[tuple[str, int], _Search] = {}
 
     def begin(
@@ -105,6 +105,9 @@ class Retrieval:
                 continue
             if have > search.have:
                 search.have, search.since_ns, search.tries = have, now_ns, 0
+                due_ns = self._requests.due_ns(topic, source, now_ns)
+                if due_ns is not None:
+                    search.due_ns = due_ns  # The peer that sent it has been asked for more.
             search.since_ns = min(search.since_ns, now_ns)
             search.begun_ns = min(search.begun_ns, now_ns)
             if search.due_ns <= now_ns:
@@ -155,7 +158,7 @@ class Retrieval:
         for peer in left[: ASKED_AT_ONCE << min(search.tries, BACKOFF_MAX)]:
             self._detector.away(peer, now_ns)
             self._detector.ask(peer, now_ns)
-            self._ask(topic, peer, source)
+            self._requests.probe(topic, peer, source, now_ns)
         search.tries += 1
         backoff = min(1 << min(search.tries // 2, 8), BACKOFF_MAX)
         search.due_ns = now_ns + backoff * self._round_trips.timeout_ns

@@ -108,7 +108,7 @@ def _frames(
         item = causal.Item(event)
         return [
             causal.Publication(token=1, height=1, below=b"", items=(item,)),
-            causal.Fill(topic=topic, items=(item,), more=False),
+            causal.Fill(topic=topic, request=1, items=(item,), more=False),
             causal.Rows(rows=(causal.Row(number, 1 << 40, ()),)),
         ]
     stamped = Event(
