@@ -20,6 +20,8 @@ from tests.simulation.swarms import (
     test_mutants_membership,
     test_mutants_total,
     test_mutants_transactions,
+    test_total_content,
+    test_total_moves,
     test_total_noncausal,
 )
 
@@ -35,6 +37,16 @@ ORDERS: dict[str, tuple[tuple[Any, ...], Find, int]] = {
         test_total_noncausal.MUTANTS,
         test_total_noncausal.SEARCH.first_seed,
         test_total_noncausal.SEEDS_MAX,
+    ),
+    "total-moves": (
+        test_total_moves.MUTANTS,
+        test_total_moves.SEARCH.first_seed,
+        test_total_moves.SEEDS_MAX,
+    ),
+    "total-content": (
+        test_total_content.MUTANTS,
+        test_total_content.SEARCH.first_seed,
+        test_total_content.SEEDS_MAX,
     ),
     "causal": (
         test_mutants_causal.MUTANTS,

@@ -72,6 +72,6 @@ BUGS: tuple[tuple[str, str, tuple[tuple[object, str, object], ...], int], ...] =
             (ContentBroker, "__init__", read_the_file),
             (Mailboxes, "_refusal_of_new", judge_by_the_file),
         ),
-        227,
+        192,
     ),
 )
