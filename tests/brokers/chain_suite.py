@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
@@ -15,7 +14,7 @@ import pytest
 from tests.brokers.deadlines import until
 from tests.brokers.servers import Server
 from tests.server.test_command import ENSUE
-from tests.transports.stations import StationThread
+from tests.transports.stations import StationThread, running
 from tests.transports.suite import take
 
 import ensue
@@ -120,13 +119,8 @@ class ChainSuite:
         url = cls.server.url("&".join(filter(None, (cls.options, f"prefix=c-{token_hex(4)}"))))
         configs = configured(tmp_path_factory.mktemp("chain"))
         stations = [StationThread(partial(BrokeredServer, config, url)) for config in configs]
-        try:
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(StationThread.start, stations))
+        with running(stations):
             yield url
-        finally:
-            for station in stations:
-                station.end()
 
     def test_filters_that_overlap_agree_on_the_cells_of_several_stations(
         self, chain_url: str, tmp_path: Path

@@ -3,12 +3,11 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.transports.stations import StationThread
+from tests.transports.stations import StationThread, running
 from tests.transports.suite import take
 
 import ensue
@@ -60,13 +59,8 @@ class NoncausalSuite(ABC):
     ) -> Iterator[str]:
         """Run such a chain for the tests of a class that use it."""
         stations, url = cls.noncausal_chain(request, tmp_path_factory.mktemp("noncausal"))
-        try:
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(StationThread.start, stations))
+        with running(stations):
             yield url
-        finally:
-            for station in stations:
-                station.end()
 
     def test_not_causal_common_subscribers_agree_while_others_join_and_leave(
         self, noncausal_url: str, tmp_path: Path

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -107,3 +108,15 @@ def broker_station(data: Path, url: str) -> StationThread:
     )
     station.data = data
     return station
+
+
+@contextlib.contextmanager
+def running(stations: Sequence[StationThread]) -> Iterator[None]:
+    """Start the stations of a chain, which wait for each other, and end them."""
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(StationThread.start, stations))
+        yield
+    finally:
+        for station in stations:
+            station.end()
