@@ -5,7 +5,7 @@ import pytest
 from tests.protocols.total.stationed import StationNet
 
 from ensue.core.lineage import ROLLED_BACK, Lineage
-from ensue.protocols.interface import Leave, Send
+from ensue.protocols.interface import Leave, Refuse, Send
 from ensue.protocols.total.frames import ChangeRequest, Refused
 from ensue.protocols.total.known_logs import QUESTIONS_MAX, UNASKED
 from ensue.protocols.total.subscriber import Subscriber
@@ -164,3 +164,42 @@ def test_resumed_subscriber_does_not_register_again() -> None:
     node.resume(now_ns=net.now_ns)
     sent = [one.frame for one in node.take_effects() if isinstance(one, Send)]
     assert not [frame for frame in sent if isinstance(frame, ChangeRequest)]
+
+
+def paused_with_events_on_their_way(*, accept_loss: bool) -> StationNet:
+    """Pause a subscriber when events have been sent to it that the station will not have."""
+    net = StationNet({"station": ["a"]})
+    node = net.reader("s")
+    net.subscribe("s", "a")
+    net.come_to_rest()
+    node.logs.accept_loss = accept_loss
+    publish(net, 3)
+    node.learn_log("station", FIRST, now_ns=net.now_ns)
+    publish(net, 1)
+    node.pause()
+    node.take_effects()  # The log does not know yet.
+    for number in range(3):
+        net.publish("p", "a", f"old{number}")
+    net.come_to_rest()
+    return net
+
+
+ROLLED = FIRST.begin(token=12, begun=2).begin(token=13, begun=2)
+"""The log of a station that was rolled back to its first event."""
+
+
+def test_subscriber_that_ended_during_a_pause_delivers_nothing_when_resumed() -> None:
+    net = paused_with_events_on_their_way(accept_loss=False)
+    node = net.reader("s")
+    node.learn_log("station", ROLLED, now_ns=net.now_ns)
+    assert [type(each) for each in node.take_effects() if isinstance(each, Refuse)] == [Refuse]
+    node.resume(now_ns=net.now_ns)
+    assert list(node.take_effects()) == []
+
+
+def test_events_of_the_old_log_that_came_during_a_pause_are_forgotten() -> None:
+    net = paused_with_events_on_their_way(accept_loss=True)
+    node = net.reader("s")
+    node.learn_log("station", ROLLED, now_ns=net.now_ns)
+    node.resume(now_ns=net.now_ns)
+    assert node.held_count == 0

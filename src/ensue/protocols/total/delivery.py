@@ -5,7 +5,7 @@ as it takes, and after a round trip to the log without progress, `gap_ns` at fir
 requests what is missing (`gap_requests`). With a lossy one, an event is released when its time to
 live ends or the buffer is full; what arrives later is delivered at once, tagged `out_of_order`.
 
-While the application can't keep up, up to `ARRIVED_MAX` events that arrive all the same are kept,
+While the application can't keep up, some events that arrive all the same are kept (`ARRIVED_MAX`),
 and accepted when it can. Others are dropped, and requested again.
 
 A subscription by content steps over an event that does not match its filter, as over a void one: it
@@ -23,7 +23,9 @@ UNMATCHED = "unmatched"
 """The verdict on an event that does not match the filter of a subscription by content."""
 
 ARRIVED_MAX = 1024
-"""Events that are kept while the application can't keep up."""
+"""Events that are kept while the application can't keep up, …"""
+ARRIVED_BYTES_MAX = 1024 * 1024
+"""… and bytes of their payloads; the last one may exceed it."""
 
 
 class Delivery:
@@ -39,6 +41,7 @@ class Delivery:
         """Whether the application can't keep up: nothing is delivered until it can."""
         self._arrived: list[Event] = []
         """What arrived since then."""
+        self._arrived_bytes = 0
         self.gap_due_ns: int | None = None
         """When to request what held events wait for; None while nothing is held."""
         self._round_trips = state.round_trips
@@ -79,15 +82,20 @@ class Delivery:
         else:
             self._effects.append(Discard(event, outcome))
 
-    def keep(self, event: Event) -> None:
+    def keep(self, event: Event, _now_ns: int) -> None:
         """Keep an event that arrived during a pause, if there is room."""
-        if len(self._arrived) < ARRIVED_MAX:
+        if len(self._arrived) < ARRIVED_MAX and self._arrived_bytes < ARRIVED_BYTES_MAX:
             self._arrived.append(event)
+            self._arrived_bytes += len(event.payload)
+
+    def forget(self, topic: str) -> None:
+        """Forget what arrived of a topic during a pause: it was left, or has another log now."""
+        self._arrived = [event for event in self._arrived if event.topic != topic]
 
     def resume(self, now_ns: int) -> None:
         """Deliver again after a pause."""
         self.paused = False
-        arrived, self._arrived = self._arrived, []
+        arrived, self._arrived, self._arrived_bytes = self._arrived, [], 0
         for event in arrived:
             self.notify(event, now_ns)
 

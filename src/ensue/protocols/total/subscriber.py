@@ -14,9 +14,9 @@ can be missed; send the change through the chain; join at the cut in its answer.
 topics that are requested or left meanwhile wait for the next change.
 
 A subscriber whose application can't keep up is paused: it asks the logs to send nothing, keeps some
-of what arrives all the same for later, and requests the rest when it is resumed. It requests no
-more at once than the application takes: where a link is slow, the next pause comes while the answer
-arrives, and the request after that would have the rest of it sent again.
+of what arrives all the same for later, and requests the rest when it is resumed. A request on a
+topic is for few events if the application takes few: where a link is slow, the next pause comes
+while the answer arrives, and the request after that would have the rest of it sent again.
 
 One that fell behind what the logs keep reports what it missed, and continues with what is retained
 (`backfill`). Where several servers keep its topics, the order of what lies behind is not known;
@@ -281,7 +281,7 @@ class Subscriber:
 
     def resume(self, *, now_ns: int) -> None:
         """Deliver again after a pause."""
-        if self.delivery.paused:
+        if self.delivery.paused and not self.expired:
             self.delivery.resume(now_ns)
             self._repeat_requests(now_ns)
             self.backfill.go_on(now_ns)
@@ -303,10 +303,10 @@ class Subscriber:
         """Handle a notification, or an answer of a topic log or of a node."""
         if type(frame) is Notify:
             # Checked first: almost every frame is a notification.
-            if self.delivery.paused:
-                self.delivery.keep(frame.event)
-            elif not self.expired:
-                self.delivery.notify(frame.event, now_ns)
+            if self.expired:
+                return
+            accept = self.delivery.keep if self.delivery.paused else self.delivery.notify
+            accept(frame.event, now_ns)
             return
         handler = self._handlers.get(type(frame))
         if handler is not None and not self.expired:
@@ -574,6 +574,7 @@ class Subscriber:
         self.queue.leave(topic)
         self.gaps.leave(topic)
         self.backfill.leave(topic)
+        self.delivery.forget(topic)
         change = self._change
         if change is not None and topic in change.joining:
             # Wanted again, it needs another cut: events before this one were not waited for.

@@ -25,7 +25,7 @@ class SubscriptionState:
         "name",
         "placement",
         "queue",
-        "room",
+        "request_max",
         "round_trips",
     )
 
@@ -39,10 +39,9 @@ class SubscriptionState:
         room: int = 0,
     ) -> None:
         self.name = name
-        self.room = room if config.reliable and matches is None else 0
-        """How many events are requested of a log at once; 0: as many as it sends. More than its
-        application takes would be dropped while it is paused, and be requested again. A filter may
-        let few of them through."""
+        self.request_max = room if config.reliable and matches is None else 0
+        """How many events of a topic are requested at once; 0: as many as its log sends, as a
+        filter may let few of them through."""
         self.matches = matches
         """Whether the application gets an event; None: it gets all."""
         self.placement = placement
@@ -65,7 +64,7 @@ class SubscriptionState:
     def attach(self, topic: str, slot: int) -> None:
         """Request the events of a topic from a slot on."""
         keeper = self.placement.keeper(topic, slot)
-        self.effects.append(Attach(topic, slot, keeper, self.room if slot else 0))
+        self.effects.append(Attach(topic, slot, keeper, self.request_max if slot else 0))
 
     def detach(self, topic: str) -> None:
         """Stop the events of a topic."""

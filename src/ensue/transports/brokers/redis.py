@@ -180,6 +180,8 @@ class RedisCarrier(BrokerCarrier):
             )
         else:
             await self._subscriber.send_command("SUBSCRIBE", f"{self.options.prefix}:alive")
+        # Nothing arrives there while the other connection waits for its answers.
+        self._received_s = asyncio.get_running_loop().time()
 
     def _listen(self) -> None:
         """Note when bytes arrive at the subscriber's connection.

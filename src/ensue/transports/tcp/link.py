@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> bool:
         """Send bytes at the end of this turn; return False if too many are pending."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._finished:
             return False
         if self._pending + transport.get_write_buffer_size() > PENDING_BYTES_MAX:
             return False
