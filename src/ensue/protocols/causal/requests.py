@@ -224,7 +224,8 @@ class Requests:
         for requests, source in product((self._latest, self._overdue), request.have):
             if requests.get((frame.topic, source)) is request:
                 del requests[frame.topic, source]
-        if all(state.have(source) == have for source, have in request.have.items()):
+        is_in_vain = all(state.have(source) == have for source, have in request.have.items())
+        if is_in_vain and (request.room or not frame.more):
             # Otherwise it would be asked for ever for what this node does not take.
             self.offered(frame.topic, peer, dict.fromkeys(request.have, 0))
         elif frame.more:
