@@ -68,6 +68,7 @@ class Requests:
             least_ns=config.retry_ns_min or config.gap_ns,
             most_ns=config.answer_ns,
         )
+        self._wait_ns_max = max(config.answer_ns, config.gap_ns)
         self._direct = state.round_trips
         """Those of copies: they tell how long to wait for the first answers."""
         self._is_measured = False
@@ -193,7 +194,9 @@ class Requests:
         return 0 <= waited_ns < request.wait_ns and self._is_there(request.peer)
 
     def _under_way(self, topic: str, now_ns: int) -> Iterator[_Request]:
-        for request in self._open.values():
+        for request in reversed(self._open.values()):
+            if now_ns - request.sent_ns >= self._wait_ns_max:
+                break  # Nor do earlier ones wait. Their answers still count if they come.
             if request.topic == topic and self._waits(request, now_ns):
                 yield request
 
