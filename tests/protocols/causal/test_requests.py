@@ -8,7 +8,8 @@ from tests.protocols.causal.harness import CALM, MS, QUIET, SECOND, Table
 
 from ensue.core.event import Event
 from ensue.protocols.causal.config import CausalConfig
-from ensue.protocols.causal.frames import Counts, Fill, Item, Summary
+from ensue.protocols.causal.frames import Counts, Fill, Item, NotCached, Summary
+from ensue.protocols.causal.requests import _Request
 from ensue.protocols.interface import Frame
 
 LIVE = CausalConfig(suspect_ns=10 * SECOND, patience_ns=60 * SECOND)
@@ -327,6 +328,38 @@ def test_nothing_is_requested_that_there_is_no_room_for() -> None:
     table.act(ME, lambda node: node.resume(now_ns=now_ns))
     pass_time(table, 2 * SECOND)
     assert asked(table) == [0]
+
+
+def test_offer_outlasts_an_answer_that_there_was_no_room_for() -> None:
+    """A search asks even so, to learn whether the peer has more."""
+    table = lacking(replace(CALM, held_max=2))
+    table.act(ME, lambda node: node.pause())
+    get(table, event(1), event(2))
+    offer(table, 1, 5)
+    hear(table, 2, NotCached(topic="t", source=SOURCE, up_to=3))
+    assert [(target, frame.room) for target, frame in requests(table)] == [(0, 0), (1, 0)]
+    answer(table, 1, 1, 0, more=True)
+    now_ns = table.now_ns
+    table.act(ME, lambda node: node.resume(now_ns=now_ns))
+    assert [(target, frame.room) for target, frame in requests(table)[2:]] == [(1, 2)]
+
+
+def test_old_requests_are_not_looked_at_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = lacking()
+    made = table.nodes[ME]._repair._requests
+    for _ in range(100):
+        made.probe("t", 0, SOURCE, table.now_ns)
+    table.now_ns += 60 * SECOND
+    made.probe("t", 0, SOURCE, table.now_ns)
+    looked_at: list[int] = []
+
+    def waits(request: _Request, _now_ns: int) -> bool:
+        looked_at.append(request.room)
+        return True
+
+    monkeypatch.setattr(made, "_waits", waits)
+    assert len(list(made._under_way("t", table.now_ns))) == 1
+    assert len(looked_at) == 1
 
 
 # -- Nodes that are asked ------------------------------------------------------------------------

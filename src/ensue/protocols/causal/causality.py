@@ -45,6 +45,7 @@ class TopicState:
         "delivered",
         "doubt",
         "held",
+        "kept",
         "name",
         "own",
         "received",
@@ -69,6 +70,9 @@ class TopicState:
         """Sources in doubt, as a set: their events are not taken for now."""
         self.received: Counts = {}
         """Up to which number all events are here, where that is beyond `delivered`."""
+        self.kept: Counts = {}
+        """By source: the last event beyond those that is cached for peers, and not held. It came
+        while its source was in doubt."""
         self.refused: Counts = {}
         """By source: the last event that was dropped for want of room."""
         self.held: dict[tuple[int, int], Item] = {}
@@ -85,6 +89,17 @@ class TopicState:
         counts = dict(self.delivered)
         raise_counts(counts, self.received)
         return counts
+
+    def keep(self, source: int, number: int) -> None:
+        """Record that an event was cached for peers, and is not taken here."""
+        if number > self.have(source):
+            self.kept[source] = max(number, self.kept.get(source, 0))
+
+    def keeps(self) -> Counts:
+        """Return the last kept events that are still beyond what is here without a gap."""
+        for source in [each for each, last in self.kept.items() if last <= self.have(each)]:
+            del self.kept[source]
+        return self.kept
 
 
 class Causality:

@@ -501,6 +501,7 @@ class CausalNode:
         if number <= state.have(source) or self._causality.passes_over(topic, source, number):
             # Old enough to be sent to a peer that lacks it.
             since_ns = now_ns - self.config.digest_ns
+            state.keep(source, number)
             self._cache.add((topic, source, number), item, now_ns=since_ns)
         elif not self._causality.receive(item, source, now_ns=now_ns):
             self.state.dirty.kept(topic, source, number, None)

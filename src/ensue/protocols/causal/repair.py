@@ -27,7 +27,15 @@ from heapq import heapify, heappop, heapreplace
 
 from ensue.protocols.causal.causality import IN, JOINING, OUT, TopicState
 from ensue.protocols.causal.event_cache import Cached, EventCache
-from ensue.protocols.causal.frames import Counts, Fill, Item, NotCached, Summary, item_bytes
+from ensue.protocols.causal.frames import (
+    Counts,
+    Fill,
+    Item,
+    NotCached,
+    Summary,
+    item_bytes,
+    raise_counts,
+)
 from ensue.protocols.causal.hypercube import bits, first_in_cluster, split
 from ensue.protocols.causal.loss_recovery import Loss
 from ensue.protocols.causal.node_state import NodeState
@@ -119,7 +127,9 @@ class Repair:
 
         Their sources may have receipts of this node, and of no other.
         """
+        state = self._causality.topic(topic)
         for source, item in items:
+            state.keep(source, item.event.publisher_seq)
             key = (topic, source, item.event.publisher_seq)
             if self._cache.get(key) is None:
                 self._cache.add(key, item, now_ns=now_ns)
@@ -239,7 +249,7 @@ class Repair:
 
     def _send_summary(self, topic: str, peer: int) -> None:
         state = self._causality.topic(topic)
-        have = state.haves()
+        have = _reported(state)
         follows = state.state == IN
         if have or follows:
             self._send(peer, Summary(topic=topic, have=have, follows=follows))
@@ -261,10 +271,11 @@ class Repair:
                 self._give(state, frame, peer)
             return
         if state.state == IN:
+            have = _reported(state)
             more = {
                 source: count
                 for source, count in frame.have.items()
-                if state.have(source) < count
+                if have.get(source, 0) < count
                 and source < len(self._cube.names)
                 and source != self._me
             }
@@ -381,9 +392,17 @@ class Repair:
         return watch
 
 
-def _mine(state: TopicState) -> Counts:
-    """Return the progress in a topic; while joining, the last held events."""
+def _reported(state: TopicState) -> Counts:
+    """Return the progress in a topic; of sources in doubt, the last events kept for peers."""
     counts = state.haves()
+    raise_counts(counts, {each: n for each, n in state.keeps().items() if state.doubt >> each & 1})
+    return counts
+
+
+def _mine(state: TopicState) -> Counts:
+    """Return up to where peers may get events here: those kept, and, while joining, held ones."""
+    counts = state.haves()
+    raise_counts(counts, state.keeps())
     for source, number in state.held if state.state == JOINING else ():
         counts[source] = max(number, counts.get(source, 0))
     return counts

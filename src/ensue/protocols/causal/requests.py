@@ -68,6 +68,7 @@ class Requests:
             least_ns=config.retry_ns_min or config.gap_ns,
             most_ns=config.answer_ns,
         )
+        self._wait_ns_max = max(config.answer_ns, config.gap_ns)
         self._direct = state.round_trips
         """Those of copies: they tell how long to wait for the first answers."""
         self._is_measured = False
@@ -193,7 +194,9 @@ class Requests:
         return 0 <= waited_ns < request.wait_ns and self._is_there(request.peer)
 
     def _under_way(self, topic: str, now_ns: int) -> Iterator[_Request]:
-        for request in self._open.values():
+        for request in reversed(self._open.values()):
+            if now_ns - request.sent_ns >= self._wait_ns_max:
+                break  # Nor do earlier ones wait. Their answers still count if they come.
             if request.topic == topic and self._waits(request, now_ns):
                 yield request
 
@@ -224,7 +227,8 @@ class Requests:
         for requests, source in product((self._latest, self._overdue), request.have):
             if requests.get((frame.topic, source)) is request:
                 del requests[frame.topic, source]
-        if all(state.have(source) == have for source, have in request.have.items()):
+        is_in_vain = all(state.have(source) == have for source, have in request.have.items())
+        if is_in_vain and (request.room or not frame.more):
             # Otherwise it would be asked for ever for what this node does not take.
             self.offered(frame.topic, peer, dict.fromkeys(request.have, 0))
         elif frame.more:
