@@ -87,7 +87,6 @@ SEEDS = {
     "stamps are ignored": 2,
     "vectors ignore cuts": 41,
     "left topics do not count": 95,
-    "servers forget left topics": 202,
     "causal clients are let in": 8,
     "causal subscriptions are let in": 8,
 }
