@@ -128,7 +128,7 @@ class _Trace:
         self.committed_ns: dict[str, int] = {}
         self.aborted_ns: dict[str, int] = {}
         self._arrived: dict[str, dict[str, int]] = {}
-        """By bus and publisher: the last event outside transactions that has come."""
+        """By bus and publisher: the last event outside transactions that arrived."""
         self._withdrawn: dict[tuple[str, str], dict[str, int]] = {}
         """By transaction and subscription: what had come when the transaction withdrew it."""
         self._within: dict[str, str] = {}
