@@ -61,7 +61,9 @@ class ManyCalls:
         self._random = world.generator("many calls")
         self._numbers = count(1)
         slow = world.network.options.bytes_per_s < SLOW_BYTES_PER_S
-        self._size_max = SLOW_MANY_MAX if slow else MANY_MAX
+        # Where few events are held back, the others are fetched again in small portions.
+        small = isinstance(drawn.order, ensue.Total | ensue.Causal) and drawn.order.held_max < 20
+        self._size_max = SLOW_MANY_MAX if slow or small else MANY_MAX
         self.hands: DurableReader | None = None
         """What the application of the durable subscription did, if there is one."""
         if MANY in drawn.calls and isinstance(drawn.order, ensue.Total):
