@@ -62,7 +62,7 @@ class ManyCalls:
         self._numbers = count(1)
         slow = world.network.options.bytes_per_s < SLOW_BYTES_PER_S
         # Where few events are held back, the others are fetched again in small portions.
-        small = isinstance(drawn.order, ensue.Total | ensue.Causal) and drawn.order.held_max < 20
+        small = isinstance(drawn.order, ensue.Total) and drawn.order.held_max < 20
         self._size_max = SLOW_MANY_MAX if slow or small else MANY_MAX
         self.hands: DurableReader | None = None
         """What the application of the durable subscription did, if there is one."""
