@@ -83,7 +83,7 @@ async def play(run: Run) -> None:
             await within(inviting.invite(b"give", b"never", at_least=2))
         assert await within(inviting.invite(b"give", b"never")) == 1
         assert await within(inviting.invite(b"take", b"4")) == 1
-        await until(lambda: b"4" in guest.got, "the last event has come")
+        await until(lambda: b"4" in guest.got, "the last event arrived")
         assert guest.got == [b"1", b"3", b"4"]
         assert not unwanted.got
 
